@@ -10,6 +10,7 @@ from hf_posenc.eval.catalogue import sweeps
 from hf_posenc.eval.comparison.fitting import Computes, Fit
 from hf_posenc.eval.comparison.identity import to_json
 from hf_posenc.eval.results.record import key_of
+from hf_posenc.eval.task_settings import reads
 from hf_posenc.schemes.entry import Entry
 
 
@@ -47,7 +48,7 @@ class Request:
     """Settings common to all schemes; everything that changes a number goes into the keys of the cells.
 
     Attributes:
-        measure: settings of the tasks.
+        measure: settings of the tasks; of these, the key of a cell has what its task reads.
         longest: context in tokens before every target.
         one_factor: whether every scheme is patched once, for the longest length.
         model_args: of the model's object.
@@ -72,7 +73,8 @@ class Request:
             **fitted.settings(), **self.computes(fitted, reach), **self.identity, "task": task,
             "measured": list(lengths), "longest": self.longest,
             "patched_for": self.longest if self.one_factor and entry.scheme is not None else None,
-            "measure": to_json(self.measure), "model_args": to_json(self.model_args),
+            "measure": to_json({name: value for name, value in self.measure.items() if reads(task, name)}),
+            "model_args": to_json(self.model_args),
         }  # fmt: skip
         return Cell(fitted, task, tuple(lengths), key_of(settings), settings)
 

@@ -52,9 +52,15 @@ def merge_comparisons(
     folders, folder = [Path(run) for run in runs], folder_of_results(out)
     if len(folders) < 2:
         raise BadComparison(f"A merge takes the folders of two runs or more, got {len(folders)}. Name another.")
-    if folder.resolve() in [run.resolve() for run in folders]:
+    places = [run.resolve() for run in folders]
+    if folder.resolve() in places:
         raise BadComparison(f"The results of {str(folder)!r} would be overwritten by the merge. Choose another --out.")
-    comparison = compared_with(combined([read_run(run) for run in folders], command), against)
+    parts = [read_run(run) for run in folders]
+    if twice := [str(run) for number, run in enumerate(folders) if places[number] in places[:number]]:
+        raise BadComparison(
+            f"The run {shown(twice[0])} is named twice, and counts once. Name another, or leave it out."
+        )
+    comparison = compared_with(combined(parts, command), against)
     check_same_documents(comparison)
     if name is not None:
         comparison.about["model"] = name

@@ -118,8 +118,13 @@ def losses_of(record: Record) -> list[float]:
     return [row["value"] for row in record.rows if row["metric"] == METRIC and row["depth"] is None]
 
 
-def check_apart(measured: MeasuredText, development: MeasuredText) -> None:
+def check_apart(measured: MeasuredText, development: MeasuredText, option: str = "--dev-text") -> None:
     """Refuse a development text that shares documents or passages with the measured one.
+
+    Args:
+        measured: text to judge by.
+        development: text to choose options on.
+        option: of the command line, in which another text would be passed.
 
     Raises:
         BadComparison: a document is in both, or more than `SHARED` of the longer lines of the development text are in
@@ -132,7 +137,7 @@ def check_apart(measured: MeasuredText, development: MeasuredText) -> None:
         what = "a document" if documents & own_documents else f"{100 * shared:.0f} % of its lines"
         raise BadComparison(
             f"The development text shares {what} with the measured text. Options would be measured on what they were "
-            "chosen for; pass another text with --dev-text."
+            f"chosen for; pass another text with {option}."
         )
 
 

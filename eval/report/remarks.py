@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hf_posenc.eval.catalogue import JOINT
+from hf_posenc.eval.catalogue import JOINT, TEXT_TASKS
 from hf_posenc.eval.report.phrases import metric_name, model_title
 from hf_posenc.eval.report.settings import chosen_options, names_of, trained_lengths
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.gate import Gate, gates
+from hf_posenc.eval.task_settings import read_by
 
 
 def remarks(comparison: Comparison) -> list[str]:
@@ -67,7 +68,6 @@ def gate_remark(gate: Gate) -> str:
 
 def method(about: Mapping[str, Any]) -> list[str]:
     """Describe how the numbers were measured, in a list of statements."""
-    depths = ", ".join(f"{100 * depth:g} %" for depth in about["depths"])
     longest = about.get("longest") or about["lengths"][-1]
     patched = (
         f"Every scheme is patched once, for {longest:,} tokens, unless a factor is given for it."
@@ -75,15 +75,9 @@ def method(about: Mapping[str, Any]) -> list[str]:
         else "Every scheme is patched separately for each length with factor = length / trained length, its best "
         "setting, unless a factor is given for it."
     )
-    text = names_of(
-        about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
-    )
     sentences = [
         f"Model: {about['model']}. {trained_lengths(about)} {patched}",
-        f"Cross-entropy loss: {about['samples']} windows at random places of all parts of the text, the last "
-        f"{about['scored']} tokens of each, the same tokens at every length and for every scheme, with {longest:,} "
-        f"tokens of text before their end. Text: {text}.",
-        f"Passkeys and needles: {about['keys']}, each inserted at depths {depths} of the filler text.",
+        *windows_and_keys(about, longest),
         "± is one standard error over documents, clustered where several are windows of one; bands are 95 % confidence "
         "intervals (Student's t; Wilson where all documents agree). All schemes are measured on the same documents, so "
         "differences between schemes are more certain than the bands suggest: --against LABEL pairs them.",
@@ -102,3 +96,27 @@ def method(about: Mapping[str, Any]) -> list[str]:
     if about["limit"] is not None:
         sentences.append(f"Limited to {about['limit']} documents per length: a quick look, not a result.")
     return sentences
+
+
+def windows_and_keys(about: Mapping[str, Any], longest: int) -> Iterator[str]:
+    """Describe the windows of text, keys and depths of the tasks that were measured."""
+    tasks = about["tasks"]
+    text = names_of(
+        about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
+    )
+    windows = f"{about['samples']} windows at random places of all parts of the text"
+    if read_by("scored", tasks):
+        yield (
+            f"Cross-entropy loss: {windows}, the last {about['scored']} tokens of each, the same tokens at every "
+            f"length and for every scheme, with {longest:,} tokens of text before their end. Text: {text}."
+        )
+    elif read_by("samples", tasks):
+        yield f"{', '.join(read_by('samples', tasks))}: {windows}. Text: {text}."
+    elif set(tasks) & set(TEXT_TASKS):
+        yield f"Text: {text}."
+    deep = read_by("depths", read_by("keys", tasks))
+    if deep:
+        depths = ", ".join(f"{100 * depth:g} %" for depth in about["depths"])
+        yield f"{', '.join(deep)}: {about['keys']} keys or questions, each at depths {depths} of the filler text."
+    if flat := [task for task in read_by("keys", tasks) if task not in deep]:
+        yield f"{', '.join(flat)}: {about['keys']} questions."

@@ -116,9 +116,14 @@ def interval(row: Row) -> tuple[float, float] | None:
         return None
     share = row.metric in SHARES
     if share and row.stderr == 0.0 and row.value in (0.0, 1.0):
-        z = NormalDist().inv_cdf(0.975)
-        far = z * z / (n + z * z)
-        return (0.0, far) if row.value == 0.0 else (1.0 - far, 1.0)
+        return wilson(row.value, n)
     half = student_t(n - 1) * row.stderr
     low, high = row.value - half, row.value + half
     return (max(0.0, low), min(1.0, high)) if share else (low, high)
+
+
+def wilson(value: float, n: int) -> tuple[float, float]:
+    """Compute Wilson's 95 % interval of a share that is 0, or 1, in all of ``n`` trials."""
+    z = NormalDist().inv_cdf(0.975)
+    far = z * z / (n + z * z)
+    return (0.0, far) if value == 0.0 else (1.0 - far, 1.0)

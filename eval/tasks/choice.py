@@ -27,7 +27,7 @@ class ChoiceTask(RetrievalTask):
 
     def document(self, seed: str) -> Doc:
         """One question at every length and depth, with its choices."""
-        exercise: Any = self.exercise(seed, self.sweep.depths[0])
+        exercise: Any = self.exercise(seed, self.sweep.depths[0] if self.deep else 0.0)
         self.check_readable(exercise.choices)
         right = exercise.choices.index(exercise.answers[0])
         return super().document(seed) | {"choices": list(exercise.choices), "right": right}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Option
+from typer import Context, Option
 
 from hf_posenc.cli.errors import BadArgument
 
@@ -20,6 +21,18 @@ Metadata = Annotated[
     str | None, Option(metavar="JSON", help='Options of tasks, as {"docs": "books/", "scoring": "generate"}.')
 ]
 IncludePath = Annotated[Path | None, Option(help="Folder of further task files; needs --trust-tasks.")]
+
+
+def check_settings(context: Context, tasks: Sequence[str]) -> None:
+    """Refuse settings of tasks on the command line that none of the tasks reads.
+
+    Raises:
+        UnknownOption: there is one.
+    """
+    from hf_posenc.eval.task_settings import READERS, check_settings_read
+
+    sources = {name: context.get_parameter_source(name) for name in READERS if name in context.params}
+    check_settings_read([name for name, source in sources.items() if source and source.name == "COMMANDLINE"], tasks)
 
 
 def json_mapping(option: str, given: str | None) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_a_repeated_comparison_measures_nothing(run, measured, tmp_path) -> None
 @pytest.mark.parametrize(
     "changed",
     [
-        {"seed": 1}, {"samples": 3}, {"scored": 8}, {"keys": 2}, {"depths": (0.5,)}, {"limit": 1}, {"one_factor": True},
+        {"seed": 1}, {"samples": 3}, {"scored": 8}, {"limit": 1}, {"one_factor": True},
         {"lengths": [TRAINED, 4 * TRAINED]}, {"batch_size": 2}, {"schemes": "pi:factor=4"}, {"text": True},
         {"schemes": "yarn:beta_fast=16"}, {"weights": True},
     ],
@@ -132,6 +132,16 @@ def test_a_changed_setting_reuses_nothing(run, measured, changed, llama, tmp_pat
     schemes = changed.pop("schemes", "pi")
     run(schemes, tasks=["posenc_ppl"], **changed)
     assert len(measured) == before + 2
+
+
+@pytest.mark.parametrize("changed", [{"keys": 2}, {"depths": (0.5,)}], ids=str)
+@pytest.mark.parametrize(("task", "cells"), [("posenc_passkey", 3), ("posenc_ppl", 0)])
+def test_a_setting_counts_for_the_tasks_that_read_it(run, measured, changed, task, cells) -> None:
+    """Of passkey retrieval, the gate of the unpatched model is a cell as well."""
+    run("pi", tasks=[task])
+    before = len(measured)
+    run("pi", tasks=[task], **changed)
+    assert len(measured) == before + cells
 
 
 def test_a_text_that_changes_under_its_name(run, measured, tmp_path_factory) -> None:

@@ -163,6 +163,7 @@ def test_what_cannot_be_merged(run, tmp_path: Path) -> None:
         (["base", "empty"], "out", "cannot be read"),
         (["base", "damaged"], "out", "holds no results"),
         (["base", "base"], "base", "would be overwritten"),
+        (["base", "empty/../base"], "out", "is named twice"),
     ):
         with pytest.raises(BadComparison, match=message):
             merge_comparisons([tmp_path / run for run in runs], out=tmp_path / out)

@@ -32,6 +32,7 @@ from hf_posenc.cli.task_arguments import (
     Limit,
     Metadata,
     Samples,
+    check_settings,
     json_mapping,
 )
 from hf_posenc.cli.text_arguments import (
@@ -144,6 +145,7 @@ def compare(
         raise BadArgument("A comparison needs --model and --schemes, or --merge with the folders of earlier runs.")
     if tune != bool(dev_text):
         raise BadArgument("--tune and --dev-text belong together: options are chosen on that text. Pass both, or none.")
+    check_settings(context, words_of(tasks) or ())
     trackers = words_of(report_to) or []
     check_trackers(trackers)
     check_reading(text or dev_text, text_field, document_separator)

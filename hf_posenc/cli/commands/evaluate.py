@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Option
+from typer import Context, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -35,6 +35,7 @@ from hf_posenc.cli.task_arguments import (
     Limit,
     Metadata,
     Samples,
+    check_settings,
     json_mapping,
 )
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
@@ -43,6 +44,7 @@ COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n"
 
 
 def evaluate(
+    context: Context,
     model: Model,
     scheme: Annotated[
         str | None, Option("--scheme", "-s", help="Scheme to patch in first; default: leave the model unchanged.")
@@ -98,6 +100,7 @@ def evaluate(
     patch = {"factor": factor, "target_length": target_length, **scheme_options(scheme, option)}
     loading = {"device": device, "batch_size": int(batch_size) if batch_size.isdigit() else batch_size}
     given: dict[str, Any] = {name: value for name, value in (patch | loading).items() if value is not None}
+    check_settings(context, task or ())
     check_reading(text, text_field, document_separator)
     own_text = text_source(text, text_field, document_separator)
     options, given_depths = json_mapping("--metadata", metadata), depths_of(depths)
