@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from hf_posenc.checkpoints.load import from_pretrained
+from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.old_rope_keys import add_old_form
 from hf_posenc.checkpoints.plain_config import explained_refusal, plain_config
+from hf_posenc.checkpoints.tokenizer import copy_tokenizer
 from hf_posenc.core.files.hf_errors import first_line
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
@@ -30,7 +34,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Save a patched model as a checkpoint that computes the same logits in plain transformers.
 
     Args:
-        model: a patched model; it is not changed.
+        model: a patched model, which is not changed; or the name of a checkpoint or a PEFT adapter as `from_pretrained`
+            takes it, whose adapter is then merged and whose tokenizer is saved as well.
         folder: where the checkpoint goes.
 
     Returns:
@@ -43,7 +48,12 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         NotPatched: the model carries no scheme.
         FolderUnusable: the folder is a file.
         NotExpressible: transformers has no RoPE type that computes this scheme; or the model has a PEFT adapter.
+        PosEncError: a name leads to no model.
     """
+    if isinstance(model, (str, os.PathLike)):
+        parameters = export_native(merge_adapter(from_pretrained(model)), folder)
+        copy_tokenizer(ModelName.of(model).tokenizer, Path(folder))
+        return parameters
     folder = folder_to_write(folder)
     config, parameters, short = plain_config(model)
     trained = describe(model).trained_length

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from hf_posenc import from_pretrained, get_peft_model, load_starter, merge, patch_model
 from hf_posenc.checkpoints.tokenizer import load_tokenizer
@@ -68,7 +69,7 @@ def test_the_merged_model_is_the_adapter(kind: str, scheme: str | None, tmp_path
 
 
 def test_the_tokenizer_of_a_family_that_validates_its_configuration(tmp_path: Path) -> None:
-    """Qwen 3 counts its layers when a configuration is read, which AutoTokenizer does; a guarded one has no count."""
+    """Qwen 3 lists its layers, and AutoTokenizer compares the list with their number; a guarded one has neither."""
     _, tokenizer = load_starter("llama")
     config = AutoConfig.for_model(
         "qwen3", vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
@@ -81,9 +82,21 @@ def test_the_tokenizer_of_a_family_that_validates_its_configuration(tmp_path: Pa
     get_peft_model(patch_model(base, "yarn", factor=4), lora()).save_pretrained(tmp_path / "tuned")
     merged = merge(tmp_path / "tuned", tmp_path / "merged")
     assert (merged.scheme, merged.tokenizer, merged.expressible) == ("yarn", True, True)
-    with pytest.raises(Exception, match="num_hidden_layers"):  # control
+    assert AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab() == tokenizer.get_vocab()
+    for plain in (Qwen3Config, Qwen3ForCausalLM):
+        with pytest.raises(Exception, match="Load this checkpoint with hf_posenc"):
+            plain.from_pretrained(tmp_path / "merged")
+    again = from_pretrained(tmp_path / "merged")
+    assert again.config.layer_types == base.config.layer_types == ["full_attention"] * 2
+
+    content = json.loads((tmp_path / "merged" / "config.json").read_text())  # as earlier versions wrote it
+    kept = content["position_scheme_guard"].pop()
+    content[kept[0]] = kept[1]
+    (tmp_path / "merged" / "config.json").write_text(json.dumps(content))
+    with pytest.raises(Exception, match="num_hidden_layers"):  # control: what leaving them out prevents
         AutoTokenizer.from_pretrained(tmp_path / "merged")
     assert load_tokenizer(str(tmp_path / "merged")).get_vocab() == tokenizer.get_vocab()
+    assert from_pretrained(tmp_path / "merged").config.layer_types == base.config.layer_types
 
 
 def test_half_precision_is_compared_by_its_own_rounding(tmp_path: Path) -> None:

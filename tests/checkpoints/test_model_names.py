@@ -10,11 +10,23 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_posenc import advise, check_scheme, describe, from_pretrained, get_peft_model, load_starter, patch_model
+from hf_posenc import (
+    advise,
+    check_scheme,
+    describe,
+    export_native,
+    from_pretrained,
+    get_peft_model,
+    load_starter,
+    patch_model,
+)
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.run_checkpoints import MANIFEST, RUN, file_sizes
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, UnknownStarter, WrongKind
+from hf_posenc.insight.bench import bench
+from hf_posenc.insight.probe import probe
 from hf_posenc.starters.loading import starter_path
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
@@ -55,6 +67,28 @@ def test_functions_take_the_same_names(adapter: Callable[..., Path]) -> None:
     assert advise("starter:llama", "2k").trained_length == 256
     assert "yarn" in advise(tuned, "2k").positions
     assert not any(one.failed for one in check_scheme("starter:llama", "yarn", factor=2, checks=["identity"]))
+
+
+def test_probe_bench_and_export_take_names(adapter: Callable[..., Path], tmp_path: Path) -> None:
+    tuned = adapter()
+    live, tokenizer = from_pretrained(tuned), load_starter("llama")[1]
+    few = {"length": 64, "text": [Path(__file__)], "samples": 1, "rows": 4, "scored": 8}
+    by_name, of_live = probe(tuned, **few), probe(live, tokenizer, **few)
+    assert by_name.variants[0].label == describe(live).scheme
+    assert by_name.to_dict() == of_live.to_dict()
+    with pytest.raises(WrongKind, match="A tokenizer is needed"):
+        probe(live, **few)
+    (cell,) = bench(STARTER, "alibi", [16], rounds=1, against=())
+    assert cell.state == "done"
+    parameters = export_native(tuned, tmp_path / "plain")
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype="float32")
+    assert parameters["rope_type"] == plain.config.rope_parameters["rope_type"]
+    ids = torch.arange(3, 40)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(plain(ids).logits, live.eval()(ids).logits, atol=1e-3, rtol=0)
+    assert AutoTokenizer.from_pretrained(tmp_path / "plain").get_vocab() == tokenizer.get_vocab()
+    with pytest.raises(ModelNotFound):
+        export_native(tmp_path / "nowhere", tmp_path / "nothing")
 
 
 def test_an_adapter_finds_its_base(adapter: Callable[..., Path], tmp_path: Path) -> None:

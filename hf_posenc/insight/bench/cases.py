@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache
 
 from hf_posenc.errors import PosEncError
+from hf_posenc.insight.bench.timing import MOST_CALLS
 from hf_posenc.patching.state import base_model_of
 
 CHUNK = 512  # tokens per forward pass when the cache is filled, which is not timed
@@ -23,9 +24,11 @@ class Prefill:
     """Prefill, the forward pass before the first new token: fill the KV cache and compute the last token's logits.
 
     An encoder runs without its head, which does not depend on position and whose logits can take most of the memory.
+
+    Every case says how many tokens ``beyond`` the length it may reach: each timed call of a decoding step adds one.
     """
 
-    name, decoder_only, scores_squared = "prefill", False, "one layer"
+    name, decoder_only, scores_squared, beyond = "prefill", False, "one layer", 0
 
     def __init__(self, model: nn.Module, ids: Tensor) -> None:
         self.model, self.ids = model.eval(), ids
@@ -61,7 +64,7 @@ class Decode:
     keeps a copy of its keys, that token pays for it, and the timed one is like any in a long generation.
     """
 
-    name, decoder_only, scores_squared = "decode", True, None
+    name, decoder_only, scores_squared, beyond = "decode", True, None, MOST_CALLS + 1
 
     def __init__(self, model: nn.Module, ids: Tensor) -> None:
         self.model, self.token, self.filled = model.eval(), ids[:, :1], ids.shape[1] - 1
@@ -100,7 +103,7 @@ class Decode:
 class Train:
     """Training step without optimiser: forward and backward of the model's own loss, or of its states' mean square."""
 
-    name, decoder_only, scores_squared = "train", False, "all layers"
+    name, decoder_only, scores_squared, beyond = "train", False, "all layers", 0
 
     def __init__(self, model: nn.Module, ids: Tensor) -> None:
         self.model, self.ids = model.train(), ids

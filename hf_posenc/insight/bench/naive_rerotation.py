@@ -32,7 +32,7 @@ class Rerotating(PatchedAttention):
         """See `PatchedAttention.attend`."""
         scheme, cache = self.scheme, self_attention_cache(cache)
         plan = replace(plan_of(self, q, cache, mask, host), shared=None)
-        ctx = self._context(plan, hidden)
+        ctx = self._context(plan, hidden, cache)
         q, k = scheme.prepare(q, k)
         if cache is not None:
             k, v = cache.update(k, v, self.layer_idx)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hf_posenc.checkpoints.unpatched import load_unpatched
 from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
 from hf_posenc.insight.bench.cases import CASES
 from hf_posenc.insight.bench.cell import Cell, Measured
@@ -32,7 +34,7 @@ SCORE_COPIES, SCORE_BYTES = 4, 4  # of the naive implementation: scores, biases,
 
 
 def bench(
-    model: PreTrainedModel,
+    model: PreTrainedModel | str | os.PathLike[str],
     schemes: str | Sequence[Given],
     lengths: Sequence[int],
     *,
@@ -44,7 +46,8 @@ def bench(
     """Time schemes on a model, paired with the unpatched model and with a naive implementation.
 
     Args:
-        model: unpatched; not changed.
+        model: unpatched, not changed; or a name as `from_pretrained` takes it: its PEFT adapter is then merged, and its
+            scheme removed.
         schemes: as `hf_posenc.eval.compare` takes them.
         lengths: tokens of a text, or in the KV cache.
         device: where the model runs; by default the CPU.
@@ -60,8 +63,9 @@ def bench(
     """
     chosen_device = device or Cpu()
     plan = BenchSettings(entries_of(schemes), lengths, **settings)
-    check_model(model, plan)
-    return run(model.to(chosen_device.torch), plan, chosen_device, threads, progress)
+    loaded: Any = load_unpatched(model)[0] if isinstance(model, (str, os.PathLike)) else model
+    check_model(loaded, plan)
+    return run(loaded.to(chosen_device.torch), plan, chosen_device, threads, progress)
 
 
 def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
@@ -116,6 +120,7 @@ def cell_of(
     tokens = CASES[case].tokens(ids)
     running: dict[str, Any] = {}
     found: dict[str, Measured] = {}
+    reach = length + CASES[case].beyond
     try:
         for role in (UNPATCHED, PATCHED, NAIVE):
             if role != PATCHED and role not in settings.against:
@@ -126,7 +131,7 @@ def cell_of(
                 continue
             try:
                 target = settings.target(trained_length_of_patch(adapter, base.config, entry.scheme, entry.options))
-                chosen = variant(model, role, entry, length, target, decodes=CASES[case].decoder_only)
+                chosen = variant(model, role, entry, reach, max(target, reach), decodes=CASES[case].decoder_only)
                 running[role] = CASES[case](chosen, ids)
             except PosEncError as error:
                 if role == PATCHED:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.checkpoints.load import from_pretrained
+from hf_posenc.checkpoints.model_name import ModelName
+from hf_posenc.checkpoints.tokenizer import load_tokenizer
 from hf_posenc.core.memory import check_text_memory
 from hf_posenc.errors import (
     UnknownOption,
@@ -67,8 +71,8 @@ class Probe:
 
 
 def probe(
-    model: nn.Module,
-    tokenizer: Any,
+    model: nn.Module | str | os.PathLike[str],
+    tokenizer: Any = None,
     *,
     scheme: SchemeSpec | None = None,
     factor: float | None = None,
@@ -88,8 +92,8 @@ def probe(
     """Measure where a model's heads attend, which of them use position, and how much context the model uses.
 
     Args:
-        model: patched or not; restored to its state when this returns.
-        tokenizer: fast tokenizer of the model.
+        model: patched or not, restored to its state when this returns; or a name as `from_pretrained` takes it.
+        tokenizer: fast tokenizer of the model; by default that of a model given by name.
         scheme, factor, target_length, options: as in `patch_model`; with a scheme, both variants are measured, and it
             takes the place of the one that the model carries.
         length: tokens per text; by default the target length of the scheme, else the size of the position table or,
@@ -107,13 +111,16 @@ def probe(
         LengthTooShort: ``length`` has no room for the scored tokens.
         WeightsNotFinite: a weight is NaN or infinite.
         TaskOptionOutOfRange: a count is not a positive integer.
-        PosEncError: the scheme is refused.
+        PosEncError: the scheme is refused, or a name leads to no model.
     """
     given = {"factor": factor, "target_length": target_length, **options}
     if scheme is None and (unused := [name for name, value in given.items() if value is not None]):
         raise UnknownOption(
             f"{unused[0]!r} belongs to a scheme, and none is asked for. Pass scheme=, or length= for longer texts."
         )
+    if isinstance(model, (str, os.PathLike)):
+        tokenizer = load_tokenizer(ModelName.of(model).tokenizer) if tokenizer is None else tokenizer
+        model = from_pretrained(model)
     check_arguments(model, tokenizer, length=length, samples=samples, rows=rows, scored=scored, sinks=sinks, seed=seed)
     own_text = measured_text(text, field=text_field, separator=document_separator)
     was_training = model.training

@@ -1,10 +1,11 @@
 """The config guard: entries of a saved ``config.json`` that keep plain transformers from loading a patched model.
 
 Plain transformers keeps an unknown key of ``config.json``, drops unknown weights, and computes something else. On disk,
-and only there, two entries of a patched model's configuration are therefore such that no other program can build it:
+and only there, these entries of a patched model's configuration are therefore such that no other program can build it:
 
 - ``model_type`` is one that no Auto class knows, nor any program that chooses its model by it;
-- the number of layers is a sentence that says what to do, which transformers' own classes refuse as no integer.
+- the number of layers is a sentence that says what to do, which transformers' own classes refuse as no integer;
+- the kinds of layers, where there are any, are left out: `AutoTokenizer` compares their number with that of the layers.
 
 The original entries are kept under ``position_scheme_guard``, as a list: transformers would take an object that has a
 ``model_type`` for the configuration itself. A live configuration is unchanged; its class is a subclass of the model's
@@ -35,7 +36,7 @@ from hf_posenc.patching.stored.model_card import write_section
 GUARD_KEY = "position_scheme_guard"
 ROTATION_KEY, ROPE_KEY = "position_scheme_rotation", "rope_parameters"
 """Keys of config.json: ``rope_parameters`` at the time of the patch, and those of now."""
-LAYERS_KEY = "num_hidden_layers"
+LAYERS_KEY, KINDS_KEY = "num_hidden_layers", "layer_types"
 GUARDED_MARK = "posenc_guarded"  # marks the classes made here
 
 
@@ -55,6 +56,8 @@ def guard(content: Mapping[str, Any], depth: str = LAYERS_KEY) -> dict[str, Any]
             f"{layers} layers whose positions need the package hf_posenc. Load this checkpoint with "
             "hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first."
         )
+    if isinstance(content.get(KINDS_KEY), list):
+        replaced[KINDS_KEY] = None
     return {**content, **replaced, GUARD_KEY: [[name, content.get(name)] for name in replaced]}
 
 
@@ -79,6 +82,8 @@ def _is_valid_entry(plain: Mapping[str, Any], entry: Any) -> bool:
     if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
         return False
     name, value = entry
+    if name == KINDS_KEY:
+        return name in plain and isinstance(value, list) and all(isinstance(kind, str) for kind in value)
     return name in plain and type(value) is (str if name == "model_type" else int)
 
 
