@@ -15,67 +15,44 @@ order; schemes that add parameters have more of them. ``learned`` is GPT-2's own
 trained length. Each scheme and seed is a cell with a folder of its own; run the command again and what is finished is
 not repeated. Written are results.md, results.json and, with matplotlib, a plot.
 
-One long file on purpose: budget, tasks and report belong to one experiment, to be copied and changed as a whole.
+The tasks and the models are those of ``hf-posenc reproduce`` (`hf_posenc.insight.findings.from_scratch`); here they are
+trained by `hf_posenc.training.finetune`, with a budget and schemes of your choice.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor, nn
-from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel
 
-import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure
-from hf_posenc.errors import MissingExtra, OptionOutOfRange, PosEncError, PositionOutOfTable
+from hf_posenc.errors import MissingExtra, PosEncError, PositionOutOfTable
 from hf_posenc.eval.report.plots import mark_trained
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.insight.findings.from_scratch.addition import Addition
+from hf_posenc.insight.findings.from_scratch.budget import TrainingBudget
+from hf_posenc.insight.findings.from_scratch.copying import Copy
+from hf_posenc.insight.findings.from_scratch.model import tiny_model
+from hf_posenc.insight.findings.from_scratch.task import Task
+from hf_posenc.insight.findings.from_scratch.text import Text
 from hf_posenc.schemes.entry import Entry, entries_of
 from hf_posenc.training import Training, finetune
 
 SCHEMES = ("learned", "sinusoidal:scale=learned", "rope", "none", "t5", "alibi", "fire")
-IGNORED = -100
-BEGIN, BETWEEN, END, ZERO = range(4)  # digits follow from ZERO on
-ASKED = 64  # bytes of text that are measured, and strings or sums of every length that are asked
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What every cell may spend.
-
-    Attributes:
-        trained: longest text, string or number that is trained on.
-        asked: lengths that are measured.
-        steps, batch, learning_rate: of the training.
-        width, layers: of the model.
-    """
-
-    trained: int
-    asked: tuple[int, ...]
-    steps: int
-    batch: int
-    learning_rate: float
-    width: int = 64
-    layers: int = 2
-
-
+TASKS: dict[str, type[Task]] = {"text": Text, "copy": Copy, "addition": Addition}
 BUDGETS = {
-    "text": Budget(trained=128, asked=(64, 128, 256, 512), steps=500, batch=16, learning_rate=3e-3),
-    "copy": Budget(trained=8, asked=(4, 6, 8, 9, 10, 12, 16), steps=1500, batch=32, learning_rate=3e-3),
-    "addition": Budget(trained=4, asked=(2, 3, 4, 5, 6, 8), steps=1200, batch=48, learning_rate=2e-3, layers=3),
+    "text": TrainingBudget(trained=128, asked=(64, 128, 256, 512), steps=500, batch=16, learning_rate=3e-3),
+    "copy": TrainingBudget(trained=8, asked=(4, 6, 8, 9, 10, 12, 16), steps=1500, batch=32, learning_rate=3e-3),
+    "addition": TrainingBudget(trained=4, asked=(2, 3, 4, 5, 6, 8), steps=1200, batch=48, learning_rate=2e-3, layers=3),
 }
 
 
@@ -111,7 +88,9 @@ def defaults(name: str) -> str:
 
 def run(arguments: argparse.Namespace) -> None:
     """Fill the cells that are empty, then report all."""
-    chosen = {name: value for name, value in vars(arguments).items() if name in Budget.__annotations__ and value}
+    chosen = {
+        name: value for name, value in vars(arguments).items() if name in TrainingBudget.__annotations__ and value
+    }
     budget = replace(BUDGETS[arguments.task], **chosen)
     cells = {}
     with bar() as progress:
@@ -126,7 +105,9 @@ def run(arguments: argparse.Namespace) -> None:
     report(arguments, budget, cells)
 
 
-def cell(arguments: argparse.Namespace, budget: Budget, entry: Entry, seed: int, progress: Any) -> dict[str, Any]:
+def cell(
+    arguments: argparse.Namespace, budget: TrainingBudget, entry: Entry, seed: int, progress: Any
+) -> dict[str, Any]:
     """One scheme and seed: trained and measured, or read from its folder.
 
     Raises:
@@ -141,7 +122,7 @@ def cell(arguments: argparse.Namespace, budget: Budget, entry: Entry, seed: int,
         return found
     task = TASKS[arguments.task](budget, seed)
     started = time.process_time()
-    model = patched(budget, task, entry, seed)
+    model = tiny_model(task, entry, seed)
     training = Training(
         length=task.longest, steps=budget.steps, method="full", batch=budget.batch, learning_rate=budget.learning_rate,
         seed=seed, chunked_loss=False,
@@ -158,25 +139,6 @@ def cell(arguments: argparse.Namespace, budget: Budget, entry: Entry, seed: int,
     return found
 
 
-def patched(budget: Budget, task: Task, entry: Entry, seed: int) -> Any:
-    """A fresh GPT-2 under a scheme; the same weights for every scheme."""
-    torch.manual_seed(seed)
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=task.vocabulary, n_embd=budget.width, n_layer=budget.layers, n_head=4, n_positions=task.longest,
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, use_cache=False,
-        )
-    )  # fmt: skip
-    model.loss_type = "ForCausalLM"  # transformers would take it too, with a warning
-    if entry.scheme is None:
-        return model
-    longest = max(map(task.tokens, (*budget.asked, budget.trained)))
-    try:
-        return hf_posenc.patch_model(model, entry.scheme, target_length=longest, **entry.options)
-    except OptionOutOfRange:  # it ends with what it is trained on, or the option is wrong and refused again
-        return hf_posenc.patch_model(model, entry.scheme, **entry.options)
-
-
 @torch.no_grad()
 def measured(model: Any, task: Task, length: int) -> float | None:
     """The task's measure at a length; None where the scheme does not reach it."""
@@ -188,142 +150,7 @@ def measured(model: Any, task: Task, length: int) -> float | None:
     return task.score(logits[:, :-1].float(), rows["labels"][:, 1:])
 
 
-class Task(Dataset):
-    """Rows to train on, the same for every scheme, and questions to measure on, the same for every seed."""
-
-    vocabulary: int
-    measure: str
-    unit: str
-
-    def __init__(self, budget: Budget, seed: int) -> None:
-        self.budget, self.seed = budget, seed
-
-    def __len__(self) -> int:
-        return self.budget.steps * self.budget.batch
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest row that is trained on."""
-        return self.tokens(self.budget.trained)
-
-    def tokens(self, length: int) -> int:
-        """Tokens of a row of that length."""
-        raise NotImplementedError
-
-    def questions(self, length: int) -> dict[str, Tensor]:
-        """Rows of that length, ``[row, token]``, with what is asked of them as labels."""
-        raise NotImplementedError
-
-    def score(self, logits: Tensor, labels: Tensor) -> float:
-        """Of answers ``[row, token, word]`` to what is asked, ``[row, token]``."""
-        raise NotImplementedError
-
-
-class Text(Task):
-    """Bytes of the standard library's sources."""
-
-    vocabulary, measure, unit = 256, "nats a byte", "bytes"
-
-    def __init__(self, budget: Budget, seed: int) -> None:
-        super().__init__(budget, seed)
-        self.trained, self.held_out = (
-            torch.frombuffer(bytearray("\n".join(map(module_text, names)).encode()), dtype=torch.uint8)
-            for names in (TRAINING, HELD_OUT)
-        )
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        start = random.Random(f"{self.seed}-{index}").randrange(len(self.trained) - self.longest)
-        ids = self.trained[start : start + self.longest].long()
-        return {"input_ids": ids, "labels": ids}
-
-    def tokens(self, length: int) -> int:
-        """A byte is a token."""
-        return length
-
-    def questions(self, length: int) -> dict[str, Tensor]:
-        """The last bytes are asked for, and are the same at every length."""
-        ends = torch.linspace(max(self.budget.asked), len(self.held_out), ASKED).long().tolist()
-        ids = torch.stack([self.held_out[end - length : end] for end in ends]).long()
-        scored = min(self.budget.asked) // 2
-        return {"input_ids": ids, "labels": ids.index_fill(1, torch.arange(length - scored), IGNORED)}
-
-    def score(self, logits: Tensor, labels: Tensor) -> float:
-        """Mean loss."""
-        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED).item()
-
-
-class Puzzle(Task):
-    """A question in digits, and the one answer there is."""
-
-    vocabulary, measure = ZERO + 10, "share without a mistake"
-
-    def puzzle(self, length: int, draw: random.Random) -> tuple[list[int], list[int]]:
-        """Question and answer, as tokens."""
-        raise NotImplementedError
-
-    def row(self, length: int, draw: random.Random, room: int) -> dict[str, Tensor]:
-        """One puzzle, filled up to ``room`` tokens; what is not answer is not asked for."""
-        question, answer = self.puzzle(length, draw)
-        filled = [END] * (room - len(question) - len(answer))
-        labels = [IGNORED] * len(question) + answer + [IGNORED] * len(filled)
-        return {"input_ids": torch.tensor(question + answer + filled), "labels": torch.tensor(labels)}
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        draw = random.Random(f"{self.seed}-{index}")
-        return self.row(draw.randint(1, self.budget.trained), draw, self.longest)
-
-    def questions(self, length: int) -> dict[str, Tensor]:
-        """Puzzles of one length."""
-        draw = random.Random(f"asked-{length}")
-        rows = [self.row(length, draw, self.tokens(length)) for _ in range(4 * ASKED)]
-        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-
-    def score(self, logits: Tensor, labels: Tensor) -> float:
-        """Share of rows that greedy decoding answers without a mistake: read off one forward."""
-        right = (logits.argmax(-1) == labels) | (labels == IGNORED)
-        return right.all(-1).float().mean().item()
-
-
-class Copy(Puzzle):
-    """A string of digits, and the same again."""
-
-    unit = "digits"
-
-    def tokens(self, length: int) -> int:
-        """String, copy and three marks."""
-        return 2 * length + 3
-
-    def puzzle(self, length: int, draw: random.Random) -> tuple[list[int], list[int]]:
-        """The copy is answered."""
-        string = [draw.randrange(ZERO, ZERO + 10) for _ in range(length)]
-        return [BEGIN, *string, BETWEEN], [*string, END]
-
-
-class Addition(Puzzle):
-    """Two binary numbers of equally many digits and their sum, all with the lowest digit first, as carries run."""
-
-    unit = "binary digits a number"
-
-    def tokens(self, length: int) -> int:
-        """Two numbers, a sum of one digit more, and four marks."""
-        return 3 * length + 5
-
-    def puzzle(self, length: int, draw: random.Random) -> tuple[list[int], list[int]]:
-        """The sum is answered."""
-        numbers = [draw.randrange(2**length) for _ in range(2)]
-        first, second = (digits(number, length) for number in numbers)
-        return [BEGIN, *first, BETWEEN, *second, BETWEEN], [*digits(sum(numbers), length + 1), END]
-
-
-def digits(number: int, count: int) -> list[int]:
-    """The binary digits of a number as tokens, lowest first."""
-    return [ZERO + (number >> place & 1) for place in range(count)]
-
-
-TASKS: dict[str, type[Task]] = {"text": Text, "copy": Copy, "addition": Addition}
-
-
-def report(arguments: argparse.Namespace, budget: Budget, cells: dict[tuple[str, int], dict[str, Any]]) -> None:
+def report(arguments: argparse.Namespace, budget: TrainingBudget, cells: dict[tuple[str, int], dict[str, Any]]) -> None:
     """Print a table of mean and spread over seeds; write it, all numbers and a picture."""
     task = TASKS[arguments.task]
     seconds = sum(found["seconds"] for found in cells.values())
@@ -363,7 +190,7 @@ def spread(values: Sequence[float | None]) -> str:
     return f"{mean(known):.3f}" + (f" ± {stdev(known):.3f}" if len(known) > 1 else "")
 
 
-def picture(path: Path, budget: Budget, task: type[Task], table: dict[str, list[list[float | None]]]) -> None:
+def picture(path: Path, budget: TrainingBudget, task: type[Task], table: dict[str, list[list[float | None]]]) -> None:
     """Mean over seeds against length, one line a scheme.
 
     Raises:

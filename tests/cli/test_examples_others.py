@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from hf_posenc import describe, from_pretrained, load_starter
+from hf_posenc.insight.findings.from_scratch.task import BETWEEN, END, IGNORED, ZERO
 
 pytestmark = pytest.mark.slow
 
@@ -133,13 +134,13 @@ def test_puzzles_are_right_and_judged_whole(example: ModuleType) -> None:
     task = example.Addition(budget, seed=0)
     for index in range(20):
         row = task[index]
-        asked = row["labels"] != example.IGNORED
+        asked = row["labels"] != IGNORED
         answer = row["labels"][asked].tolist()
         question = row["input_ids"][: int(asked.nonzero()[0])].tolist()
-        first, second = split(question[1:-1], example.BETWEEN)
-        added = [value(number, example.ZERO) for number in (first, second, answer[:-1])]
+        first, second = split(question[1:-1], BETWEEN)
+        added = [value(number, ZERO) for number in (first, second, answer[:-1])]
         assert added[0] + added[1] == added[2]
-        assert answer[-1] == example.END
+        assert answer[-1] == END
     rows = task.questions(3)
     perfect = torch.nn.functional.one_hot(rows["labels"].clamp(min=0), task.vocabulary).float()
     assert task.score(perfect, rows["labels"]) == 1.0

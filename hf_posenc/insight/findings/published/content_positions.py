@@ -1,0 +1,46 @@
+"""Positions that depend on content, on two tasks in which the distance in tokens says nothing."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from hf_posenc.insight.findings.claims import Metric, Order
+from hf_posenc.insight.findings.finding import Budget, Finding
+from hf_posenc.insight.findings.from_scratch.measure import measure_cells
+from hf_posenc.insight.findings.registry import register_finding
+
+SHIFTS = (0.5, 2.0)
+TASKS = ("selective_copying", "flip_flop")
+FULL = {
+    "selective_copying": {"trained": 16, "steps": 400, "batch": 16, "learning_rate": 4e-3},
+    "flip_flop": {"trained": 4, "steps": 150, "batch": 16, "learning_rate": 4e-3},
+}
+SCORES = {name: (name, "tokens") for name in TASKS}
+
+FINDING = register_finding(
+    Finding(
+        name="content_positions",
+        claim="On selective copying and flip-flop, CoPE and FoX answer more tokens right than RoPE, within the "
+        "trained distances and where what counts stands half or twice as far apart.",
+        source="Golovneva et al. 2024, arXiv:2405.18719, sections 5.1 and 5.2 (CoPE); Lin et al. 2025, "
+        "arXiv:2503.02130, section 3 (FoX, which the paper does not test on these tasks)",
+        against="CoPE or FoX answers surely fewer tokens right than RoPE in one of the tasks, at the trained "
+        "distances or at half or twice as long ones.",
+        limits="Models of 0.1 M weights, 22 tokens to copy from and 24 instructions; the paper has 256 blanks and 512 "
+        "tokens. RoPE need not learn the tasks: that it does not is part of the finding.",
+        variants={"cope": "cope", "fox": "fox", "rope": "rope"},
+        points=(0.5, 1.0, 2.0),
+        axis="distance of what counts, multiples of that in training",
+        point_format="{:g}×",
+        metrics=tuple(Metric(name, "share", higher_is_better=True) for name in TASKS),
+        claims=tuple(
+            Order(scheme, "rope", at, metric=name)
+            for name, scheme, at in product(TASKS, ("cope", "fox"), (1.0, *SHIFTS))
+        ),
+        full=Budget(seeds=(0, 1, 2), options={"tasks": FULL, "scores": SCORES}),
+        quick=Budget(
+            options={"tasks": {name: settings | {"steps": 60} for name, settings in FULL.items()}, "scores": SCORES}
+        ),
+        measure=measure_cells,
+    )
+)

@@ -1,0 +1,130 @@
+"""Reproduce a published finding: measure what is missing, judge its claims, write the result and its picture."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.core.plotting.figures import require_matplotlib
+from hf_posenc.errors import CellMissing, UnknownFinding
+from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
+from hf_posenc.insight.findings.catalogue import finding_named
+from hf_posenc.insight.findings.cells import Cell, file_of, load_cell, save_cell
+from hf_posenc.insight.findings.finding import Finding, Job
+from hf_posenc.insight.findings.identity import settings_of, shared_settings
+from hf_posenc.insight.findings.picture import write_pictures
+from hf_posenc.insight.findings.reproduction import CELLS, Reproduction
+from hf_posenc.insight.findings.verdict import judge
+
+ProgressCallback = Callable[[float | None, str], None]
+FOLDER = {False: "results/findings", True: "results/findings-quick"}
+"""Where results go by default, with the full budget and with the quick one."""
+
+
+def reproduce(
+    finding: str | Finding,
+    *,
+    output: str | Path | None = None,
+    quick: bool = False,
+    model: str | None = None,
+    text: Any = None,
+    progress: ProgressCallback = lambda done, doing: None,
+) -> Reproduction:
+    """Reproduce a published finding, and decide by paired intervals whether it shows here.
+
+    Raw cells are kept in ``cells/`` in the folder of results, one file each: the same call again measures only what is
+    missing, and derives the verdict from them. The folder also gets ``finding.json``, ``picture.png`` and
+    ``picture.svg``.
+
+    Args:
+        finding: its name, ``"zero_shot_order"``, or a `Finding` of your own.
+        output: folder of the results; by default ``results/findings/NAME``, or ``results/findings-quick/NAME``.
+        quick: use a smaller budget, which every output says.
+        model: name of a model instead of the finding's own, such as ``"starter:llama"``.
+        text: to measure on, as `hf_posenc.eval.evaluate` takes it; by default held-out modules of the standard library.
+        progress: called with the completed fraction and a description of the current step.
+
+    Raises:
+        UnknownFinding: there is no finding of that name, or it takes no model or no text.
+        PosEncError: a scheme is refused for the model.
+    """
+    chosen = finding if isinstance(finding, Finding) else finding_named(finding)
+    require_matplotlib()
+    check_taken(chosen, model, text)
+    folder = Path(output) if output is not None else Path(FOLDER[quick]) / chosen.name
+    own_text = measured_text(text) if chosen.reads_text else None
+    named = model or chosen.model
+    shared = shared_settings(chosen, named, own_text)
+    cells = list(measured_cells(chosen, quick, named, own_text, shared, folder / CELLS, progress))
+    result = Reproduction(
+        chosen, quick, named, None if own_text is None else own_text.label, cells,
+        judge(chosen.claims, chosen.metrics, cells), judge(chosen.needs, chosen.metrics, cells),
+        [file_of(folder, cell.settings).name for cell in cells], shared,
+        command(chosen, quick, model, own_text),
+    )  # fmt: skip
+    result.save(folder)
+    write_pictures(result, folder)
+    return result
+
+
+def check_taken(finding: Finding, model: str | None, text: Any) -> None:
+    """Refuse what would have no effect on a finding.
+
+    Raises:
+        UnknownFinding: a model or a text is given to a finding that takes none.
+    """
+    if model is not None and finding.model is None:
+        raise UnknownFinding(f"{finding.name} trains its own models and takes none. Leave --model {model} out.")
+    if text is not None and not finding.reads_text:
+        raise UnknownFinding(f"{finding.name} makes its own texts and reads none. Leave --text out.")
+
+
+def measured_cells(
+    finding: Finding,
+    quick: bool,
+    model: str | None,
+    text: MeasuredText | None,
+    shared: dict[str, Any],
+    folder: Path,
+    progress: ProgressCallback,
+) -> Iterator[Cell]:
+    """Yield all cells; those without a file are measured first, and stored as soon as they are known."""
+    slots, axis = finding.slots(quick), tuple(map(float, finding.points))
+    for number, (variant, seed) in enumerate(slots):
+
+        def report(share: float, doing: str, before: int = number, what: str = variant) -> None:
+            progress((before + share) / len(slots), f"{what}: {doing}")
+
+        options = finding.budget(quick).options
+        job = Job(variant, finding.variants[variant], axis, axis, seed, options, model or "", text, report)
+        wanted = {at: settings_of(finding, job, at, shared) for at in axis}
+        job = replace(job, points=tuple(at for at in axis if not file_of(folder, wanted[at]).exists()))
+        report(0.0, "measuring" if job.points else "kept")
+        if job.points:
+            measure(finding, job, wanted, folder)
+        yield from (load_cell(file_of(folder, wanted[at])) for at in axis)
+
+
+def measure(finding: Finding, job: Job, wanted: dict[float, dict[str, Any]], folder: Path) -> None:
+    """Measure the missing cells of one variant with one seed, and store each."""
+    before = time.monotonic(), time.process_time()
+    for at, scores in finding.measure(job):
+        now = time.monotonic(), time.process_time()
+        save_cell(folder, Cell(job.variant, at, job.seed, scores, now[0] - before[0], now[1] - before[1], wanted[at]))
+        before = now
+    missing = [at for at in job.points if not file_of(folder, wanted[at]).exists()]
+    if missing:
+        raise CellMissing(f"{finding.name} did not score {job.variant} at {missing}. Yield every point of the job.")
+
+
+def command(finding: Finding, quick: bool, model: str | None, text: MeasuredText | None) -> str:
+    """The command that makes a result again."""
+    label = None if text is None else text.label
+    texts = [] if label is None else [label] if isinstance(label, str) else label
+    words = ["hf-posenc", "reproduce", finding.name, *(["--quick"] if quick else [])]
+    words += ["--model", model] if model else []
+    return shlex.join(words + [word for name in texts for word in ("--text", name)])

@@ -1,0 +1,35 @@
+"""``hf-posenc reproduce``: the list, one finding, and refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from hf_posenc.insight.findings import all_findings
+
+
+def test_findings_are_listed(call: Callable) -> None:
+    assert {row["name"] for row in call("reproduce", "--list", "--json").data} == set(all_findings())
+    assert "arXiv:2309.00071" in call("reproduce", "--list").out
+
+
+def test_refusals_end_with_2(call: Callable) -> None:
+    answer = call("reproduce", "rotation_pair")
+    assert answer.code == 2
+    assert "Did you mean 'rotation_pairs'?" in answer.err
+    assert call("reproduce").code == 2
+    assert call("reproduce", "rotation_pairs", "--all").code == 2
+    assert call("reproduce", "rotation_pairs", "--list").code == 2
+
+
+def test_a_finding_prints_its_claims_and_its_verdict(call: Callable, tmp_path: Path) -> None:
+    words = "reproduce", "rotation_pairs", "--quick", "--output", str(tmp_path)
+    answer = call(*words)
+    assert answer.code == 0, answer.err
+    stored = json.loads((tmp_path / "finding.json").read_text())
+    assert f"Verdict: {stored['verdict']}, quick budget" in answer.out
+    assert stored["claims"][0]["says"] in answer.out
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").iterdir()}
+    assert call(*words, "--json").data["claims"] == stored["claims"]
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").iterdir()} == before
