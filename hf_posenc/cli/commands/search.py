@@ -1,0 +1,81 @@
+"""``hf-posenc search``: the scheme and options with the lowest loss at a length, within a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Context, Option
+
+from hf_posenc.cli import output
+from hf_posenc.cli.arguments import AsJson, Base, Dtype, Model, command_line, dtype_of, model_named
+from hf_posenc.cli.text_arguments import (
+    FIELD,
+    SOURCES,
+    DocumentSeparator,
+    TextField,
+    check_reading,
+    two_sources,
+)
+
+
+def search(
+    context: Context,
+    model: Model,
+    target: Annotated[
+        str,
+        Option("--target", "-t", metavar="TOKENS", help="Context length in tokens, such as 2048 or 8k; k = 1024."),
+    ],
+    budget: Annotated[
+        str, Option(metavar="TIME", help="Wall-clock time, such as 10m, 90s or 1h30m; one too small is refused.")
+    ] = "10m",
+    text: Annotated[
+        list[str] | None,
+        Option(help=f"Text to choose on: {SOURCES}; default: held-out sources of the standard library."),
+    ] = None,
+    eval_text: Annotated[
+        list[str] | None,
+        Option(help=f"Text to judge the choice by: {SOURCES}; default: the last third of --text, set aside."),
+    ] = None,
+    text_field: TextField = FIELD,
+    document_separator: DocumentSeparator = None,
+    all_keys: Annotated[
+        bool, Option("--all-keys", help="Leave out schemes that hide or evict keys, such as window and sinks.")
+    ] = False,
+    out: Annotated[Path, Option(help="Folder of the results; the same command resumes there.")] = Path(
+        "results/search"
+    ),
+    seed: Annotated[int, Option(min=0, help="Random seed of windows, and of the order of options.")] = 0,
+    base: Base = None,
+    dtype: Dtype = None,
+    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Write nothing but the result and errors.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search the zero-shot scheme and options with the lowest loss at a target length.
+
+    Options are tried on one text by successive halving, and the choice is judged on another. Finished cells are kept:
+    after an interruption, the same command resumes; repeated, it measures nothing.
+    """
+    from hf_posenc.insight.search import search as run
+
+    named = model_named(model, base)
+    check_reading(text or eval_text, text_field, document_separator)
+    own_text, other = two_sources(text, eval_text, text_field, document_separator)
+    loading: dict[str, Any] = {"dtype": dtype_of(named, dtype)} | ({} if device is None else {"device": device})
+    if base is not None:
+        loading["peft"] = named.adapter
+    try:
+        with output.progress(quiet) as progress:
+            found = run(
+                named.model if base is not None else named.adapter or named.model, target, budget=budget, out=out,
+                text=own_text, eval_text=other, all_keys=all_keys, seed=seed, name=model,
+                command=command_line(context), progress=progress, **loading,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
+        raise
+    if as_json:
+        output.show_json(found.to_dict())
+    else:
+        output.show_text(f"{found}\n\nAll arms, the picture and the data: {out}")

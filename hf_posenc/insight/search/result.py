@@ -1,0 +1,124 @@
+"""The result of a search: everything that was tried, the chosen arm, and what the held-out text says of it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hf_posenc.insight.search.durations import duration
+from hf_posenc.insight.search.tables import difference, held_out_table, plain, spread, trial_table
+from hf_posenc.insight.search.trial import HeldOut, Trial
+from hf_posenc.schemes.entry import Entry
+
+SHOWN = 12
+"""Arms in the printed table; all are in the files."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search has found. Prints as a text with tables.
+
+    Attributes:
+        about: model, lengths, texts, plan, costs and versions.
+        trials: all arms, best first: those that came farther before the others, then by loss.
+        chosen: the arm that the text to choose on speaks for.
+        best_default: the best arm with default options, on that text.
+        held_out: losses on the held-out text, which had no part in the choice.
+    """
+
+    about: dict[str, Any]
+    trials: tuple[Trial, ...]
+    chosen: Entry
+    best_default: str
+    held_out: tuple[HeldOut, ...] = field(default=())
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of `hf_posenc.patch_model` besides the scheme: ``patch_model(model, chosen.scheme, **options)``."""
+        return {
+            **({} if self.chosen.lengths else {"target_length": self.about["target_length"]}),
+            **self.chosen.options,
+        }
+
+    @property
+    def patch(self) -> str:
+        """The call of `hf_posenc.patch_model`."""
+        given = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"patch_model(model, {json.dumps(self.chosen.scheme)}{given})"
+
+    @property
+    def command(self) -> str:
+        """The command that compares the chosen arm with the unpatched model."""
+        words = ",".join(f"{name}={json.dumps(value)}" for name, value in self.chosen.options.items())
+        entry = f"{self.chosen.scheme}:{words}" if words else str(self.chosen.scheme)
+        lengths = f"{self.about['trained_length']},{self.about['target_length']}"
+        given = {"--model": self.about["model"], "--schemes": f"unpatched,{entry}", "--lengths": lengths}
+        return shlex.join(["hf-posenc", "compare", *(word for option in given.items() for word in option)])
+
+    def of(self, label: str) -> HeldOut | None:
+        """The line of the held-out table with a label."""
+        return next((line for line in self.held_out if line.label == label), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "about": self.about, "chosen": {**asdict(self.chosen), "patch": self.patch, "command": self.command},
+            "best_default": self.best_default, "held_out": [asdict(line) for line in self.held_out],
+            "trials": [asdict(trial) for trial in self.trials],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        held_out, trials = held_out_table(self.held_out, self.chosen.label), trial_table(self.trials, SHOWN)
+        return "\n".join([*summary(self), "", *plain(held_out), "", *plain(trials)])
+
+
+def summary(result: SearchResult) -> list[str]:
+    """What was searched, what was chosen, and how sure that is."""
+    about, plan = result.about, result.about["plan"]
+    measured = [trial for trial in result.trials if trial.loss is not None]
+    schemes = {trial.scheme for trial in measured}
+    factor = about["target_length"] / about["trained_length"]
+    lines = [
+        f"{about['model']} at {about['target_length']:,} tokens ({factor:g} × {about['trained_length']:,}): "
+        f"{len(measured)} arms of {len(schemes)} schemes and compositions in {duration(about['seconds'])} "
+        f"(budget {duration(plan['budget'])})",
+        f"chosen on {about['text'] or 'the default text'}; judged on {about['held_out']}"
+        + (f" ({about['eval_text']})" if about["held_out"].startswith("another") else ""),
+        "",
+        f"Chosen: {result.chosen.label}",
+        f"  {result.patch}",
+        f"  {result.command}",
+        *verdicts(result),
+        *hidden(result),
+    ]
+    if about["cut"]:
+        lines.append(
+            "The machine was slower than when the plan was made: the last rungs were left out, and the choice rests on "
+            "fewer windows."
+        )
+    return lines
+
+
+def hidden(result: SearchResult) -> list[str]:
+    """A remark on a choice that hides or evicts keys, with the best arm that does not."""
+    chosen = next((trial for trial in result.trials if trial.label == result.chosen.label), None)
+    if chosen is None or not chosen.hides_keys:
+        return []
+    other = next((trial for trial in result.trials if trial.loss is not None and not trial.hides_keys), None)
+    best = "" if other is None else f" The best arm that sees every key is {other.label}."
+    return [f"It hides or evicts older keys, which this loss hardly shows.{best} --all-keys leaves such schemes out."]
+
+
+def verdicts(result: SearchResult) -> list[str]:
+    """The held-out loss of the choice, and its difference from the best default."""
+    own, other = result.of(result.chosen.label), result.of(result.best_default)
+    if own is None or own.loss is None:
+        return ["The held-out text could not be measured in the time."]
+    lines = [f"Held-out loss {own.loss:.3f}{spread(own.stderr)} nats/token on {own.windows} windows."]
+    if other is None or other.difference is None:
+        return [*lines, "No other options were clearly better than the defaults of this scheme, so they are kept."]
+    d = other.difference
+    sure = {"better": "surely better than", "worse": "surely worse than"}.get(d.verdict, "not surely different from")
+    return [*lines, f"That is {sure} the best default, {other.label}: {difference(other)} (95 % interval)."]

@@ -1,0 +1,67 @@
+"""``hf-posenc search``: arguments passed on, output, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hf_posenc.insight.search
+from hf_posenc.insight.search.result import SearchResult
+from hf_posenc.schemes.entry import Entry
+
+ABOUT: dict[str, Any] = {
+    "model": "starter:llama", "target_length": 1024, "trained_length": 256, "text": "own.txt", "eval_text": "other.txt",
+    "held_out": "another text", "seconds": 62.0, "cut": True, "plan": {"budget": 90.0}, "command": "hf-posenc search",
+}  # fmt: skip
+CHOSEN = Entry("rerope:window=96", "rerope", {"window": 96})
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the library was asked."""
+    seen: dict[str, Any] = {}
+
+    def search(model: Any, target: str, progress: Callable, **given: Any) -> SearchResult:
+        progress(0.5, "half")
+        seen.update(model=model, target=target, **given)
+        return SearchResult(ABOUT, (), CHOSEN, "rerope")
+
+    monkeypatch.setattr(hf_posenc.insight.search, "search", search, raising=False)
+    return seen
+
+
+def test_arguments_are_forwarded(call: Callable, asked: dict[str, Any], tmp_path: Path) -> None:
+    text = tmp_path / "own.txt"
+    text.write_text("words", encoding="utf-8")
+    words = ["--target", "1k", "--budget", "90s", "--text", str(text), "--all-keys", "--seed", "3"]
+    answer = call("search", "-m", "starter:llama", *words, "--out", str(tmp_path))
+    assert answer.code == 0
+    assert (asked["target"], asked["budget"], asked["all_keys"], asked["seed"]) == ("1k", "90s", True, 3)
+    assert asked["text"] is not None
+    assert asked["eval_text"] is None
+    assert asked["command"].startswith("hf-posenc search --model starter:llama")
+    assert 'patch_model(model, "rerope", target_length=1024, window=96)' in answer.out
+    assert "--schemes unpatched,rerope:window=96 --lengths 256,1024" in answer.out
+    assert "slower than when the plan was made" in answer.out
+
+
+def test_json_is_json(call: Callable, asked: dict[str, Any]) -> None:
+    found = call("search", "-m", "starter:llama", "-t", "1024", "--json").data
+    assert found["chosen"]["options"] == {"window": 96}
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "said"),
+    [
+        ("1k", ("--budget", "soon"), "a duration such as 10m"),
+        ("1k", ("--text-field", "body"), "--text"),
+        ("1.5", (), "whole number"),
+    ],
+)
+def test_wrong_arguments_are_refused(call: Callable, target: str, words: tuple[str, ...], said: str) -> None:
+    answer = call("search", "-m", "starter:llama", "-t", target, *words)
+    assert answer.code != 0
+    assert said in answer.err

@@ -1,0 +1,171 @@
+"""A search as a whole: chosen on one text and judged on another, resumable, and refused in words."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_posenc import patch_model, unpatch_model
+from hf_posenc.errors import BadComparison, BudgetTooSmall, LengthContradiction
+from hf_posenc.eval import evaluate
+from hf_posenc.eval.comparison import measure as cells
+from hf_posenc.eval.errors import TextTooShort
+from hf_posenc.eval.results.documents import DocumentScore
+from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.texts.measured_text import MeasuredText
+from hf_posenc.insight.search import SearchResult
+from hf_posenc.insight.search.steps import LAST
+from hf_posenc.insight.search.two_texts import two_texts
+from hf_posenc.insight.search.windows_loss import WindowLoss
+from hf_posenc.texts import Document
+
+from .conftest import TARGET
+
+pytest.importorskip("matplotlib")
+Run = Callable[..., SearchResult]
+
+
+def without_times(result: SearchResult) -> dict[str, Any]:
+    """A result without what two runs may differ in."""
+    found = json.loads(json.dumps(result.to_dict()))
+    for name in ("seconds", "command"):
+        found["about"].pop(name)
+    for name in ("pace", "fixed", "setup", "overhead"):
+        found["about"]["plan"].pop(name)
+    for trial in found["trials"]:
+        trial.pop("seconds")
+    return found
+
+
+def test_the_files_hold_all_that_was_tried(few: Run, tmp_path: Path, model: Any, tokenizer: Any, texts: Any) -> None:
+    result = few(tmp_path)
+    labels = {trial.label for trial in result.trials}
+    assert labels == {"rerope", "pi", "window", "rerope:window=8", "rerope:window=16", "window:size=16"}
+    twin = next(trial for trial in result.trials if trial.label == "rerope:window=16")
+    assert (twin.state, twin.note) == ("same", "rerope")  # half of the trained length, which is the default
+    assert json.loads((tmp_path / "search.json").read_text())["trials"] == result.to_dict()["trials"]
+    rows = list(csv.DictReader((tmp_path / "search.csv").read_text().splitlines()))
+    assert len(rows) == len(result.trials)
+    assert (tmp_path / "search.png").read_bytes().startswith(b"\x89PNG")
+    assert result.patch in str(result)
+    assert "surely" in str(result) or "so they are kept" in str(result)
+
+    # The printed call gives the held-out loss, measured by another command.
+    own = result.of(result.chosen.label)
+    assert own is not None
+    patch_model(model, result.chosen.scheme, **result.options)
+    try:
+        found = evaluate(
+            model, tokenizer, tasks=["posenc_ppl"], lengths=[TARGET], samples=own.windows, seed=LAST, text=texts[1],
+            scored=result.about["scored"],
+        )  # fmt: skip
+    finally:
+        unpatch_model(model)
+    assert own.loss == pytest.approx(next(row.value for row in found.rows if row.metric == "nll"), rel=1e-6)
+
+
+def test_a_killed_search_goes_on_and_a_repeated_one_measures_nothing(
+    few: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = few(tmp_path / "whole")
+    measure_cell, count = cells.measure_cell, 0
+
+    def killed(*args: Any, **given: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count in (4, 8, 14):  # in the first look, and in two rungs
+            raise KeyboardInterrupt
+        return measure_cell(*args, **given)
+
+    monkeypatch.setattr(cells, "measure_cell", killed)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            few(tmp_path / "killed")
+        assert not (tmp_path / "killed" / "search.json").exists()
+    resumed = few(tmp_path / "killed")
+    assert without_times(resumed) == without_times(whole)
+    monkeypatch.setattr(cells, "measure_cell", lambda *_, **__: pytest.fail("measured again"))
+    assert few(tmp_path / "killed").to_dict() == resumed.to_dict()
+
+
+def test_the_choice_never_sees_the_held_out_text(few: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted losses: `window` is best on one text alone, `rerope:window=8` on the other alone."""
+    best = {"own.py": "rerope:window=8", "other.py": "window"}
+
+    def planted(self: WindowLoss, cell: Any, request: Any, text: Any) -> Record:
+        def noise(window: int) -> float:
+            return 0.01 * (window * len(cell.entry.label) % 5)
+
+        loss = (1.0 if cell.entry.label == best[Path(text.label).name] else 2.0) + number_of(cell.entry.label)
+        scores = [
+            DocumentScore(
+                self.task, f"{window}", f"{window}", cell.length, None, "nll", loss + 0.1 * window + noise(window)
+            )
+            for window in range(request.measure["samples"])
+        ]
+        documents = [score.to_dict() for score in scores]
+        return Record(cell.key, cell.entry.label, self.task, cell.length, "done", "", [], 0.1, {}, documents)
+
+    monkeypatch.setattr(WindowLoss, "measured", planted)
+    first = few(tmp_path)
+    assert first.chosen.label == "rerope:window=8"
+    losses = {line.label: line.loss for line in first.held_out}
+    assert losses["window"] < losses["rerope:window=8"] - 0.9  # the control had something to be tempted by
+    difference = first.of("window").difference
+    assert difference is not None
+    assert difference.verdict == "worse"
+    own, other = first.about["text"], first.about["eval_text"]
+    swapped = few(tmp_path / "swapped", text=Path(other), eval_text=Path(own))
+    assert swapped.chosen.label == "window"
+
+
+def number_of(label: str) -> float:
+    """A small number of its own for each arm, so that none are taken for the same."""
+    return sum(ord(letter) * place for place, letter in enumerate(label, 1)) * 1e-6
+
+
+def test_the_last_third_of_a_single_text_is_set_aside(tokenizer: Any) -> None:
+    documents = [Document(name, f"{name} {number}\n" * 10) for number, name in enumerate(("one", "two", "three"))]
+    own, held_out, which = two_texts(MeasuredText(tuple(documents), "all", "digest"), None, tokenizer)
+    assert "set aside" in which
+    joined = "".join(str(document.content) for document in (*own.documents, *held_out.documents))
+    assert joined == "".join(str(document.content) for document in documents)  # nothing is in both, nothing is lost
+    assert sum(len(document.content) for document in held_out.documents) == pytest.approx(len(joined) / 3, rel=0.1)
+    assert all(str(document.content).endswith("\n") for document in own.documents)  # cut at the end of a line
+    assert own.digest != held_out.digest
+
+
+def test_what_cannot_be_searched_is_refused(
+    few: Run, tmp_path: Path, texts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "measure_cell", lambda *_, **__: pytest.fail("measured"))
+    short = tmp_path / "short.txt"
+    short.write_text("A text of a few words only.\n" * 3, encoding="utf-8")
+    with pytest.raises(TextTooShort, match="needs 8 windows of 64 tokens"):
+        few(tmp_path / "out", text=short)
+    with pytest.raises(TextTooShort, match="held-out text"):
+        few(tmp_path / "out", eval_text=short)
+    with pytest.raises(LengthContradiction, match="nothing to extend"):
+        few(tmp_path / "out", target=32)
+    with pytest.raises(BadComparison, match="--eval-text"):
+        few(tmp_path / "out", eval_text=texts[0])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_budget_that_is_too_small_is_refused(few: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = []
+    measure_cell = cells.measure_cell
+
+    def counted(lm: Any, cell: Any, *rest: Any) -> Any:
+        labels.append(cell.entry.label)
+        return measure_cell(lm, cell, *rest)
+
+    monkeypatch.setattr(cells, "measure_cell", counted)
+    with pytest.raises(BudgetTooSmall, match=r"needs some .* Pass --budget"):
+        few(tmp_path, budget=0.2)
+    assert set(labels) == {"unpatched"}  # the speed measurement
