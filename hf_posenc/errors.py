@@ -29,6 +29,14 @@ class UnknownLesson(PosEncError, ValueError):
     """No demonstration is registered under that name, or it does not take what it was given."""
 
 
+class UnknownFinding(PosEncError, ValueError):
+    """No published finding is registered under that name, or it does not take what it was given."""
+
+
+class CellMissing(PosEncError, LookupError):
+    """The verdict on a finding needs a cell that was not measured."""
+
+
 class UnknownOption(PosEncError, TypeError):
     """The scheme takes no option of that name."""
 
@@ -215,6 +223,10 @@ class CannotUpload(PosEncError, OSError):
 
 class BadComparison(PosEncError, ValueError):
     """A comparison is asked for in words that cannot be read, or of nothing."""
+
+
+class BudgetTooSmall(PosEncError, ValueError):
+    """The time that a search may take does not pay for its smallest plan."""
 
 
 def shown(value: Any) -> str:

@@ -20,10 +20,13 @@ from hf_posenc.cli.commands.export import export
 from hf_posenc.cli.commands.families import families
 from hf_posenc.cli.commands.finetune import finetune
 from hf_posenc.cli.commands.info import info
+from hf_posenc.cli.commands.leaderboard import leaderboard
 from hf_posenc.cli.commands.list import list_command
 from hf_posenc.cli.commands.merge import merge
 from hf_posenc.cli.commands.probe import probe
 from hf_posenc.cli.commands.properties import properties
+from hf_posenc.cli.commands.reproduce import reproduce
+from hf_posenc.cli.commands.search import search
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.environment import DEBUG
 from hf_posenc.cli.one_value import OneValueCommand
@@ -87,6 +90,14 @@ app.command(
     ),
 )(advise)
 app.command(
+    "search",
+    epilog=examples(
+        "hf-posenc search --model starter:llama --target 1024 --budget 5m",
+        "hf-posenc search -m starter:llama -t 2k --text book.txt --eval-text other.txt --out results/search",
+        "hf-posenc search -m starter:llama -t 2k --budget 30m --all-keys --json",
+    ),
+)(search)
+app.command(
     "check",
     epilog=examples(
         "hf-posenc check --model starter:llama --scheme yarn --factor 4",
@@ -110,6 +121,14 @@ app.command(
         "hf-posenc compare -m starter:bert -s unpatched,alibi,rope -l 128,256 -t posenc_mlm --samples 4",
     ),
 )(compare)
+app.command(
+    "leaderboard",
+    epilog=examples(
+        "hf-posenc leaderboard --quick",
+        "hf-posenc leaderboard --models starter:llama --schemes yarn,rerope,self_extend --lengths 256,1024",
+        "hf-posenc leaderboard -m ./my-model --text book.txt --output results/mine",
+    ),
+)(leaderboard)
 app.command(
     "probe",
     epilog=examples(
@@ -158,6 +177,14 @@ app.command(
         "hf-posenc explain window --json",
     ),
 )(explain)
+app.command(
+    "reproduce",
+    epilog=examples(
+        "hf-posenc reproduce --list",
+        "hf-posenc reproduce zero_shot_order",
+        "hf-posenc reproduce --all --quick --output results/quick",
+    ),
+)(reproduce)
 app.command(
     "properties",
     epilog=examples(

@@ -176,12 +176,13 @@ def whole_numbers(option: str, given: Sequence[str] | None) -> list[int]:
     return [int(word) for word in words]
 
 
-def command_line(context: Context) -> str:
-    """Format the running command, quoted for a shell, without options that have their default."""
+def command_line(context: Context, *, without: Sequence[str] = ()) -> str:
+    """Format the running command, quoted for a shell, without options that have their default, or are named here."""
     words = ["hf-posenc", str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
-        if value in (None, [], ()) or str(value) == str(parameter.default) or parameter.name in DISPLAY_OPTIONS:
+        unsaid = value in (None, [], ()) or str(value) == str(parameter.default)
+        if unsaid or parameter.name in (*DISPLAY_OPTIONS, *without):
             continue
         if value is False:  # switched off by a flag of its own, such as --no-train-embeddings
             words += parameter.secondary_opts[:1]
