@@ -79,7 +79,7 @@ def scheme_page(record: SchemeRecord, folder: Path) -> str:
         prose(record.title) + "\n",
         facts(record),
         picture(record, folder.parent),
-        f"## Formula\n\n{page(record.text.partition(chr(10))[2].strip(chr(10)))}",
+        f"## Formula\n\n{page(record.text.partition(chr(10))[2].strip(chr(10)), record.formula)}",
         f"## Options\n\n{page(record.about)}\n{options(record)}",
         f"## Use\n\n{USE.format(model=example_model(record), name=record.name)}",
         f"## Code\n\nClass `{name}`, as models run it:\n\n"

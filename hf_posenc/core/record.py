@@ -37,6 +37,7 @@ class SchemeRecord:
         summary: first sentence of its class's docstring.
         about: the class's docstring.
         text: the module's docstring.
+        formula: the formulas of that docstring in LaTeX (lines of ``aligned``), a blank line between its blocks.
         options: name to ``[type with its range, default]``, in words.
         target: ``module:class``.
     """
@@ -53,6 +54,7 @@ class SchemeRecord:
     summary: str = ""
     about: str = ""
     text: str = ""
+    formula: str = ""
     options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     target: str = ""
 
