@@ -12,7 +12,7 @@ ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
 def page(text: str, latex: str = "") -> str:
-    """A docstring as Markdown; indented parts become formulas, by their LaTeX, or blocks of code where there is none."""
+    """A docstring as Markdown; indented parts become formulas in LaTeX, or blocks of code where there is none."""
     return "\n\n".join(blocks(text, latex)) + "\n"
 
 

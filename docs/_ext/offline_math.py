@@ -1,7 +1,7 @@
 """MathJax from the package sphinx-mathjax-offline, copied into the site: formulas need no network.
 
-That package is also a Sphinx extension, which copies all 24 MB of it. One file is enough: the one that draws formulas as
-SVG, with its glyphs inside, so that it works from ``file://`` as well.
+That package is also a Sphinx extension, which copies all of its 24 MB. One file is enough: the one that draws formulas
+as SVG, with its glyphs inside, so that it works from ``file://`` as well.
 """
 
 from __future__ import annotations
