@@ -119,7 +119,7 @@ def scheme_names() -> frozenset[str]:
     return frozenset(record.name for record in list_schemes())
 
 
-INTRODUCTION = """On the bundled models, patched once for the longest length, without training; means over documents with
-95 % intervals. *Prefill*, *decode* and *memory* are ratios to the unpatched model. How to read the columns, and the
-command of every cell: [leaderboard](../leaderboard.md).
+INTRODUCTION = """On the bundled models, patched once for the longest length, without training; means over documents
+with 95 % intervals. *Prefill*, *decode* and *memory* are ratios to the unpatched model. How to read the columns, and
+the command of every cell: [leaderboard](../leaderboard.md).
 """

@@ -29,7 +29,7 @@ def gallery(records: Sequence[SchemeRecord]) -> str:
         return f"{HEAD}\n{NOT_MADE}"
     others = [f"[{record.name}]({record.name}.md)" for record in records if record not in drawn]
     rest = f"\nWithout a picture: {', '.join(others)}.\n" if others else ""
-    return f"{HEAD}\n:::{{div}} gallery\n{chr(10).join(map(thumbnail, drawn))}\n:::\n{rest}"
+    return f"{HEAD}\n:::{{container}} gallery\n{chr(10).join(map(thumbnail, drawn))}\n:::\n{rest}"
 
 
 def thumbnail(record: SchemeRecord) -> str:
