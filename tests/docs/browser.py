@@ -77,7 +77,7 @@ def measure(site: Path, asked: Sequence[tuple[str, int]], profile: Path) -> list
         profile: empty folder for the browser.
     """
     answers: Queue[list[dict[str, Any]]] = Queue()
-    handler = partial(Handler, dict(asked=list(asked), answers=answers), directory=str(site))
+    handler = partial(Handler, {"asked": list(asked), "answers": answers}, directory=str(site))
     program = browser()
     assert program is not None
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
