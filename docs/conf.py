@@ -20,9 +20,10 @@ extensions = [
     "scheme_pages",
     "command_page",
     "picture",
+    "offline_math",
 ]
 exclude_patterns = ["_build", "_ext", "pictures"]
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 # Single backticks in docstrings are code; public names are linked from the text and from annotations.
@@ -39,6 +40,8 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(?!~?hf_posenc\.).*"),
     (r"py:.*", r"hf_posenc\.[\w.]+\.[A-Z]"),
 ]
+
+mathjax3_config = {"options": {"enableMenu": False}, "svg": {"fontCache": "global"}}
 
 html_theme = "furo"
 html_title = f"hf-posenc {release}"

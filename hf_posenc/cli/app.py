@@ -11,6 +11,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.commands.advise import advise
 from hf_posenc.cli.commands.bench import bench
 from hf_posenc.cli.commands.check import check
+from hf_posenc.cli.commands.cite import cite_command
 from hf_posenc.cli.commands.compare import compare
 from hf_posenc.cli.commands.demo import demo
 from hf_posenc.cli.commands.env import env
@@ -70,7 +71,12 @@ app.command(
     "families",
     epilog=examples("hf-posenc families", "hf-posenc families --model qwen3", "hf-posenc families --model ./my-model"),
 )(families)
-app.command("info", epilog=examples("hf-posenc info yarn", "hf-posenc info rerope --json"))(info)
+app.command(
+    "info", epilog=examples("hf-posenc info yarn", "hf-posenc info yarn --latex", "hf-posenc info rerope --json")
+)(info)
+app.command("cite", epilog=examples("hf-posenc cite yarn", "hf-posenc cite yarn+logn alibi", "hf-posenc cite"))(
+    cite_command
+)
 app.command(
     "show",
     epilog=examples(

@@ -59,6 +59,20 @@ class DeBERTa(Scheme):
     clipped; ``buckets`` are narrow near and wide far off (−1: none); ``p2c_index="paper"`` takes the printed last term.
     """
 
+    formula = r"""
+    \mathrm{score}_{ij} &= \frac{\overbrace{q_i \cdot k_j}^{\text{content}}
+      + \overbrace{q_i \cdot K^r_{\delta(i,j)}}^{\text{content to position}}
+      + \overbrace{k_j \cdot Q^r_{\delta(i,j)}}^{\text{position to content}}}{\sqrt{(1 + \mathrm{terms}) \, d}} \\
+    K^r &= W_k P, \quad Q^r = W_q P, \quad P : 2h \times \mathrm{width} \\
+    \delta(i, j) &= \mathrm{clip}(b(i - j) + h, \, 0, \, 2h - 1)
+
+    b(n) = \begin{cases}
+    n & |n| \le m = \mathtt{buckets} / 2 \\
+    \mathrm{sign}(n) \left( m + \left\lceil
+      (m - 1) \dfrac{\ln(|n| / m)}{\ln((\mathtt{span} - 1) / m)} \right\rceil \right) & \text{beyond}
+    \end{cases}
+    """
+
     option_aliases: ClassVar[dict[str, str]] = {
         "max_relative_positions": "span",
         "position_buckets": "buckets",
