@@ -20,8 +20,10 @@ extensions = [
     "scheme_pages",
     "command_page",
     "picture",
+    "chinese_pages",
+    "chinese_search",
 ]
-exclude_patterns = ["_build", "_ext", "pictures"]
+exclude_patterns = ["_build", "_ext", "pictures", "zh/README.md"]  # which links to files outside the site
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
@@ -41,6 +43,7 @@ nitpick_ignore_regex = [
 ]
 
 html_theme = "furo"
+html_search_language = "en+zh"
 html_title = f"hf-posenc {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
