@@ -68,13 +68,17 @@ def differences(root: Path, chinese: Path) -> Iterator[str]:
         return
     translations = {english_page(page): page for page in chinese_pages(root)}
     theirs, ours = sections(root, english, chinese, translations), sections(root, chinese, english, {})
-    here, there = [one.level for one in ours], [one.level for one in theirs]
-    if here != there:
-        yield f"{chinese}: headings of levels {here}, in {english} {there}"
+    if [one.level for one in ours] != [one.level for one in theirs]:
+        yield f"{chinese}: headings are {outline(ours)}; in {english} {outline(theirs)}"
         return
     for original, translation in zip(theirs, ours, strict=True):
         place = f"{chinese}:{translation.line} ({english}:{original.line}, {original.heading!r})"
         yield from (f"{place}: {what}" for what in section_differences(original, translation))
+
+
+def outline(sections: list[Section]) -> str:
+    """Headings with their levels; the first section, which has none, is left out."""
+    return ", ".join(f"{'#' * one.level} {one.heading}" for one in sections if one.level)
 
 
 def section_differences(original: Section, translation: Section) -> Iterator[str]:

@@ -23,8 +23,8 @@ PAGES = in_step.chinese_pages(ROOT)
 ROTATION = Path("docs/zh/guide/rotation.md")
 # What is changed in the English page, and what has to be said then.
 CHANGES = {
-    "heading": ("## Two dimensions", "### Two dimensions", "headings of levels"),
-    "new section": ("## Two dimensions", "## New\n\n## Two dimensions", "headings of levels"),
+    "heading": ("## Two dimensions", "### Two dimensions", "headings are"),
+    "new section": ("## Two dimensions", "## New\n\n## Two dimensions", "headings are"),
     "paragraph": ("## Two dimensions\n", "## Two dimensions\n\nNew.\n", "blocks are"),
     "row": ("| [partial](../schemes/partial.md) | only a part of the channels is rotated |\n", "", "blocks are"),
     "code": ("torch.manual_seed(0)", "torch.manual_seed(1)", "code block 2 differs"),
