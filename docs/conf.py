@@ -21,8 +21,10 @@ extensions = [
     "command_page",
     "picture",
     "offline_math",
+    "chinese_pages",
+    "chinese_search",
 ]
-exclude_patterns = ["_build", "_ext", "pictures"]
+exclude_patterns = ["_build", "_ext", "pictures", "zh/README.md"]  # which links to files outside the site
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
@@ -44,6 +46,7 @@ nitpick_ignore_regex = [
 mathjax3_config = {"options": {"enableMenu": False}, "svg": {"fontCache": "global"}}
 
 html_theme = "furo"
+html_search_language = "en+zh"
 html_title = f"hf-posenc {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
