@@ -13,7 +13,7 @@ copyright = author
 version = release = hf_posenc.__version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
@@ -21,10 +21,19 @@ extensions = [
     "command_page",
     "picture",
     "offline_math",
+    "chinese_pages",
+    "chinese_search",
 ]
-exclude_patterns = ["_build", "_ext", "pictures"]
+exclude_patterns = ["_build", "_ext", "pictures", "zh/README.md"]  # which links to files outside the site
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+
+# Notebooks are executed by the build, each once: results are kept in docs/_build/.jupyter_cache until a cell changes.
+# After a change of the package itself, build into an empty folder.
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_merge_streams = True
 
 # Single backticks in docstrings are code; public names are linked from the text and from annotations.
 default_role = "code"
@@ -44,6 +53,7 @@ nitpick_ignore_regex = [
 mathjax3_config = {"options": {"enableMenu": False}, "svg": {"fontCache": "global"}}
 
 html_theme = "furo"
+html_search_language = "en+zh"
 html_title = f"hf-posenc {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

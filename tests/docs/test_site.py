@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from . import browser
 
 pytest.importorskip("sphinx", reason="the site is built with the extra docs: pip install 'hf-posenc[docs]'")
-pytest.importorskip("myst_parser", reason="likewise")
+pytest.importorskip("myst_nb", reason="likewise")
 pytest.importorskip("furo", reason="likewise")
 pytest.importorskip("sphinx-mathjax-offline", reason="likewise")
 
@@ -66,7 +67,12 @@ def test_the_site_is_built_without_a_warning(site: Path) -> None:
         "api.html",
         "derivations/rope.html",
         "schemes/gallery.html",
+        "troubleshooting.html",
+        "notebooks/3_fine_tune.html",
     } <= pages
+    notebook = (site / "notebooks" / "3_fine_tune.html").read_text(encoding="utf-8")
+    assert "loss at 512 minus loss at 256 tokens" in notebook.split('class="cell_output')[-2]  # it was executed
+    assert "5_write_scheme.ipynb" in (site / "notebooks" / "index.html").read_text(encoding="utf-8")
     text = (site / "limits.html").read_text(encoding="utf-8")
     assert 'href="api.html#hf_posenc.errors.NoEffect"' in text
 
@@ -106,15 +112,33 @@ def test_a_clipped_formula_is_noticed(site: Path, tmp_path: Path) -> None:
     assert [bool(one["errors"]) for one in found] == [False, False, False, True]
 
 
-def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
-    """Control: a site of one page with two of them."""
+def small_site(tmp_path: Path) -> Path:
+    """An empty folder with the configuration of the site, but for extensions that need its pages."""
     source = tmp_path / "docs"
     source.mkdir()
     shutil.copy(ROOT / "docs" / "conf.py", source)
     conf = (source / "conf.py").read_text(encoding="utf-8")
-    for name in ("scheme_pages", "command_page", "picture", "offline_math"):
+    for name in ("scheme_pages", "command_page", "picture", "offline_math", "chinese_pages", "chinese_search"):
         conf = conf.replace(f'    "{name}",\n', "")
     (source / "conf.py").write_text(conf.replace('html_static_path = ["_static"]', ""), encoding="utf-8")
+    return source
+
+
+def test_a_failing_notebook_is_noticed(tmp_path: Path) -> None:
+    """Control: a cell that raises ends the build."""
+    source = small_site(tmp_path)
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "outputs": [], "execution_count": None}
+    notebook = json.loads((ROOT / "docs" / "notebooks" / "1_see_encodings.ipynb").read_text(encoding="utf-8"))
+    notebook["cells"] = [notebook["cells"][0], cell | {"source": ["raise RuntimeError('as planned')"]}]
+    (source / "index.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    built = build(source, tmp_path)
+    assert built.returncode != 0
+    assert "as planned" in built.stderr
+
+
+def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
+    """Control: a site of one page with two of them."""
+    source = small_site(tmp_path)
     (source / "index.md").write_text("# One\n\n[](nowhere.md) [](#hf_posenc.errors.Nothing)\n", encoding="utf-8")
     built = build(source, tmp_path)
     assert built.returncode != 0
