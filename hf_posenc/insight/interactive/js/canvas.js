@@ -28,7 +28,7 @@ export function canvases(element, names, described) {
   }
   return [...element.querySelectorAll("canvas")].map((canvas, n) => {
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `${described}: ${names[n]}`);
+    canvas.setAttribute("aria-label", names[n] ? `${described}: ${names[n]}` : described);
     return canvas;
   });
 }

@@ -2,7 +2,7 @@
 import { prepared, shortNumber } from "./canvas.js";
 import { pageColour, lineColour, lineDashes } from "./palette.js";
 
-const EDGE = { left: 52, right: 12, top: 10, bottom: 34 };
+const EDGE = { left: 62, right: 22, top: 10, bottom: 34 };
 const MOST_POINTS = 1200;
 
 // Limits of all numbers, a little wider.
@@ -14,6 +14,14 @@ function rangeOf(series) {
   return [low - room, high + room];
 }
 
+// Whether each curve, constants aside, spans at least a tenth of the common range; else one would look flat.
+export function comparable(series) {
+  const ranges = series.map((one) => one.values.filter((value) => value !== null)).filter((values) => values.length);
+  const spans = ranges.map((values) => Math.max(...values) - Math.min(...values));
+  const common = Math.max(...ranges.flat()) - Math.min(...ranges.flat());
+  return spans.every((span) => span === 0 || span >= 0.1 * common);
+}
+
 // `length` numbers of a function, thinned out where there are too many to see.
 export function sampled(of, length) {
   const stride = Math.max(1, Math.ceil(length / MOST_POINTS));
@@ -21,7 +29,8 @@ export function sampled(of, length) {
   return { places, values: places.map(of) };
 }
 
-// `series`: places, values, and the number of the line's colour. `line`: a height to mark, with its name.
+// `series`: places, values, the number of the line's colour, and a word for its end. `line`: a height to mark, with its
+// name.
 export function curveChart(canvas, { series, length, marker, across, up, line }) {
   const { context, width, height } = prepared(canvas, 240);
   const [low, high] = rangeOf(line ? [...series, { values: [line.at] }] : series);
@@ -72,7 +81,7 @@ function rule(context, from, to, dashes, name) {
   context.restore();
 }
 
-function stroke(context, { places, values, number, thin }, x, y) {
+function stroke(context, { places, values, number, thin, word }, x, y) {
   context.save();
   context.strokeStyle = lineColour(number);
   context.setLineDash(lineDashes(number));
@@ -84,5 +93,7 @@ function stroke(context, { places, values, number, thin }, x, y) {
     drawing = value !== null;
   });
   context.stroke();
+  context.textAlign = "left";
+  if (word && drawing) context.fillText(word, x(places.at(-1)) + 4, y(values.at(-1)) + 4);
   context.restore();
 }

@@ -18,7 +18,7 @@ const start = startState(chosen);
 const [choice, controls, legend] = ["choice", "sliders", "legend"].map((id) => document.getElementById(id));
 const views = [scores, clocks, codeMaps, biasCurves, remaps, masks, shift].map(section);
 let state = fromHash(location.hash, start, known);
-const charts = new Map();
+const charts = new WeakMap();
 
 // A view with the elements it draws in.
 function section(view) {
@@ -63,7 +63,6 @@ function legendLine({ name, number, table }) {
 function movable(canvas, chart, name) {
   if (!charts.has(canvas)) {
     canvas.tabIndex = 0;
-    canvas.setAttribute("role", "slider");
     const drag = (event) => event.buttons && change(name, charts.get(canvas).placeAt(event.offsetX));
     canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); drag(event); });
     canvas.addEventListener("pointermove", drag);
@@ -73,6 +72,7 @@ function movable(canvas, chart, name) {
     });
   }
   charts.set(canvas, chart);
+  canvas.setAttribute("role", "slider");
   for (const [key, value] of [["valuemin", SLIDERS[name].low], ["valuemax", SLIDERS[name].high], ["valuenow", state[name]]]) {
     canvas.setAttribute(`aria-${key}`, value);
   }

@@ -14,7 +14,7 @@ export function fromTable(entry, given) {
     name: entry.label, length: found.length, table: `trained length ${entry.trained_length}, factor ${found.factor}`,
     score: within(found.score) ?? (() => null), distance: within(found.distance),
     frequencies: found.frequencies, pairs: found.frequencies,
-    code: found.code && ((position) => found.code[Math.min(position, found.code.length - 1)]),
+    code: found.code && ((position) => found.code[position]), positions: found.code?.length,
     biases: found.biases?.map(within), heads: found.heads,
     sees: found.mask && ((i, j) => seen(found, i, j)),
   };

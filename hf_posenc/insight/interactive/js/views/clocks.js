@@ -20,7 +20,8 @@ export const clocks = {
 
 function face(canvas, pairs, { position }) {
   const count = Math.min(MOST_HANDS, pairs.length);
-  const across = Math.max(1, Math.min(count, Math.floor((canvas.clientWidth || 300) / DIAL)));
+  const fitting = Math.max(1, Math.floor((canvas.clientWidth || 300) / DIAL));
+  const across = Math.ceil(count / Math.ceil(count / fitting)); // rows of one length
   const { context, width } = prepared(canvas, Math.ceil(count / across) * (DIAL + 28));
   const cell = width / across;
   for (let n = 0; n < count; n++) {

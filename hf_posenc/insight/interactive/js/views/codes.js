@@ -17,7 +17,7 @@ export const codeMaps = {
 };
 
 function codeMap(canvas, scheme, { position }) {
-  const rows = Math.min(MOST_ROWS, Math.max(scheme.length, position + 1));
+  const rows = Math.min(MOST_ROWS, scheme.positions ?? Math.max(scheme.length, position + 1));
   const codes = Array.from({ length: rows }, (_, p) => scheme.code(p));
   const size = codes.reduce((most, code) => code.reduce((m, value) => Math.max(m, Math.abs(value)), most), 0) || 1;
   const columns = codes[0].length;
