@@ -24,6 +24,8 @@ ENGLISH = Path("docs")
 CHINESE = Path("docs/zh")
 README = {CHINESE / "README.md": Path("README.md")}  # the page that is not at the same place
 NUMBER = re.compile(r"\d[\d,.]*(?<![,.])")
+FORMULA = re.compile(r"^\$\$\n(.*?)^\$\$$|(?<![\\$])\$([^$\n]+)\$", re.MULTILINE | re.DOTALL)
+WORDS = re.compile(r"\\text\{[^}]*\}")  # in a formula, which a translation has in Chinese
 PARSER = MarkdownIt("commonmark").enable("table")
 
 
@@ -106,7 +108,7 @@ def sections(root: Path, page: Path, other: Path, translations: dict[Path, Path]
         translations: pages that are linked in place of others.
     """
     found = [Section("", 0, 1)]
-    tokens = PARSER.parse((root / page).read_text(encoding="utf-8"))
+    tokens = PARSER.parse(FORMULA.sub(as_code, (root / page).read_text(encoding="utf-8")))
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "heading_open" and token.map and following:
             found.append(Section(following.content, int(token.tag[1:]), token.map[0] + 1))
@@ -120,6 +122,12 @@ def sections(root: Path, page: Path, other: Path, translations: dict[Path, Path]
     for section in found:
         del section.counted["links"][other.as_posix()]
     return found
+
+
+def as_code(formula: re.Match[str]) -> str:
+    """A formula as Markdown's code, in as many lines: a block or a word."""
+    block, word = formula.groups()
+    return f"```math\n{WORDS.sub('', block)}```" if block else f"`{word}`"
 
 
 def count(counted: dict[str, Counter[str]], tokens: list[Token], page: Path, translations: dict[Path, Path]) -> None:
