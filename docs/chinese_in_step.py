@@ -1,8 +1,8 @@
 """Say which Chinese pages are not in step with their English originals: ``python docs/chinese_in_step.py``.
 
 Compared, section by section, is what a translation keeps: levels of headings, the sequence of paragraphs, list items,
-table rows and code, code and formulas to the letter, code in sentences, pictures, where links lead, and numbers. A table
-of contents (``{toctree}``) and the link between a page and its translation are left out.
+table rows and code, code and formulas to the letter, code in sentences, pictures, where links lead, and numbers. A
+table of contents (``{toctree}``) and the link between a page and its translation are left out.
 
 What sentences say cannot be compared. Instead, a hash of each English section as it was translated is kept, and a
 section that was changed later is named. Read it in both languages, correct the translation, and run with ``--accept``.
