@@ -93,13 +93,15 @@ def test_every_picture_is_made_and_translated() -> None:
     used = {name for text in texts for name in re.findall(r"```\{picture\} (\S+)", text)}
     table, names = pictures.table(), pictures.scheme_names()
     assert used == set(table["captions"])
-    known = set(table["labels"].values())
+    known, seen = set(table["labels"].values()), set()
     for name in used:
         svg = (pictures.FOLDER / pictures.chinese_picture(name).file).read_text(encoding="utf-8")
         labels = {unescape(found[1]) for found in pictures.TEXT.findall(svg)}
         assert labels, name
         words = {pictures.NUMBER.sub("#", one) for one in labels - names if pictures.WORD.search(one)}
         assert words <= known, f"Run: python docs/chinese_pictures.py {name}"
+        seen |= {pictures.NUMBER.sub("#", one) for one in labels}
+    assert known <= seen  # a label that no plot has any more is removed
 
 
 def test_a_label_keeps_its_numbers_and_an_unknown_one_is_refused() -> None:
