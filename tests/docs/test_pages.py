@@ -43,6 +43,7 @@ def blocks(language: str) -> list[Any]:
     return [
         pytest.param(block, id=f"{file.relative_to(DOCS)}-{number}")
         for file in PAGES
+        if file.parent.name != "how-to"  # whose blocks follow each other: tests/docs/test_how_to.py
         for number, block in enumerate(pattern.findall(file.read_text(encoding="utf-8")))
     ]
 
