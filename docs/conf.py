@@ -13,17 +13,27 @@ copyright = author
 version = release = hf_posenc.__version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "scheme_pages",
     "command_page",
     "picture",
+    "offline_math",
+    "chinese_pages",
+    "chinese_search",
 ]
-exclude_patterns = ["_build", "_ext", "pictures"]
-myst_enable_extensions = ["colon_fence", "deflist"]
+exclude_patterns = ["_build", "_ext", "pictures", "zh/README.md"]  # which links to files outside the site
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+
+# Notebooks are executed by the build, each once: results are kept in docs/_build/.jupyter_cache until a cell changes.
+# After a change of the package itself, build into an empty folder.
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_merge_streams = True
 
 # Single backticks in docstrings are code; public names are linked from the text and from annotations.
 default_role = "code"
@@ -40,7 +50,10 @@ nitpick_ignore_regex = [
     (r"py:.*", r"hf_posenc\.[\w.]+\.[A-Z]"),
 ]
 
+mathjax3_config = {"options": {"enableMenu": False}, "svg": {"fontCache": "global"}}
+
 html_theme = "furo"
+html_search_language = "en+zh"
 html_title = f"hf-posenc {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

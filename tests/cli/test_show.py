@@ -81,7 +81,7 @@ def test_animations_and_pages(call: Callable, here: Path) -> None:
         (["rope", "--out", "a.pdf"], ".svg"), (["rope", "--animate", "own", "--out", "a.png"], ".gif"),
         (["rope", "--animate", "speed"], "position"), (["rope", "--channels", "a"], "--channels"),
         (["rope", "-p", "clock", "--channels", "99"], "0 … 31"), (["alibi", "--head", "8"], "0 … 7"),
-        (["rope", "--kind", "lama"], "'llama'"), (["rope", "--head-dim", "7"], "even"), (["none"], "No plot"),
+        (["rope", "--kind", "lama"], "'llama'"), (["rope", "--head-dim", "7"], "even"), (["binary", "-p", "code", "--animate", "position"], "every frame would be the same"),
         (["rope", "--factor", "0.5"], "at least 1"), (["rope", "-m", "starter:lama"], "'llama'"),
     ],
     ids=" ".join,

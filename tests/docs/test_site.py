@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("sphinx", reason="the site is built with the extra docs: pip install 'hf-posenc[docs]'")
-pytest.importorskip("myst_parser", reason="likewise")
+pytest.importorskip("myst_nb", reason="likewise")
 pytest.importorskip("furo", reason="likewise")
 
 pytestmark = pytest.mark.slow
@@ -46,21 +47,44 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         "schemes/yarn.html",
         "commands.html",
         "api.html",
+        "troubleshooting.html",
+        "notebooks/3_fine_tune.html",
     } <= pages
+    notebook = (tmp_path / "site" / "notebooks" / "3_fine_tune.html").read_text(encoding="utf-8")
+    assert "loss at 512 minus loss at 256 tokens" in notebook.split('class="cell_output')[-2]  # it was executed
+    assert "5_write_scheme.ipynb" in (tmp_path / "site" / "notebooks" / "index.html").read_text(encoding="utf-8")
     text = (tmp_path / "site" / "limits.html").read_text(encoding="utf-8")
     assert 'href="api.html#hf_posenc.errors.NoEffect"' in text
     assert "cdn." not in text  # nothing is fetched by a reader, either
 
 
-def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
-    """Control: a site of one page with two of them."""
+def small_site(tmp_path: Path) -> Path:
+    """An empty folder with the configuration of the site, but for extensions that need its pages."""
     source = tmp_path / "docs"
     source.mkdir()
     shutil.copy(ROOT / "docs" / "conf.py", source)
     conf = (source / "conf.py").read_text(encoding="utf-8")
-    for name in ("scheme_pages", "command_page", "picture"):
+    for name in ("scheme_pages", "command_page", "picture", "chinese_pages", "chinese_search"):
         conf = conf.replace(f'    "{name}",\n', "")
     (source / "conf.py").write_text(conf.replace('html_static_path = ["_static"]', ""), encoding="utf-8")
+    return source
+
+
+def test_a_failing_notebook_is_noticed(tmp_path: Path) -> None:
+    """Control: a cell that raises ends the build."""
+    source = small_site(tmp_path)
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "outputs": [], "execution_count": None}
+    notebook = json.loads((ROOT / "docs" / "notebooks" / "1_see_encodings.ipynb").read_text(encoding="utf-8"))
+    notebook["cells"] = [notebook["cells"][0], cell | {"source": ["raise RuntimeError('as planned')"]}]
+    (source / "index.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    built = build(source, tmp_path)
+    assert built.returncode != 0
+    assert "as planned" in built.stderr
+
+
+def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
+    """Control: a site of one page with two of them."""
+    source = small_site(tmp_path)
     (source / "index.md").write_text("# One\n\n[](nowhere.md) [](#hf_posenc.errors.Nothing)\n", encoding="utf-8")
     built = build(source, tmp_path)
     assert built.returncode != 0

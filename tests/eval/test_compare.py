@@ -262,7 +262,7 @@ def test_a_full_disk_at_the_end_keeps_the_cells(run, measured, monkeypatch, tmp_
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("hf_posenc.eval.report.exports.write_bytes", full)
+        patch.setattr("hf_posenc.eval.report.result_files.write_bytes", full)
         with pytest.raises(StoreUnusable, match="No space left on device"):
             run(tasks=["posenc_ppl"])
     assert [p.name for p in tmp_path.iterdir()] == ["cells.sqlite"]

@@ -78,7 +78,9 @@ def show(
     vectors: Annotated[
         str, Option(help="Queries and keys: ones, or random vectors, the same at all positions.")
     ] = "ones",
-    own_scales: Annotated[bool, Option("--own-scales", help="Separate colour scale for each scheme.")] = False,
+    own_scales: Annotated[
+        bool, Option("--own-scales/--same-scale", help="A scale for each panel, or one for all schemes.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Plot schemes: embeddings, rotations, biases, distances, masks, scores.
@@ -107,7 +109,10 @@ def show(
     request = request_of(entries, model, view=view, lengths=given, layer=layer, shapes=shapes)
     if listed:
         return list_applicable(request, as_json)
-    draw(request, picture, out, animate, frames, own_scales=own_scales, as_json=as_json, command=command_line(context))
+    draw(
+        request, picture, out, animate, frames,
+        same_scale=not own_scales, as_json=as_json, command=command_line(context),
+    )  # fmt: skip
 
 
 def draw(
@@ -117,7 +122,7 @@ def draw(
     animate: str | None,
     frames: int,
     *,
-    own_scales: bool,
+    same_scale: bool,
     as_json: bool,
     command: str,
 ) -> None:
@@ -139,7 +144,7 @@ def draw(
     for one in plots:
         kinds: Any = None if sweep == "own" else sweep
         sheets = animation.frames(one, request, kinds, frames) if animated else [compose.sheets(one, request)]
-        computed.append(saving.ComputedPlot(one, sheets, own_scales))
+        computed.append(saving.ComputedPlot(one, sheets, same_scale))
     labels = ", ".join(entry.label for entry in request.entries)
     if out is None:
         path = FOLDER / f"{file_name(request, plots)}{'.gif' if animated else '.png'}"

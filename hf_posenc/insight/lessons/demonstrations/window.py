@@ -121,6 +121,7 @@ def long_texts(tokenizer: Any, length: int) -> Tensor:
     """Held-out sources as ids ``[texts, length]``, spaced over all of them."""
     from hf_posenc.eval.texts.measured_text import default_text
 
-    ids = tokenizer(default_text().documents[0].content[: 40 * length * SCORED], add_special_tokens=False)["input_ids"]
+    text = default_text().documents[0].content[: 40 * length * SCORED]
+    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     step = (len(ids) - length) // SCORED
     return torch.tensor([ids[n * step : n * step + length] for n in range(SCORED)])
