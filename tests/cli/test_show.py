@@ -61,7 +61,7 @@ def test_lists(call: Callable) -> None:
     every = [row["name"] for row in call("show", "--list", "--json").data]
     mine = [row["name"] for row in call("show", "alibi", "--list", "--json").data]
     assert {"code", "clock", "distance", "grid", "visible"} <= set(every)
-    assert mine == ["bias", "bias_curve", "score", "score_curve"]
+    assert mine == ["bias", "bias_curve", "score", "score_curve", "queries_keys"]
     assert "Bias against distance" in call("show", "alibi", "--list").out
 
 
@@ -70,7 +70,7 @@ def test_animations_and_pages(call: Callable, here: Path) -> None:
     assert film.out == "Written to pictures/rope-clock.gif\n"
     assert call("show", "alibi", "-p", "all", "-l", "8", "--heads", "2", "--out", "a.html").code == 0
     page = (here / "a.html").read_text(encoding="utf-8")
-    assert page.count("<figure>") == 4
+    assert page.count("<figure>") == 5
     assert "hf-posenc show alibi --picture all --out a.html --heads 2 --length 8" in page
 
 
