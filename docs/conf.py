@@ -20,6 +20,7 @@ extensions = [
     "scheme_pages",
     "command_page",
     "picture",
+    "interactive_page",
 ]
 exclude_patterns = ["_build", "_ext", "pictures"]
 myst_enable_extensions = ["colon_fence", "deflist"]
