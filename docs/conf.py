@@ -23,6 +23,7 @@ extensions = [
     "offline_math",
     "chinese_pages",
     "chinese_search",
+    "interactive_page",
 ]
 exclude_patterns = ["_build", "_ext", "pictures", "zh/README.md"]  # which links to files outside the site
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]

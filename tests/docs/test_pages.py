@@ -176,6 +176,12 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert missing in ([], ["PosEncError"])  # which stands among the errors
 
 
+@pytest.mark.parametrize("name", make_pictures.OF_SCHEMES)
+def test_schemes_with_a_picture_of_their_own(name: str, tmp_path: Path) -> None:
+    make_pictures.make(make_pictures.picture(f"scheme-{name}").words, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
 def test_pictures_on_pages_are_known_and_made() -> None:
     used = [name for file in PAGES for name in re.findall(r"```\{picture\} (\S+)", file.read_text(encoding="utf-8"))]
     assert sorted(used) == sorted(made.name for made in make_pictures.PICTURES)

@@ -62,7 +62,7 @@ class Maps(Plot):
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             images.append(colour_scales.heat_map(axes, sheet.numbers[self.key], limits[number]))
         self.mark(colour_scales.colour_bars(figure, grid, images, self.unit), sheets)
-        colour_scales.say_scale(figure, scales, len(grid))
+        colour_scales.say_scale(figure, scales, len(grid), limits)
 
     def mark(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
         """Anything else on the colour bars."""
