@@ -56,6 +56,13 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     text = (tmp_path / "site" / "limits.html").read_text(encoding="utf-8")
     assert 'href="api.html#hf_posenc.errors.NoEffect"' in text
     assert "cdn." not in text  # nothing is fetched by a reader, either
+    chinese = (tmp_path / "site" / "zh" / "guide" / "rotation.html").read_text(encoding="utf-8")
+    assert '<html class="no-js" lang="zh-CN"' in chinese
+    assert 'href="../../guide/rotation.html" hreflang="en"' in chinese
+    english = (tmp_path / "site" / "guide" / "rotation.html").read_text(encoding="utf-8")
+    assert 'href="../zh/guide/rotation.html" hreflang="zh-CN"' in english
+    assert "本页内容" in chinese
+    assert "本页内容" not in english
 
 
 def small_site(tmp_path: Path) -> Path:
