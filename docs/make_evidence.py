@@ -1,57 +1,59 @@
-"""Write the evidence that recommendations rest on, and the tables of it in docs/choose.md and the README:
+"""Write the evidence that recommendations rest on, and the tables of it in pages and README:
 
     hf-posenc leaderboard
     python docs/make_leaderboard.py
+    hf-posenc leaderboard --models starter:llama --lengths 256,2048 --output results/leaderboard_8x
+    hf-posenc demo
+    hf-posenc demo --factor-per-length --out results/refitted
     python docs/make_evidence.py
 
-From docs/leaderboard/leaderboard.json comes hf_posenc/insight/advise/measured.json, which `hf_posenc.advise` reads.
-From that file and the published claims of hf_posenc/insight/advise/evidence.py come the tables, between two comments
-each.
+What was made last stays in docs/leaderboard, docs/leaderboard_8x.json and docs/demo.json, which are read where there is
+no folder of results. From the leaderboards comes hf_posenc/insight/advise/measured.json, which `hf_posenc.advise`
+reads; from these, the demo and the published claims of hf_posenc/insight/advise/evidence.py come the tables, between
+two comments each.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import shutil
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.insight.advise.evidence import WITH_TRAINING, ZERO_SHOT, Shown
-from hf_posenc.insight.advise.measured_rows import FILE, MeasuredRow, MeasuredScore, measured_evidence
+from evidence_tables import PAGES, filled
+
+from hf_posenc.insight.advise.measured_rows import FILE, MeasuredRow, MeasuredScore, measured_rows
 from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard
 from hf_posenc.insight.leaderboard.line import Line
 from hf_posenc.schemes.entry import UNPATCHED
 
 DOCS = Path(__file__).parent
-BOARD = DOCS / "leaderboard" / "leaderboard.json"
+BOARDS = (DOCS / "leaderboard" / "leaderboard.json", DOCS / "leaderboard_8x.json")
+DEMO, RESULTS = DOCS / "demo.json", DOCS.parent / "results"
+PLOTS = {"overview.png": "demo.png", "loss.png": "demo_loss.png", "passkey.png": "demo_passkey.png"}
 MODEL, LOSS, PASSKEYS = "starter:llama", "posenc_ppl", "posenc_passkey"
-PAGES = {"choose.md": DOCS / "choose.md", "README.md": DOCS.parent / "README.md"}
-BEST = 4
-"""Rows of the table in the README."""
 
 
-def evidence_of(board: Leaderboard) -> dict[str, Any]:
-    """Content of measured.json: a row for every scheme that was measured without training."""
+def evidence() -> dict[str, Any]:
+    """Content of measured.json: a row for every scheme, at the longest length of either leaderboard."""
+    rows = [row for board in BOARDS for row in rows_of(read_leaderboard(board))]
+    return {"made_by": "python docs/make_evidence.py", "rows": [asdict(row) for row in rows]}
+
+
+def rows_of(board: Leaderboard) -> Iterable[MeasuredRow]:
+    """The rows of a leaderboard."""
     lines = {(line.scheme, line.task): line for line in board.lines if line.model == MODEL and line.use != "training"}
     baseline = score_of(lines[UNPATCHED, PASSKEYS])
-    rows = [
-        row_of(line, lines[line.scheme, PASSKEYS], baseline) for (_, task), line in lines.items() if task == LOSS
-    ]  # fmt: skip
-    about = {name: board.about[name] for name in ("command", "date", "machine", "versions", "settings")}
-    return {"made_by": "python docs/make_evidence.py", **about, "rows": [asdict(row) for row in rows]}
-
-
-def row_of(loss: Line, passkeys: Line, baseline: MeasuredScore) -> MeasuredRow:
-    """The two lines of a scheme as a row."""
-    trained = next(iter(loss.scores)).length
-    found, costs = score_of(passkeys), {cost.case: cost.time for cost in loss.costs}
-    return MeasuredRow(
-        model=loss.model, trained_length=trained, length=loss.longest.length, scheme=loss.scheme, loss=score_of(loss),
-        passkeys=found, prefill=costs.get("prefill", 1.0), decode=costs.get("decode", 1.0),
-        cache_per_token=loss.cache_per_token or 0.0, finds=found.low > baseline.high,
-    )  # fmt: skip
+    for (scheme, task), line in lines.items():
+        if task == LOSS:
+            found, costs = score_of(lines[scheme, PASSKEYS]), {cost.case: cost.time for cost in line.costs}
+            lengths = line.scores[0].length, line.longest.length
+            yield MeasuredRow(
+                MODEL, *lengths, scheme, score_of(line), found, costs.get("prefill"), costs.get("decode"),
+                finds(found, baseline),
+            )  # fmt: skip
 
 
 def score_of(line: Line) -> MeasuredScore:
@@ -59,79 +61,41 @@ def score_of(line: Line) -> MeasuredScore:
     one, rank = line.longest, line.rank
     if one.value is None or one.low is None or one.high is None or rank is None or line.scores[0].value is None:
         raise SystemExit(f"{line.scheme} has no score on {line.task}. Make a leaderboard of more documents.")
-    return MeasuredScore(
-        one.value, one.low, one.high, line.scores[0].value, one.n, rank.first, rank.last, rank.of, one.command
-    )
+    return MeasuredScore(one.value, one.low, one.high, line.scores[0].value, one.n, rank.first, one.command)
 
 
-def measured_table(rows: Iterable[MeasuredRow], link: str) -> str:
-    """Measured rows as a Markdown table; ``link`` formats the name of a scheme."""
-    lines = [
-        f"| {link.format(name=row.scheme) if row.scheme != UNPATCHED else UNPATCHED} | {row.loss.value:.2f} | "
-        f"{100 * row.passkeys.value:.0f} % ({100 * row.passkeys.low:.0f}–{min(100, 100 * row.passkeys.high):.0f}) | "
-        f"{row.loss.at_trained:.2f} · {100 * row.passkeys.at_trained:.0f} % | {row.prefill:.2f} · {row.decode:.2f} |"
-        for row in rows
-    ]
-    one = next(iter(measured_evidence().values()))
-    at, times = f"{one.length:,} tokens ({one.factor:g}×)", f"{one.trained_length} tokens"
-    head = f"| scheme | loss at {at} | passkeys found there | loss · passkeys at {times} | time of prefill · decoding |"
-    return "\n".join([head, "|---|---:|---:|---:|---:|", *lines])
+def finds(found: MeasuredScore, baseline: MeasuredScore) -> bool:
+    """Whether more than half of the passkeys are found, and surely more than by the unpatched model."""
+    return found.value > 0.5 and found.low > baseline.high
 
 
-def published_table(claims: Iterable[Shown]) -> str:
-    """Published claims as a Markdown table."""
-    lines = [f"| {linked(one.scheme)} | {claim_of(one)} | {source_of(one.source)} |" for one in claims]
-    return "\n".join(["| scheme | published claim | source |", "|---|---|---|", *lines])
-
-
-def linked(scheme: str) -> str:
-    """The parts of a composition, each linked to its page."""
-    return " + ".join(f"[{part}](schemes/{part}.md)" for part in scheme.split("+"))
-
-
-def claim_of(one: Shown) -> str:
-    """A claim, and what its model keeps positions in where that is no rotation."""
-    kinds = {"rotation": "", "table": "model with a position table: ", "bias": "model with ALiBi: "}
-    return kinds[one.kind] + one.claim
-
-
-def source_of(source: str) -> str:
-    """A source as a link."""
-    name = source.removeprefix("arXiv:")
-    return f"[{source}](https://arxiv.org/abs/{name})" if name != source else f"[{source}](https://{source})"
-
-
-def tables(page: str) -> dict[str, str]:
-    """The tables of a page, by the name in its comments."""
-    rows = list(measured_evidence().values())
-    if page == "README.md":
-        shown = [*rows[:BEST], measured_evidence()["yarn"], measured_evidence()[UNPATCHED]]
-        return {"measured": measured_table(shown, "[`{name}`](docs/choose.md)")}
-    return {
-        "measured": measured_table(rows, "[{name}](schemes/{name}.md)"),
-        "published": published_table(ZERO_SHOT),
-        "published with training": published_table(WITH_TRAINING),
-    }
-
-
-def filled(page: str, text: str) -> str:
-    """A page with its tables as they are now."""
-    for name, table in tables(page).items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-        if len(pattern.findall(text)) != 1:
-            raise SystemExit(f"{page} needs the comments {begin} and {end} once each, around the table.")
-        text = pattern.sub(lambda _, new=f"{begin}\n{table}\n{end}": new, text)
-    return text
+def kept(folder: Path) -> dict[str, Any]:
+    """The results of a demo as they are committed: over all depths, with the model by its name."""
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    metrics = {(LOSS, "nll"), (LOSS, "ppl"), (PASSKEYS, "acc")}
+    rows = [row for row in results["rows"] if row["depth"] is None and (row["task"], row["metric"]) in metrics]
+    return {"about": results["about"], "rows": [{**row, "model": MODEL} for row in rows]}
 
 
 def main() -> None:
-    """Write the file, then the tables."""
-    content = json.dumps(evidence_of(read_leaderboard(BOARD)), indent=1, ensure_ascii=False)
-    FILE.write_text(content + "\n", encoding="utf-8")
-    measured_evidence.cache_clear()
+    """Copy what was made, write the file, then the tables."""
+    fixed, refitted, board = RESULTS / "demo", RESULTS / "refitted", RESULTS / "leaderboard_8x" / "leaderboard.json"
+    if fixed.is_dir() and refitted.is_dir():
+        write(DEMO, {"fixed": kept(fixed), "refitted": kept(refitted)})
+        for made, name in PLOTS.items():
+            shutil.copy(fixed / made, DOCS / name)
+    if board.is_file():
+        shutil.copy(board, BOARDS[-1])
+    write(FILE, evidence())
+    measured_rows.cache_clear()
+    demo = json.loads(DEMO.read_text(encoding="utf-8"))
     for name, path in PAGES.items():
-        path.write_text(filled(name, path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.write_text(filled(name, path.read_text(encoding="utf-8"), demo), encoding="utf-8")
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON that reads well in a diff."""
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ def overview_plot(rows: Sequence[Row], trained_length: int, path: Path, protocol
     left.set_ylabel(LOSS)
     right.set_title("Passkeys found (higher is better)", loc="left", fontsize=10)
     right.set_ylabel("accuracy (%)")
-    right.set_ylim(-4, 104)
+    right.set_ylim(-4, 114)  # room for the label of the trained length
+    right.set_yticks(range(0, 101, 20))
     canvas.suptitle(f"A Llama trained on {trained_length} tokens, {protocol}", fontsize=11)
     sort_legend_by_last_value(left, right, chosen)
     save_figure(canvas, path)

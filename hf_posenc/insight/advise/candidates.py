@@ -19,7 +19,7 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import NoEffect, PosEncError
 from hf_posenc.insight.advise.evidence import Shown
-from hf_posenc.insight.advise.measured_rows import MeasuredRow, measured_evidence
+from hf_posenc.insight.advise.measured_rows import MeasuredRow, measured_for
 from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
 from hf_posenc.insight.advise.option_rules import RULES
 from hf_posenc.insight.advise.recommendation import Recommendation
@@ -64,7 +64,7 @@ class Trial:
         if own and not differs_from_host(scheme, spread(geometry), geometry):
             raise NoEffect(f"Scheme {shown.scheme!r} would compute what this model does already at these lengths.")
         factor, least = shown.factor, geometry.target_length / geometry.trained_length
-        evidence = measured_evidence().get(shown.scheme) if self._is_like_measured() else None
+        evidence = measured_for(least).get(shown.scheme) if self._is_like_measured() else None
         reaches = [factor, evidence.factor if evidence is not None and evidence.finds else None]
         known = [reach for reach in reaches if reach is not None]
         return Recommendation(
@@ -134,7 +134,7 @@ def rank(one: Recommendation, target: int) -> tuple[Any, ...]:
     published = one.shown_factor is not None and one.shown_factor >= least
     nothing = (row is not None and found is None) or (found is None and one.shown_factor is None)
     tier = 0 if measured else 3 if nothing else 1 if published else 2
-    farthest = -(one.shown_factor or 0.0) if tier == 2 else 0.0
+    farthest = -max(one.shown_factor or 0.0, found.factor if found else 0.0) if tier == 2 else 0.0
     return one.kept < target, tier, farthest, found is None, found.order if found else ()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hf_posenc.insight.advise.measured_rows import measured_evidence
+from hf_posenc.insight.advise.measured_rows import measured_rows
 
 PositionKind = Literal["rotation", "table", "bias"]
 
@@ -84,7 +84,7 @@ SEARCHED = ("longrope",)
 def zero_shot_candidates() -> list[Shown]:
     """The published schemes, and those that found passkeys where the unpatched model does not, published or not."""
     published = {shown.scheme for shown in ZERO_SHOT} | set(SEARCHED)
-    found = [row.scheme for row in measured_evidence().values() if row.finds and row.scheme not in published]
+    found = dict.fromkeys(row.scheme for row in measured_rows() if row.finds and row.scheme not in published)
     return [*ZERO_SHOT, *(Shown(scheme, "rotation", None, "", "", encoders=False) for scheme in found)]
 
 

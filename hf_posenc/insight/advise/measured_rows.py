@@ -1,7 +1,8 @@
 """Measured evidence: loss and passkey retrieval of schemes on a bundled model, past its trained length.
 
-``measured.json`` is made from a leaderboard by ``python docs/make_evidence.py``. `hf_posenc.advise`, docs/choose.md and
-the README read it, so that all three recommend the same. Every row has the commands that measure it again.
+``measured.json`` is made from a leaderboard (4 ×) and a demo (8 ×) by ``python docs/make_evidence.py``.
+`hf_posenc.advise`, docs/choose.md and the README read it, so that all three recommend the same. Every row has the
+command that measures it again.
 
 The order has one rule. A scheme is placed by the best place it can have in passkey retrieval, given which differences
 between schemes are sure, then by that in loss, then by the mean loss to two digits, then by the time of a prefill: a
@@ -28,7 +29,7 @@ class MeasuredScore:
         low, high: 95 % interval.
         at_trained: the same scheme with the same factor at the trained length.
         n: documents.
-        first, last, of: places that are possible among the compared lines.
+        first: the best place that is possible among the lines that were compared: 1 plus those that are surely better.
         command: measures it again.
     """
 
@@ -38,8 +39,6 @@ class MeasuredScore:
     at_trained: float
     n: int
     first: int
-    last: int
-    of: int
     command: str
 
 
@@ -53,9 +52,8 @@ class MeasuredRow:
         scheme: a name; ``unpatched`` for the model as it is.
         loss: cross-entropy loss of the same last tokens, nats/token.
         passkeys: share of passkeys found.
-        prefill, decode: time over that of the unpatched model.
-        cache_per_token: bytes of the KV cache.
-        finds: whether surely more passkeys are found than by the unpatched model.
+        prefill, decode: time over that of the unpatched model; None where it was not measured.
+        finds: whether more than half of the passkeys are found, and surely more than by the unpatched model.
     """
 
     model: str
@@ -64,9 +62,8 @@ class MeasuredRow:
     scheme: str
     loss: MeasuredScore
     passkeys: MeasuredScore
-    prefill: float
-    decode: float
-    cache_per_token: float
+    prefill: float | None
+    decode: float | None
     finds: bool
 
     @property
@@ -77,7 +74,7 @@ class MeasuredRow:
     @property
     def order(self) -> tuple[int, int, float, float]:
         """Sort key, smaller is better."""
-        return self.passkeys.first, self.loss.first, round(self.loss.value, 2), self.prefill
+        return self.passkeys.first, self.loss.first, round(self.loss.value, 2), self.prefill or 0.0
 
     def __str__(self) -> str:
         return (
@@ -87,10 +84,24 @@ class MeasuredRow:
 
 
 @lru_cache(maxsize=1)
-def measured_evidence() -> dict[str, MeasuredRow]:
-    """The rows by scheme, best first, the unpatched model among them."""
+def measured_rows() -> tuple[MeasuredRow, ...]:
+    """All rows, by factor, then best first; the unpatched model is among them."""
     found = [row_of(content) for content in json.loads(FILE.read_text(encoding="utf-8"))["rows"]]
-    return {row.scheme: row for row in sorted(found, key=lambda row: row.order)}
+    return tuple(sorted(found, key=lambda row: (row.factor, row.order)))
+
+
+def measured_for(factor: float) -> dict[str, MeasuredRow]:
+    """The row of every scheme that says most of a factor: the next larger one that was measured, or the largest."""
+    found: dict[str, MeasuredRow] = {}
+    for row in measured_rows():
+        if row.scheme not in found or found[row.scheme].factor < factor:
+            found[row.scheme] = row
+    return found
+
+
+def measured_at(factor: float) -> list[MeasuredRow]:
+    """The rows of one factor, best first."""
+    return [row for row in measured_rows() if row.factor == factor]
 
 
 def row_of(content: dict[str, Any]) -> MeasuredRow:
