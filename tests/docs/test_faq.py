@@ -13,13 +13,13 @@ from hf_posenc.cli import main
 TEXT = (Path(__file__).parents[2] / "docs" / "faq.md").read_text(encoding="utf-8")
 ANSWERS = dict(re.findall(r"^### (.*?)\n(.*?)(?=^##|\Z)", TEXT, re.MULTILINE | re.DOTALL))
 LINES = 8
-TAKES_LONG = re.compile("reproduce|eval|compare|bench|probe|check|explain (window|permutation)")
+TAKES_LONG = re.compile("eval|compare|bench|probe|check|explain (window|permutation)")
 """Commands that run models for longer than some seconds."""
 
 
 def lines() -> list[object]:
-    """Every command of the page; those that take long are left to the whole suite."""
-    found = re.findall(r"^\$ hf-posenc (.*)$", TEXT, re.MULTILINE)
+    """The commands of the page; those that take long are left to the whole suite, and findings to tests of their own."""
+    found = re.findall(r"^\$ hf-posenc (?!reproduce)(.*)$", TEXT, re.MULTILINE)
     marks = {True: [pytest.mark.slow], False: []}
     return [pytest.param(line, marks=marks[bool(TAKES_LONG.match(line))], id=line[:40]) for line in found]
 
