@@ -1,4 +1,4 @@
-"""What was measured of a scheme, from the committed results: leaderboard, findings, properties."""
+"""What was measured of a scheme, from the committed results: leaderboard, findings, costs, properties."""
 
 from __future__ import annotations
 
@@ -20,37 +20,52 @@ from hf_posenc.schemes.registry import list_schemes
 
 DOCS = Path(__file__).parents[1]
 OMITTED = ("scheme", "kind")  # columns of a leaderboard that are the same in all rows of one scheme
+OF_COST = ("prefill", "decode", "memory", "cache/token")
 
 
 def evidence(record: SchemeRecord) -> str:
-    """Section with the rows of the leaderboard and the claims of findings that are about a scheme."""
-    parts = [*leaderboard_tables(record), findings_table(record)]
-    return "## Measured\n\n" + "\n".join(part for part in parts if part)
+    """Sections with the rows of the leaderboard, the claims of findings, and costs."""
+    parts = ["## Measured\n", *leaderboard_tables(record), findings_table(record), cost_table(record)]
+    return "\n".join(part for part in parts if part)
 
 
 def leaderboard_tables(record: SchemeRecord) -> Iterator[str]:
-    """A table for each model of the leaderboard, or why there is none."""
-    board = leaderboard()
-    models = board.about["models"]
-    if not any(line.scheme == record.name for line in board.lines):
+    """A table of scores for each model of the leaderboard, or why there is none."""
+    models = leaderboard().about["models"]
+    if not any(line.scheme == record.name for line in leaderboard().lines):
         reasons = dict.fromkeys(model["left_out"].get(record.name, "") for model in models)
         said = "; ".join(filter(None, reasons))
         yield f"No row in the [leaderboard](../leaderboard.md){f' ({said})' if said else ''}.\n"
         return
     yield INTRODUCTION
     for model in models:
-        lines = [line for line in board.lines if line.model == model["name"]]
-        names = columns(model, lines)
-        rows = [
-            [task_title(line.task), *kept(names, cells(line, lines))] for line in lines if line.scheme == record.name
-        ]
-        if rows:
-            yield f"{model_title(model['name'])}:\n\n{table(['task', *kept(names, names)], rows)}"
+        if rows := rows_of(record, model, drop=OF_COST):
+            yield f"{model_title(model['name'])}:\n\n{table(list(rows[0]), [list(row.values()) for row in rows])}"
 
 
-def kept(names: list[str], values: list[str]) -> list[str]:
-    """The values of the columns that differ between rows."""
-    return [value for name, value in zip(names, values, strict=True) if name not in OMITTED]
+def cost_table(record: SchemeRecord) -> str:
+    """Section with time and memory on the models of the leaderboard."""
+    models = leaderboard().about["models"]
+    rows = [
+        {"model": model_title(model["name"])} | {name: row[name] for name in OF_COST if name in row}
+        for model in models
+        for row in rows_of(record, model, drop=())[:1]  # the same for every task
+    ]
+    if not rows:
+        return ""
+    return f"## Cost\n\n{OF_COSTS}\n{table(list(rows[0]), [list(row.values()) for row in rows])}"
+
+
+def rows_of(record: SchemeRecord, model: dict[str, Any], *, drop: tuple[str, ...]) -> list[dict[str, str]]:
+    """Cells of every task of a model by column, without the columns ``drop``."""
+    lines = [line for line in leaderboard().lines if line.model == model["name"]]
+    names = columns(model, lines)
+    found = []
+    for line in lines:
+        if line.scheme == record.name:
+            row = {"task": task_title(line.task)} | dict(zip(names, cells(line, lines), strict=True))
+            found.append({name: cell for name, cell in row.items() if name not in (*OMITTED, *drop)})
+    return found
 
 
 def findings_table(record: SchemeRecord) -> str:
@@ -120,6 +135,8 @@ def scheme_names() -> frozenset[str]:
 
 
 INTRODUCTION = """On the bundled models, patched once for the longest length, without training; means over documents
-with 95 % intervals. *Prefill*, *decode* and *memory* are ratios to the unpatched model. How to read the columns, and
-the command of every cell: [leaderboard](../leaderboard.md).
+with 95 % intervals. How to read the columns, and the command of every cell: [leaderboard](../leaderboard.md).
+"""
+OF_COSTS = """At the longest length of the [leaderboard](../leaderboard.md), as ratios to the unpatched model: median
+time and quartiles of a forward pass and of a step of generation, and peak memory above the weights.
 """

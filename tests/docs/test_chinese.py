@@ -18,21 +18,30 @@ sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 
 import chinese_in_step as in_step  # noqa: E402
 import chinese_pictures as pictures  # noqa: E402
+from page_sections import FORMULA, PARSER, as_code, sections  # noqa: E402
 
 PAGES = in_step.chinese_pages(ROOT)
-ROTATION = Path("docs/zh/guide/rotation.md")
-# What is changed in the English page, and what has to be said then.
+ROTATION, DERIVATION = Path("docs/zh/guide/rotation.md"), Path("docs/zh/derivations/rope.md")
+# A page, what is changed in its original, and what has to be said then.
 CHANGES = {
-    "heading": ("## Two dimensions", "### Two dimensions", "headings are"),
-    "new section": ("## Two dimensions", "## New\n\n## Two dimensions", "headings are"),
-    "paragraph": ("## Two dimensions\n", "## Two dimensions\n\nNew.\n", "blocks are"),
-    "row": ("| [partial](../schemes/partial.md) | only a part of the channels is rotated |\n", "", "blocks are"),
-    "code": ("torch.manual_seed(0)", "torch.manual_seed(1)", "code block 2 differs"),
-    "code in a sentence": ("`hf-posenc explain rope`", "`hf-posenc explain base`", "words in code"),
-    "picture": ("```{picture} rope2d", "```{picture} score", "blocks are"),
-    "link": ("../schemes/abf.md", "../schemes/ntk.md", "links missing: docs/schemes/ntk.md"),
-    "link to a translation": ("(longer.md)", "(remaps.md)", "links missing: docs/zh/guide/remaps.md"),
-    "number": ("500,000", "600,000", "numbers missing: 600,000"),
+    "heading": (ROTATION, "## Two dimensions", "### Two dimensions", "headings are"),
+    "new section": (ROTATION, "## Two dimensions", "## New\n\n## Two dimensions", "headings are"),
+    "paragraph": (ROTATION, "## Two dimensions\n", "## Two dimensions\n\nNew.\n", "blocks are"),
+    "row": (
+        ROTATION,
+        "| [partial](../schemes/partial.md) |",
+        "| |\n| [partial](../schemes/partial.md) |",
+        "blocks are",
+    ),
+    "code": (ROTATION, "torch.manual_seed(0)", "torch.manual_seed(1)", "code block 2 differs"),
+    "code in a sentence": (ROTATION, "`hf-posenc explain rope`", "`hf-posenc explain base`", "words in code"),
+    "picture": (ROTATION, "```{picture} rope2d", "```{picture} score", "blocks are"),
+    "link": (ROTATION, "../schemes/abf.md", "../schemes/ntk.md", "links missing: docs/schemes/ntk.md"),
+    "translated link": (ROTATION, "(longer.md)", "(remaps.md)", "links missing: docs/zh/guide/remaps.md"),
+    "number": (ROTATION, "500,000", "600,000", "numbers missing: 600,000"),
+    "formula": (DERIVATION, r"f(q, 0) = q", r"f(q, 0) = k", "code block 1 differs"),
+    "formula in a sentence": (DERIVATION, r"$R(q, i) = |q|$", r"$R(q, i) = q$", "words in code missing: R(q, i) = q"),
+    "sentence": (ROTATION, "Rotate", "Turn", "the original has changed"),
 }
 
 
@@ -50,23 +59,31 @@ def test_readme_guide_and_glossary_are_translated() -> None:
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_original_is_noticed(change: str, tmp_path: Path) -> None:
     """Control: each kind of drift is reported, on the page that has it and on no other."""
-    before, after, said = CHANGES[change]
+    changed, before, after, said = CHANGES[change]
     for page in {*PAGES, *map(in_step.english_page, PAGES)}:
         (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / page, tmp_path / page)
-    original = tmp_path / in_step.english_page(ROTATION)
+    shutil.copy(ROOT / in_step.TRANSLATED, tmp_path / in_step.TRANSLATED)
+    original = tmp_path / in_step.english_page(changed)
     text = original.read_text(encoding="utf-8")
     assert before in text
     original.write_text(text.replace(before, after, 1), encoding="utf-8")
-    assert said in "\n".join(in_step.differences(tmp_path, ROTATION))
-    others = [page for page in PAGES if page != ROTATION and list(in_step.differences(tmp_path, page))]
-    assert others == [page for page in PAGES if page != ROTATION and list(in_step.differences(ROOT, page))]
+    assert said in "\n".join(in_step.differences(tmp_path, changed))
+    for other in set(PAGES) - {changed}:
+        assert list(in_step.differences(tmp_path, other)) == list(in_step.differences(ROOT, other))
+
+
+def test_line_breaks_do_not_count_as_a_change(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("# One\n\nA sentence\nof two lines.\n", encoding="utf-8")
+    (tmp_path / "other.md").write_text("# One\n\nA sentence of\ntwo lines.\n", encoding="utf-8")
+    first, second = (sections(tmp_path, Path(name), Path(name), {}) for name in ("page.md", "other.md"))
+    assert [one.digest for one in first] == [one.digest for one in second]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_no_markup_is_left_in_the_text(page: Path) -> None:
     """Emphasis needs a space where it ends between a full-width punctuation mark and a character."""
-    tokens = in_step.PARSER.parse((ROOT / page).read_text(encoding="utf-8"))
+    tokens = PARSER.parse(FORMULA.sub(as_code, (ROOT / page).read_text(encoding="utf-8")))
     texts = [part.content for token in tokens for part in token.children or [] if part.type == "text"]
     assert not [text for text in texts if "*" in text or "](" in text]
 
@@ -76,13 +93,15 @@ def test_every_picture_is_made_and_translated() -> None:
     used = {name for text in texts for name in re.findall(r"```\{picture\} (\S+)", text)}
     table, names = pictures.table(), pictures.scheme_names()
     assert used == set(table["captions"])
-    known = set(table["labels"].values())
+    known, seen = set(table["labels"].values()), set()
     for name in used:
         svg = (pictures.FOLDER / pictures.chinese_picture(name).file).read_text(encoding="utf-8")
         labels = {unescape(found[1]) for found in pictures.TEXT.findall(svg)}
         assert labels, name
         words = {pictures.NUMBER.sub("#", one) for one in labels - names if pictures.WORD.search(one)}
         assert words <= known, f"Run: python docs/chinese_pictures.py {name}"
+        seen |= {pictures.NUMBER.sub("#", one) for one in labels}
+    assert known <= seen  # a label that no plot has any more is removed
 
 
 def test_a_label_keeps_its_numbers_and_an_unknown_one_is_refused() -> None:

@@ -44,6 +44,7 @@ def blocks(language: str) -> list[Any]:
     return [
         pytest.param(block, id=f"{file.relative_to(DOCS)}-{number}")
         for file in PAGES
+        if file.parent.name != "how-to"  # whose blocks follow each other: tests/docs/test_how_to.py
         for number, block in enumerate(pattern.findall(file.read_text(encoding="utf-8")))
     ]
 
@@ -108,7 +109,11 @@ def test_every_scheme_has_a_page_with_its_options(tmp_path: Path) -> None:
     (tmp_path / "schemes").mkdir()
     (tmp_path / "schemes" / "gone.md").write_text("of a scheme that is no more")
     scheme_pages.write_pages(tmp_path / "schemes")
-    assert {file.stem for file in (tmp_path / "schemes").glob("*.md")} == {"index", *(r.name for r in RECORDS)}
+    assert {file.stem for file in (tmp_path / "schemes").glob("*.md")} == {
+        "index",
+        "gallery",
+        *(r.name for r in RECORDS),
+    }
     for record in RECORDS:
         text = (tmp_path / "schemes" / f"{record.name}.md").read_text(encoding="utf-8")
         for option, (_, default) in record.options.items():
@@ -140,6 +145,13 @@ def test_formulas_keep_their_columns_and_are_not_markup() -> None:
     assert page(text) == (
         "A \\*b\\* of \\[c\\], see [arXiv:2309.00071](https://arxiv.org/abs/2309.00071) and `d_e`:\n\n"
         "```text\nx_i  =  y*z\n    | w\n```\n\nEnd\\_of it.\n"
+    )
+
+
+def test_formulas_in_latex_take_the_place_of_those_in_text() -> None:
+    text = "One:\n\n    x_i\n\n    y_i\n\nand two:\n\n    z_i"
+    assert page(text, "x &= 1 \\\\ y &= 2\n\nz") == (
+        "One:\n\n```{math}\nx &= 1 \\\\ y &= 2\n```\n\nand two:\n\n```{math}\nz\n```\n"
     )
 
 

@@ -155,7 +155,7 @@ def test_a_third_partys_scheme_is_shown_by_its_hooks() -> None:
     with SMALL.target(Stairs) as target:
         shown = {plot.name for plot in list_plots() if plot.shows(target)}
         found = plot_of("bias_curve").numbers(target, View(length=12))
-    assert shown == {"bias", "bias_curve", "score", "score_curve"}
+    assert shown == {"bias", "bias_curve", "score", "score_curve", "queries_keys"}
     assert found["bias"][1].tolist() == [0, 0, 0, 0, -1, -1, -1, -1, -2, -2, -2, -2]
 
 
