@@ -28,6 +28,12 @@ extensions = [
 exclude_patterns = ["_build", "_ext", "pictures", "zh/README.md"]  # which links to files outside the site
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+myst_html_meta = {
+    "description lang=en": "Replace the positional encoding of a Hugging Face transformer: RoPE scalings, YaRN, ALiBi, "
+    "attention sinks and more than fifty others, for context extension, length extrapolation and long context.",
+    "keywords": "positional encoding, position embedding, RoPE, YaRN, ALiBi, context length, context window, "
+    "context extension, length extrapolation, long context, KV cache, StreamingLLM, transformers",
+}
 
 # Notebooks are executed by the build, each once: results are kept in docs/_build/.jupyter_cache until a cell changes.
 # After a change of the package itself, build into an empty folder.

@@ -32,7 +32,6 @@ from hf_posenc.schemes.entry import UNPATCHED
 DOCS = Path(__file__).parent
 BOARDS = (DOCS / "leaderboard" / "leaderboard.json", DOCS / "leaderboard_8x.json")
 DEMO, RESULTS = DOCS / "demo.json", DOCS.parent / "results"
-PLOTS = {"overview.png": "demo.png", "loss.png": "demo_loss.png", "passkey.png": "demo_passkey.png"}
 MODEL, LOSS, PASSKEYS = "starter:llama", "posenc_ppl", "posenc_passkey"
 
 
@@ -82,8 +81,7 @@ def main() -> None:
     fixed, refitted, board = RESULTS / "demo", RESULTS / "refitted", RESULTS / "leaderboard_8x" / "leaderboard.json"
     if fixed.is_dir() and refitted.is_dir():
         write(DEMO, {"fixed": kept(fixed), "refitted": kept(refitted)})
-        for made, name in PLOTS.items():
-            shutil.copy(fixed / made, DOCS / name)
+        shutil.copy(fixed / "overview.png", DOCS / "demo.png")
     if board.is_file():
         shutil.copy(board, BOARDS[-1])
     write(FILE, evidence())
