@@ -163,6 +163,11 @@ def test_files_that_pages_name_exist() -> None:
     assert not [path for path in named if not (DOCS.parent / path).exists()]
 
 
+def test_no_page_has_the_name_of_one_that_sphinx_writes() -> None:
+    """It would be overwritten by the page of search results, or by the index."""
+    assert not {file.name for file in DOCS.glob("*.md")} & {"search.md", "genindex.md", "py-modindex.md"}
+
+
 def test_checks_that_pages_name_exist() -> None:
     text = (DOCS / "limits.md").read_text(encoding="utf-8")
     lists = re.findall(r"the checks? ((?:`\w+`(?:, | and )?)+)", text)
