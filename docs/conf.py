@@ -25,7 +25,7 @@ extensions = [
     "chinese_search",
     "interactive_page",
 ]
-exclude_patterns = ["_build", "_ext", "pictures", "zh/README.md"]  # which links to files outside the site
+exclude_patterns = ["_build", "_ext", "pictures", "jupyter_execute", "zh/README.md"]  # the last links outside the site
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 myst_html_meta = {
