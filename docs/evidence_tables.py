@@ -86,9 +86,7 @@ def demo_table(results: dict[str, Any]) -> str:
     rows = {(row.scheme, row.length, row.metric): row.value for row in (Row(**row) for row in results["rows"])}
     head = " | ".join(["scheme", *(f"{n:,} ({n // trained}×)" for n in lengths)])
     lines = [
-        " | ".join(
-            [scheme, *(f"{rows[scheme, n, 'nll']:.2f} · {100 * rows[scheme, n, 'acc']:.0f} %" for n in lengths)]
-        )
+        " | ".join([scheme, *(f"{rows[scheme, n, 'nll']:.2f} · {100 * rows[scheme, n, 'acc']:.0f} %" for n in lengths)])
         for scheme in dict.fromkeys(scheme for scheme, _, _ in rows)
     ]
     return "\n".join([f"| {head} |", "|---|" + "---:|" * len(lengths), *(f"| {line} |" for line in lines)])
