@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-import hf_posenc
 from hf_posenc.checks import CHECKS
 from hf_posenc.cli.app import app
 from hf_posenc.insight.lessons import all_lessons
