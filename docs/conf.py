@@ -21,12 +21,12 @@ extensions = [
     "command_page",
     "picture",
 ]
-exclude_patterns = ["_build", "_ext", "pictures"]
+exclude_patterns = ["_build", "_ext", "jupyter_execute", "pictures"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-# Notebooks are executed by the build, each once: results are kept in docs/_build/.jupyter_cache until a cell changes.
-# After a change of the package itself, build into an empty folder.
+# Notebooks are executed by the build, each once: results are kept in docs/.jupyter_cache until a cell changes.
+# After a change of the package itself, remove that folder.
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
