@@ -61,7 +61,7 @@ def test_lists(call: Callable) -> None:
     every = [row["name"] for row in call("show", "--list", "--json").data]
     mine = [row["name"] for row in call("show", "alibi", "--list", "--json").data]
     assert {"code", "clock", "distance", "grid", "visible"} <= set(every)
-    assert mine == ["bias", "bias_curve", "score", "score_curve"]
+    assert mine == ["bias", "bias_curve", "score", "score_curve", "queries_keys"]
     assert "Bias against distance" in call("show", "alibi", "--list").out
 
 
@@ -70,8 +70,15 @@ def test_animations_and_pages(call: Callable, here: Path) -> None:
     assert film.out == "Written to pictures/rope-clock.gif\n"
     assert call("show", "alibi", "-p", "all", "-l", "8", "--heads", "2", "--out", "a.html").code == 0
     page = (here / "a.html").read_text(encoding="utf-8")
-    assert page.count("<figure>") == 4
+    assert page.count("<figure>") == 5
     assert "hf-posenc show alibi --picture all --out a.html --heads 2 --length 8" in page
+
+
+def test_an_interactive_page(call: Callable, here: Path) -> None:
+    assert call("show", "--interactive", "yarn:beta_fast=16", "--out", "page.html").out == "Written to page.html\n"
+    page = (here / "page.html").read_text(encoding="utf-8")
+    assert '"chosen":["yarn:beta_fast=16"]' in page
+    assert "hf-posenc show yarn:beta_fast=16 --out page.html --interactive" in page
 
 
 @pytest.mark.parametrize(
@@ -81,7 +88,9 @@ def test_animations_and_pages(call: Callable, here: Path) -> None:
         (["rope", "--out", "a.pdf"], ".svg"), (["rope", "--animate", "own", "--out", "a.png"], ".gif"),
         (["rope", "--animate", "speed"], "position"), (["rope", "--channels", "a"], "--channels"),
         (["rope", "-p", "clock", "--channels", "99"], "0 … 31"), (["alibi", "--head", "8"], "0 … 7"),
-        (["rope", "--kind", "lama"], "'llama'"), (["rope", "--head-dim", "7"], "even"), (["none"], "No plot"),
+        (["rope", "--kind", "lama"], "'llama'"), (["rope", "--head-dim", "7"], "even"),
+        (["binary", "-p", "code", "--animate", "position"], "every frame would be the same"),
+        (["rope", "--interactive", "-p", "code"], "--picture"), (["--interactive", "--out", "a.png"], ".html"),
         (["rope", "--factor", "0.5"], "at least 1"), (["rope", "-m", "starter:lama"], "'llama'"),
     ],
     ids=" ".join,

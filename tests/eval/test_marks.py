@@ -35,7 +35,7 @@ def compared(losses: dict[str, list[float]], against: str | None = "yarn", metri
     about = {
         "model": "m", "model_scheme": None, "trained_length": 256, "lengths": [256], "tasks": ["posenc_ppl"],
         "schemes": [{"label": label, "scheme": "x", "options": {}, "needs_training": False} for label in losses],
-        "one_factor": False, "samples": 5, "scored": 64, "keys": 8, "depths": [0.5], "seed": 0, "limit": None,
+        "factor_per_length": False, "samples": 5, "scored": 64, "keys": 8, "depths": [0.5], "seed": 0, "limit": None,
         "text": None, "versions": {"python": "3.11"}, "digests": {}, "command": None, "against": against,
     }  # fmt: skip
     return Comparison(about, records)

@@ -21,6 +21,7 @@ from hf_posenc.cli.arguments import (
     words_of,
 )
 from hf_posenc.cli.commands.show_arguments import channels_of, choice, entries_with, file_name
+from hf_posenc.cli.commands.show_interactive import write_interactive
 from hf_posenc.cli.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -78,22 +79,28 @@ def show(
     vectors: Annotated[
         str, Option(help="Queries and keys: ones, or random vectors, the same at all positions.")
     ] = "ones",
-    own_scales: Annotated[bool, Option("--own-scales", help="Separate colour scale for each scheme.")] = False,
+    own_scales: Annotated[
+        bool, Option("--own-scales/--same-scale", help="A scale for each panel, or one for all schemes.")
+    ] = True,
+    interactive: Annotated[
+        bool, Option("--interactive", help="Write one HTML page with sliders, which works offline, instead of plots.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Plot schemes: embeddings, rotations, biases, distances, masks, scores.
 
     The numbers come from the code that models run; learned parameters have their initial values, or those of --model.
-    With --json the numbers are written to stdout, and a file only if --out names one.
+    With --json the numbers are written to stdout, and a file only if --out names one. Each panel has its own
+    scale. --interactive writes a page with sliders, of these schemes and all that it has formulas for.
     """
     from hf_posenc.insight.plots.models import Shapes
     from hf_posenc.insight.plots.registry import View
 
-    if not schemes:
+    if not schemes and not interactive:
         if not listed:
             raise BadArgument("There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list.")
         return list_all(as_json)
-    entries = entries_with(schemes, options)
+    entries = entries_with(schemes, options) if schemes else []
     view = View(
         length, start, position, head, channels_of(channels),
         choice("--vectors", vectors, VECTORS),  # type: ignore[arg-type]
@@ -104,10 +111,18 @@ def show(
     )  # fmt: skip
     lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
     given = {name: value for name, value in lengths.items() if value is not None}
+    if interactive:
+        refused = {"--picture": picture, "--list": listed, "--animate": animate, "--model": model}
+        return write_interactive(
+            entries, out, refused, shapes=shapes, lengths=given, as_json=as_json, command=command_line(context)
+        )
     request = request_of(entries, model, view=view, lengths=given, layer=layer, shapes=shapes)
     if listed:
         return list_applicable(request, as_json)
-    draw(request, picture, out, animate, frames, own_scales=own_scales, as_json=as_json, command=command_line(context))
+    draw(
+        request, picture, out, animate, frames,
+        same_scale=not own_scales, as_json=as_json, command=command_line(context),
+    )  # fmt: skip
 
 
 def draw(
@@ -117,7 +132,7 @@ def draw(
     animate: str | None,
     frames: int,
     *,
-    own_scales: bool,
+    same_scale: bool,
     as_json: bool,
     command: str,
 ) -> None:
@@ -139,7 +154,7 @@ def draw(
     for one in plots:
         kinds: Any = None if sweep == "own" else sweep
         sheets = animation.frames(one, request, kinds, frames) if animated else [compose.sheets(one, request)]
-        computed.append(saving.ComputedPlot(one, sheets, own_scales))
+        computed.append(saving.ComputedPlot(one, sheets, same_scale))
     labels = ", ".join(entry.label for entry in request.entries)
     if out is None:
         path = FOLDER / f"{file_name(request, plots)}{'.gif' if animated else '.png'}"

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from hf_posenc.errors import nearest
-from hf_posenc.insight.plots.kinds import biases, codes, images, positions, rotations, scores
+from hf_posenc.insight.plots.kinds import (
+    biases,
+    code_steps,
+    codes,
+    embeddings,
+    images,
+    mixed_axes,
+    positions,
+    queries_keys,
+    rotations,
+    scores,
+)
 from hf_posenc.insight.plots.registry import Plot, UnknownPlot, registered_plots
 
 # Order of preference: the first plot that is informative for a scheme is its default.
-KINDS = tuple(module.__name__ for module in (positions, biases, scores, images, codes, rotations))
+KINDS = tuple(
+    module.__name__
+    for module in (
+        positions, biases, scores, images, codes, rotations, code_steps, queries_keys, mixed_axes, embeddings,
+    )
+)  # fmt: skip
 
 
 def list_plots() -> list[Plot]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from textwrap import fill
 from typing import Any
 
 from hf_posenc.core.plotting.figures import DOTS_PER_INCH, require_matplotlib
@@ -15,6 +16,7 @@ from hf_posenc.insight.plots.models import Shapes, Source
 from hf_posenc.insight.plots.registry import (
     NothingToPlot,
     Plot,
+    Scales,
     Sheet,
     View,
 )
@@ -23,6 +25,8 @@ from hf_posenc.schemes.build import reach_of
 from hf_posenc.schemes.entry import Entry
 
 DARK = "#1a1a1a"
+HEADING = 11  # points
+PER_INCH = 11.5  # characters of a heading
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ def sheet(plot: Plot, request: PlotRequest, entry: Entry) -> Sheet:
 def figure(
     plot: Plot,
     drawn: Sequence[Sheet],
-    scale_sheets: Sequence[Sheet] | None = None,
+    scales: Scales | None = None,
     *,
     ink: str = DARK,
     titled: bool = True,
@@ -155,7 +159,7 @@ def figure(
     Args:
         plot: the plot the sheets belong to.
         drawn: what to draw.
-        scale_sheets: the sheets that share a scale; by default those drawn; empty for separate scales.
+        scales: which sheets have a scale in common; by default each has its own.
         ink: colour of text and lines.
         titled: whether the figure has a title.
 
@@ -169,8 +173,13 @@ def figure(
     colours = {name: ink for name, value in SETTINGS.items() if value == SETTINGS["text.color"]}
     with rc_context({**SETTINGS, **colours}):
         canvas = Figure(figsize=(6.0, 4.0), dpi=DOTS_PER_INCH, layout="constrained")
-        plot.draw(canvas, drawn, drawn if scale_sheets is None else scale_sheets)
+        plot.draw(canvas, drawn, scales or Scales([drawn]))
         heading = [text for text in (plot.title if titled else "", canvas.get_suptitle()) if text]
         if heading:
-            canvas.suptitle(", ".join(heading), fontsize=11, x=0.01, ha="left")
+            canvas.suptitle(wrapped("\n".join(heading), canvas.get_figwidth()), fontsize=HEADING, x=0.01, ha="left")
         return canvas
+
+
+def wrapped(text: str, inches: float) -> str:
+    """Break the lines of a heading at the width of its figure."""
+    return "\n".join(fill(line, int(inches * PER_INCH)) for line in text.split("\n"))

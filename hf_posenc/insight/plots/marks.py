@@ -1,14 +1,13 @@
-"""Marks that plots share: maps with one colour scale, curves with one pair of axes.
+"""Marks that plots share: panels, curves, names of panels, legends. Maps are in `colour_scales`.
 
 Colours are Okabe and Ito's, distinguished by every reader; with more than six lines they repeat with other dashes.
-Maps run from dark blue to yellow (cividis), and from purple over white to orange where numbers have two signs.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +19,10 @@ from hf_posenc.insight.plots.registry import Sheet
 HUES = COLOURS[1:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 FAINT = 0.12
+MARKED = 8  # markers on a long curve
+THINNEST, TAPER = 1.5, 0.8  # points: of the last of several curves, and what each before it has more
+TAPERED = 4  # curves; of more, all are thin
+FLAT = 0.1  # of the common range; a curve that spans less of it would look like a constant
 
 
 def ink() -> str:
@@ -52,59 +55,6 @@ def panels(
     return grid[:count]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """A colour scale that several maps share."""
-
-    low: float
-    high: float
-    colours: str
-
-    @classmethod
-    def of(cls, maps: Sequence[Tensor]) -> Limits:
-        """From the least number to the greatest; the same both ways from zero where there are both signs."""
-        finite = torch.cat([values[values.isfinite()].double().flatten() for values in maps])
-        low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-        if low < -1e-9 < 1e-9 < high:
-            size = max(-low, high)
-            return cls(-size, size, "PuOr_r")
-        return cls(low, high if high > low else low + 1.0, "cividis")
-
-
-def scales(sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet], key: str) -> list[Limits]:
-    """The colour scale of each sheet: the common one of ``among``, or its own where ``among`` is empty."""
-    if scale_sheets:
-        return [Limits.of([sheet.numbers[key] for sheet in scale_sheets])] * len(sheets)
-    return [Limits.of([sheet.numbers[key]]) for sheet in sheets]
-
-
-def colour_bars(figure: Any, panels: Sequence[Any], images: Sequence[Any], label: str) -> list[Any]:
-    """One colour bar for all panels, or one for each where their scales differ."""
-    if len({image.get_clim() for image in images}) == 1:
-        return [figure.colorbar(images[-1], ax=list(panels), label=label, shrink=0.85)]
-    return [figure.colorbar(i, ax=axes, label=label, shrink=0.85) for i, axes in zip(images, panels, strict=True)]
-
-
-def heat_map(
-    axes: Any, values: Tensor, limits: Limits, *, start: tuple[float, float] = (0, 0), square: bool = True
-) -> Any:
-    """``values [down, across]`` as coloured cells, the first at ``start`` (down, across); no colour where NaN."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_rgba
-
-    colours = colormaps[limits.colours].with_extremes(bad=to_rgba(ink(), FAINT))
-    down, across = values.shape
-    edges = (start[1] - 0.5, start[1] + across - 0.5, start[0] + down - 0.5, start[0] - 0.5)
-    image = axes.imshow(
-        values.double().numpy(), cmap=colours, vmin=limits.low,
-        vmax=limits.high, aspect="equal" if square else "auto", interpolation="none", extent=edges,
-    )  # fmt: skip
-    axes.tick_params(length=2.5)
-    axes.locator_params(integer=True, nbins=6)
-    axes.spines[:].set_visible(False)
-    return image
-
-
 def plain(axes: Any) -> None:
     """Axes of curves: faint lines across, no box."""
     axes.grid(axis="y", color=ink(), alpha=FAINT, linewidth=0.7)
@@ -130,22 +80,43 @@ def one_pair_of_axes(figure: Any, width: float = 7.0, height: float = 3.4) -> An
     return figure.subplots()
 
 
-def curve(axes: Any, x: Tensor, y: Tensor, label: str, number: int, *, marked: bool | None = None) -> None:
-    """A line through points; short ones have markers."""
-    few = len(x) <= 40 if marked is None else marked
-    marker = MARKERS[1:][number % (len(MARKERS) - 1)] if few else None
+def curve(axes: Any, x: Tensor, y: Tensor, label: str, number: int, of: int = 1) -> None:
+    """Draw curve ``number`` of ``of`` so that coinciding ones are all seen: earlier are wider, markers take turns."""
+    long = len(x) > 40
+    every = max(1, len(x) // MARKED) if long else of
+    width = THINNEST + TAPER * (of - 1 - number) if of <= TAPERED else THINNEST
     axes.plot(
-        x.double().numpy(), y.double().numpy(), label=label, marker=marker, markersize=3.5, linewidth=1.6,
-        **style(number),
+        x.double().numpy(), y.double().numpy(), label=label,
+        marker=None if long and of == 1 else MARKERS[1:][number % (len(MARKERS) - 1)],
+        markevery=(number * every // of % len(x), every), markersize=3.5, linewidth=width, **style(number),
     )  # fmt: skip
 
 
-def shortened(label: str, most: int = 34) -> str:
-    """A label that fits over a panel."""
-    return label if len(label) <= most else f"{label[: most - 1]}…"
+def comparable(curves: Sequence[Tensor]) -> bool:
+    """Whether each curve, constants aside, spans enough of the common range to be read on one pair of axes."""
+    finite = [values[values.isfinite()].double() for values in curves]
+    spans = [float(values.max() - values.min()) for values in finite if len(values)]
+    every = torch.cat(finite)
+    common = float(every.max() - every.min()) if len(every) else 0.0
+    return all(span == 0 or span >= FLAT * common for span in spans)
+
+
+def named(label: str, inches: float, size: float = 10) -> str:
+    """A label over a panel of some width, broken after ``, : +`` where it is wider."""
+    most, lines = max(8, int(inches * 125 / size)), [""]
+    for piece in re.split(r"(?<=[,:+ ])", label):
+        if lines[-1] and len(lines[-1]) + len(piece) > most:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.strip() for line in lines)
+
+
+def labelled(sheet: Sheet) -> str:
+    """The label of a scheme, with the head that is shown where heads differ."""
+    return f"{sheet.label}, head {sheet.numbers['head']}" if "head" in sheet.numbers else sheet.label
 
 
 def only(axes: Any, sheets: Sequence[Sheet]) -> None:
     """The name of a single scheme, which needs no legend, over its axes."""
     if len(sheets) == 1:
-        axes.set_title(sheets[0].label, loc="left", fontsize=10)
+        axes.set_title(labelled(sheets[0]), loc="left", fontsize=10)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hf_posenc.core.geometry import (
     Geometry,
@@ -39,6 +39,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 BASE = 10_000.0
 TABLE_STD = 0.02  # of GPT-2's and BERT's tables before training
 SEED = 0
+TOKENS = 512
 
 
 class Unpatched(Scheme):
@@ -159,10 +160,17 @@ class Model(Source):
             table = next((m.weight for m in base.modules() if isinstance(m, SchemePositionTable)), None)
             name = variant.label or attention.scheme.extra_repr()
             with torch.no_grad(), seeded():
-                yield Target(name, attention.scheme, table, LayerProjections(attention), variant.layer)
+                layer = LayerProjections(attention)
+                yield Target(name, attention.scheme, table, layer, variant.layer, token_embeddings(self.model))
         finally:
             if not own:
                 unpatch_model(self.model)
+
+
+def token_embeddings(model: nn.Module) -> Tensor:
+    """Every n-th token embedding of a model, at most `TOKENS` of them, ``[token, width]``."""
+    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[operator]
+    return weight[:: -(-len(weight) // TOKENS)]
 
 
 def first_kind(scheme: SchemeSpec | None) -> Kind:

@@ -5,7 +5,7 @@ class Mine(Plot):
     name, title, hooks = "mine", "What it shows", ("bias",)
 
     def numbers(self, target, view): ...        # a dictionary of tensors and plain values
-    def draw(self, figure, sheets, scale_sheets): ...   # with matplotlib, one sheet per scheme
+    def draw(self, figure, sheets, scales): ...     # with matplotlib, one sheet per scheme
 """
 
 from __future__ import annotations
@@ -89,6 +89,28 @@ class Sheet:
     numbers: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Scales:
+    """Which sheets have a scale, of colours or of an axis, in common.
+
+    Attributes:
+        frames: the sheets of all frames of an animation, or of the only one.
+        same: whether all schemes have one scale, instead of one each.
+    """
+
+    frames: Sequence[Sequence[Sheet]]
+    same: bool = False
+
+    def of(self, number: int) -> list[Sheet]:
+        """The sheets that the scale of the n-th scheme has to hold."""
+        return self.every if self.same else [frame[number] for frame in self.frames]
+
+    @property
+    def every(self) -> list[Sheet]:
+        """The sheets of all schemes and frames."""
+        return [sheet for frame in self.frames for sheet in frame]
+
+
 class Plot(ABC):
     """Base class of plots: `numbers` computes tensors and plain values, `draw` draws them.
 
@@ -130,13 +152,13 @@ class Plot(ABC):
         """Compute what is drawn: tensors and plain values; ``view.length`` is never None."""
 
     @abstractmethod
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
         """Draw one sheet per scheme.
 
         Args:
             figure: empty matplotlib figure; the plot may set its size, and its suptitle for remarks.
             sheets: what to draw.
-            scale_sheets: sheets that share a scale, in an animation those of all frames; empty for separate scales.
+            scales: which sheets have a scale in common.
         """
 
 

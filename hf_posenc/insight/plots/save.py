@@ -23,7 +23,7 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.core.plotting.svg import NEUTRAL, svg_of
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.compose import figure
-from hf_posenc.insight.plots.registry import Plot, Sheet
+from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
 
 ENDINGS = (".png", ".svg", ".html", ".gif")
 ANIMATED_ENDINGS = (".gif", ".html")
@@ -38,12 +38,11 @@ class ComputedPlot:
 
     plot: Plot
     frames: Sequence[Sequence[Sheet]]
-    own_scales: bool = False
+    same_scale: bool = False
 
     def drawn(self, number: int = -1, **how: Any) -> Any:
-        """Draw a frame; all frames share their scales, unless each scheme has its own."""
-        scale_sheets = [] if self.own_scales else [sheet for frame in self.frames for sheet in frame]
-        return figure(self.plot, self.frames[number], scale_sheets, **how)
+        """Draw a frame; frames share the scale of each scheme, and schemes share one where ``same_scale``."""
+        return figure(self.plot, self.frames[number], Scales(self.frames, self.same_scale), **how)
 
     @property
     def alt_text(self) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.files.staged import staged
-from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure, length_ticks, save_figure
+from hf_posenc.core.plotting.figures import COLOURS, MAGNITUDES, MARKERS, SIGNED, figure, length_ticks, save_figure
 from hf_posenc.eval.report.plots import mark_trained
 from hf_posenc.insight.probe.attention_profile import binned, edges
 from hf_posenc.insight.probe.heads import MOST
@@ -43,7 +43,7 @@ def distance_plot(probe: Probe, path: Path) -> None:
     canvas, grid = panels(1, len(maps) + comparable, 3.9, min(9.0, 1.4 + 0.16 * len(maps[0])))
     most = max(float(one.max()) for one in maps)
     for axes, variant, shares in zip(grid[0], probe.variants, maps, strict=False):
-        image = axes.imshow(shares.tolist(), cmap="cividis", vmin=0, vmax=most, aspect="auto", interpolation="none")
+        image = axes.imshow(shares.tolist(), cmap=MAGNITUDES, vmin=0, vmax=most, aspect="auto", interpolation="none")
         axes.set_title(f"{variant.label}, {variant.length:,} tokens", loc="left", fontsize=10)
         ticks_of_map(axes, variant)
     grid[0][0].set_ylabel("layer (one row per head)")
@@ -52,7 +52,7 @@ def distance_plot(probe: Probe, path: Path) -> None:
         change = maps[1] - maps[0]
         bound = float(change.abs().max()) or 1.0
         last = grid[0][-1]
-        image = last.imshow(change.tolist(), cmap="PuOr", vmin=-bound, vmax=bound, aspect="auto", interpolation="none")
+        image = last.imshow(change.tolist(), cmap=SIGNED, vmin=-bound, vmax=bound, aspect="auto", interpolation="none")
         last.set_title("change", loc="left", fontsize=10)
         ticks_of_map(last, probe.variants[1])
         canvas.colorbar(image, ax=last, label="change (percentage points)", pad=0.04)
@@ -98,7 +98,7 @@ def heads_plot(probe: Probe, path: Path) -> None:
         )  # fmt: skip
         for number, (axes, values) in enumerate(zip(row, shown, strict=True)):
             top = SHARES if number < 2 else CHANGES
-            axes.imshow((100 * values).tolist(), cmap="cividis", vmin=0, vmax=top, aspect="auto", interpolation="none")
+            axes.imshow((100 * values).tolist(), cmap=MAGNITUDES, vmin=0, vmax=top, aspect="auto", interpolation="none")
             axes.set_title(TITLES[number] if variant is probe.variants[0] else "", loc="left", fontsize=9)
             axes.set_xlabel("head")
             whole_ticks(axes, heads, layers)

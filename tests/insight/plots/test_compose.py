@@ -53,12 +53,12 @@ def test_the_default_plot_of_schemes(schemes: str, plot: str) -> None:
 
 @pytest.mark.parametrize("record", list_schemes(), ids=lambda record: record.name)
 def test_every_scheme_has_plots_with_numbers(record: SchemeRecord) -> None:
-    """Except schemes without positions, or with positions only inside a layer."""
+    """Except schemes that read a layer's own projections."""
     order = request_of(record.name, shapes=SMALL, trained_length=16, length=12)
     applicable_plots = plots_of(order)
-    assert bool(applicable_plots) == (record.name not in ("none", "drope"))
+    assert applicable_plots
     for plot in applicable_plots:
-        if record.name != "deberta" or plot.name in ("visible", "distance"):
+        if record.name != "deberta":
             values = [v for v in sheets(plot, order)[0].numbers.values() if isinstance(v, torch.Tensor)]
             assert all(v.double().isfinite().any() for v in values)
 
@@ -66,8 +66,6 @@ def test_every_scheme_has_plots_with_numbers(record: SchemeRecord) -> None:
 def test_plots_that_do_not_apply_are_refused() -> None:
     with pytest.raises(NothingToPlot, match="'alibi'"):
         sheets(plot_of("clock"), request_of("rope,alibi", shapes=SMALL))
-    with pytest.raises(NothingToPlot, match="No plot"):
-        first_plot(request_of("none", shapes=SMALL))
     with pytest.raises(UnknownPlot, match="'clock'"):
         plot_of("clok")
 
@@ -127,6 +125,23 @@ def test_frames_of_a_length() -> None:
         frames(plot_of("code"), request_of("norm01", shapes=SMALL))
 
 
+def test_an_animation_of_equal_frames_is_refused() -> None:
+    with pytest.raises(NothingToPlot, match="does not depend on position"):
+        frames(plot_of("code"), request_of("binary", shapes=SMALL, length=6), "position", count=3)
+    assert len(frames(plot_of("code"), request_of("binary", shapes=SMALL, length=6), "length", count=3)) == 3
+
+
+def test_without_positions_all_scores_are_equal() -> None:
+    score = numbers("none", "score", shapes=SMALL, length=6)[0].numbers["score"]
+    assert torch.equal(score.isnan(), torch.ones(6, 6).triu(1).bool())
+    assert score[~score.isnan()].unique().tolist() == pytest.approx([1.0])
+
+
+def test_regions_are_named_by_what_they_do_to_distances() -> None:
+    sheets = numbers("window,lm_infinite,self_extend", "visible", shapes=SMALL)
+    assert [sheet.numbers["keeps_distance"] for sheet in sheets] == [[True], [True, False], [True, False]]
+
+
 class Stairs(Scheme):
     """A third party's bias: one step down every four tokens."""
 
@@ -140,7 +155,7 @@ def test_a_third_partys_scheme_is_shown_by_its_hooks() -> None:
     with SMALL.target(Stairs) as target:
         shown = {plot.name for plot in list_plots() if plot.shows(target)}
         found = plot_of("bias_curve").numbers(target, View(length=12))
-    assert shown == {"bias", "bias_curve", "score", "score_curve"}
+    assert shown == {"bias", "bias_curve", "score", "score_curve", "queries_keys"}
     assert found["bias"][1].tolist() == [0, 0, 0, 0, -1, -1, -1, -1, -2, -2, -2, -2]
 
 

@@ -27,9 +27,9 @@ pytest.importorskip("matplotlib", reason="an extra")
 SMALL = Shapes(heads=2, head_dim=8, width=16)
 
 
-def computed(schemes: str, name: str, *, count: int = 1, own_scales: bool = False, **how: Any) -> ComputedPlot:
+def computed(schemes: str, name: str, *, count: int = 1, same_scale: bool = False, **how: Any) -> ComputedPlot:
     order, one = request_of(schemes, shapes=SMALL, **how), plot_of(name)
-    return ComputedPlot(one, frames(one, order, count=count) if count > 1 else [sheets(one, order)], own_scales)
+    return ComputedPlot(one, frames(one, order, count=count) if count > 1 else [sheets(one, order)], same_scale)
 
 
 PLOTS = {
@@ -54,13 +54,21 @@ def test_every_plot_is_drawn_with_labelled_axes(name: str, schemes: str) -> None
     assert figure.get_figwidth() <= 10.5
 
 
-def test_schemes_share_one_scale_unless_each_has_its_own() -> None:
-    def scales(**how: bool) -> set[tuple[float, float]]:
-        axes = computed("alibi,t5", "bias", length=12, head=0, **how).drawn().axes
-        return {image.get_clim() for one in axes for image in one.images}
+def test_each_panel_has_its_own_scale_unless_one_is_asked_for() -> None:
+    def scales(**how: bool) -> tuple[list[tuple[float, float]], str]:
+        figure = computed("integer,binary", "code", length=12, **how).drawn()
+        clims = [image.get_clim() for axes in figure.axes[:2] for image in axes.images]
+        return clims, figure.get_suptitle().splitlines()[-1]
 
-    assert len(scales()) == 1
-    assert len(scales(own_scales=True)) == 2
+    assert scales() == ([(-11, 11), (-1, 1)], "each panel has its own scale")
+    assert scales(same_scale=True) == ([(-11, 11), (-11, 11)], "all panels have one scale")
+
+
+def test_curves_share_axes_unless_one_would_look_flat() -> None:
+    assert len(computed("rope,xpos", "score_curve", length=12).drawn().axes) == 1
+    assert len(computed("rope,none", "score_curve", length=12).drawn().axes) == 1  # a constant is flat anyway
+    assert len(computed("rope,alibi", "score_curve", length=400).drawn().axes) == 2
+    assert len(computed("rope,alibi", "score_curve", length=400, same_scale=True).drawn().axes) == 1
 
 
 def test_frames_share_one_scale() -> None:

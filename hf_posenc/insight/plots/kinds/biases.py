@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from hf_posenc.insight.plots import marks, pair_scores
+from hf_posenc.insight.plots import colour_scales, marks, pair_scores
 from hf_posenc.insight.plots.registry import (
     Plot,
+    Scales,
     Sheet,
     View,
     register_plot,
@@ -32,26 +33,34 @@ class Bias(Plot):
         heads = view.heads(len(bias), MOST_HEADS)
         return {"heads": heads, "bias": bias[heads]}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
-        limits, images = marks.scales(sheets, scale_sheets, "bias"), []
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
         cells = [(n, head_index) for n, sheet in enumerate(sheets) for head_index in range(len(sheet.numbers["heads"]))]
         most = max(len(sheet.numbers["heads"]) for sheet in sheets)
-        across = marks.columns(len(cells)) if most == 1 else min(4, most)
+        across = marks.columns(len(cells)) if most == 1 else min(3 if most == 6 else 4, most)
         side = {1: 4.0, 2: 3.1, 3: 2.8}.get(across, 2.15)
-        room = 0.4 if len(cells) <= across else -0.1  # names of the axes are under the last row only
+        room = 0.75 if len(cells) <= across else 0.4  # names of the axes are under the last row only
         grid = marks.panels(figure, len(cells), side, side + room, across=across, sharex=True, sharey=True)
         for number, (axes, (which, head_index)) in enumerate(zip(grid, cells, strict=True)):
             sheet = sheets[which]
-            images.append(marks.heat_map(axes, sheet.numbers["bias"][head_index], limits[which]))
-            head = f", head {sheet.numbers['heads'][head_index]}"
-            axes.set_title(
-                marks.shortened(sheet.label, 22 - len(head) + 2 * (4 - across)) + head, loc="left", fontsize=9
-            )
+            limits = limits_of_head(scales, which, head_index)
+            share = colour_scales.Limits(-1.0, 1.0, limits.colours)
+            image = colour_scales.heat_map(axes, sheet.numbers["bias"][head_index] / limits.high, share)
+            name = f"{sheet.label}, head {sheet.numbers['heads'][head_index]}"
+            axes.set_title(f"{marks.named(name, side, 9)}\n± {limits.high:.3g}", loc="left", fontsize=9)
             if number + across >= len(cells):
                 axes.set_xlabel("key position (tokens)", fontsize=8.5)
             if number % across == 0:
                 axes.set_ylabel("query position (tokens)", fontsize=8.5)
-        marks.colour_bars(figure, grid, images, "added to the score")
+        bar = figure.colorbar(image, ax=grid, label="added to the score (± above each panel)", shrink=0.85)
+        colour_scales.say_scale(figure, scales, len(grid))
+        bar.set_ticks([-1, 0, 1], labels=["−", "0", "+"])
+
+
+def limits_of_head(scales: Scales, which: int, head_index: int) -> colour_scales.Limits:
+    """The scale of one head of one scheme: its own, or that of all heads of all schemes."""
+    if scales.same:
+        return colour_scales.Limits.of([sheet.numbers["bias"] for sheet in scales.every])
+    return colour_scales.Limits.of([sheet.numbers["bias"][head_index] for sheet in scales.of(which)])
 
 
 @register_plot
@@ -71,17 +80,19 @@ class BiasCurve(Plot):
         curves = pair_scores.of_last_row(bias[heads])
         return {"distance": torch.arange(curves.shape[1]), "heads": heads, "bias": curves}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
-        grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.6, 3.0, sharex=True, sharey=True)
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.6, 3.0, sharey=scales.same)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            for line, head in enumerate(sheet.numbers["heads"]):
+            heads = sheet.numbers["heads"]
+            for line, head in enumerate(heads):
                 values = sheet.numbers["bias"][line]
-                marks.curve(axes, sheet.numbers["distance"], values, f"head {head}", line, marked=False)
+                marks.curve(axes, sheet.numbers["distance"], values, f"head {head}", line, len(heads))
             marks.plain(axes)
-            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_title(marks.named(sheet.label, 3.6), loc="left", fontsize=10)
             axes.set_xlabel("distance (tokens)")
             if number % marks.columns(len(sheets)) == 0:
                 axes.set_ylabel("added to the score")
+        colour_scales.say_scale(figure, scales, len(grid))
         marks.legend(figure, *grid)
 
 
@@ -103,12 +114,13 @@ class Values(Plot):
         found = pair_scores.pairs_of(target, view.length or self.length(target), view.vectors)
         return {"values": found.value_rows(found.length - 1).flip(0)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
-        limits, images = marks.scales(sheets, scale_sheets, "values"), []
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        limits, images = colour_scales.limits_of(scales, len(sheets), "values"), []
         grid = marks.panels(figure, len(sheets), 5.0 if len(sheets) == 1 else 3.4, 3.3)
         for axes, sheet, scale in zip(grid, sheets, limits, strict=True):
-            images.append(marks.heat_map(axes, sheet.numbers["values"], scale, square=False))
-            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            images.append(colour_scales.heat_map(axes, sheet.numbers["values"], scale, square=False))
+            axes.set_title(marks.named(sheet.label, 3.4), loc="left", fontsize=10)
             axes.set_xlabel("channel")
             axes.set_ylabel("distance (tokens)")
-        marks.colour_bars(figure, grid, images, "added to the value")
+        colour_scales.colour_bars(figure, grid, images, "added to the value")
+        colour_scales.say_scale(figure, scales, len(grid), limits)

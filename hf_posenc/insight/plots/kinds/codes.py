@@ -7,10 +7,12 @@ from typing import Any, ClassVar
 
 import torch
 
+from hf_posenc.core.plotting.figures import MAGNITUDES
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.plots import codes, marks
+from hf_posenc.insight.plots import codes, colour_scales, marks
 from hf_posenc.insight.plots.registry import (
     Plot,
+    Scales,
     Sheet,
     View,
     register_plot,
@@ -50,20 +52,21 @@ class Code(OfCodes):
         channels = view.chosen(code.shape[1], range(code.shape[1]))
         return {"start": view.start, "channels": channels, "code": code[:, channels]}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
-        limits, images = marks.scales(sheets, scale_sheets, "code"), []
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        limits, images = colour_scales.limits_of(scales, len(sheets), "code"), []
         grid = marks.panels(figure, len(sheets), 5.6 if len(sheets) == 1 else 3.6, 3.4)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             channels, first = sheet.numbers["channels"], sheet.numbers["start"]
             code = sheet.numbers["code"]
-            images.append(marks.heat_map(axes, code, limits[number], start=(first, channels[0]), square=False))
-            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            images.append(colour_scales.heat_map(axes, code, limits[number], start=(first, channels[0]), square=False))
+            axes.set_title(marks.named(sheet.label, 3.6), loc="left", fontsize=10)
             axes.set_xlabel("channel")
             if channels != list(range(channels[0], channels[0] + len(channels))):
                 axes.set_xticks([channels[0] + n for n in range(len(channels))], channels)
             if number % marks.columns(len(sheets)) == 0:
                 axes.set_ylabel("position (tokens)")
-        marks.colour_bars(figure, grid, images, "value")
+        colour_scales.colour_bars(figure, grid, images, "value")
+        colour_scales.say_scale(figure, scales, len(grid), limits)
 
 
 @register_plot
@@ -79,17 +82,18 @@ class Dimensions(OfCodes):
         positions = torch.arange(view.start, view.start + len(code))
         return {"positions": positions, "channels": channels, "code": code[:, channels]}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
-        grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.6, 2.7, sharex=True, sharey=True)
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.6, 2.7, sharex=True, sharey=scales.same)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             for line, channel in enumerate(sheet.numbers["channels"]):
                 positions, values = sheet.numbers["positions"], sheet.numbers["code"][:, line]
-                marks.curve(axes, positions, values, f"channel {channel}", line)
+                marks.curve(axes, positions, values, f"channel {channel}", line, len(sheet.numbers["channels"]))
             marks.plain(axes)
-            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_title(marks.named(sheet.label, 3.6), loc="left", fontsize=10)
             axes.set_xlabel("position (tokens)")
             if number % marks.columns(len(sheets)) == 0:
                 axes.set_ylabel("value")
+        colour_scales.say_scale(figure, scales, len(grid))
         marks.legend(figure, *grid)
 
 
@@ -106,10 +110,10 @@ class Product(OfCodes):
             raise OptionOutOfRange(f"position must be among 0 … {length - 1}, got {origin}. Ask for a greater length.")
         return {"distance": torch.arange(length) - origin, "product": codes.products(target, length, origin)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
         axes = marks.one_pair_of_axes(figure)
         for number, sheet in enumerate(sheets):
-            marks.curve(axes, sheet.numbers["distance"], sheet.numbers["product"], sheet.label, number)
+            marks.curve(axes, sheet.numbers["distance"], sheet.numbers["product"], sheet.label, number, len(sheets))
         axes.axhline(0, color=marks.ink(), alpha=0.4, linewidth=0.8)
         axes.axvline(0, color=marks.ink(), alpha=0.4, linewidth=0.8)
         marks.plain(axes)
@@ -132,12 +136,12 @@ class Steps(OfCodes):
         step = codes.steps(target, view.length or LENGTH)
         return {"position": torch.arange(len(step)), "step": step}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
         axes = marks.one_pair_of_axes(figure)
         for number, sheet in enumerate(sheets):
-            marks.curve(axes, sheet.numbers["position"], sheet.numbers["step"], sheet.label, number)
+            marks.curve(axes, sheet.numbers["position"], sheet.numbers["step"], sheet.label, number, len(sheets))
         marks.plain(axes)
-        axes.set_ylim(0, 1.08 * max(float(sheet.numbers["step"].max()) for sheet in scale_sheets or sheets) or 1.0)
+        axes.set_ylim(0, 1.08 * max(float(sheet.numbers["step"].max()) for sheet in scales.every) or 1.0)
         axes.set_xlabel("position p (tokens)")
         axes.set_ylabel("|code(p + 1) − code(p)|")
         marks.only(axes, sheets)
@@ -157,12 +161,12 @@ class Path(OfCodes):
         plane, shares = codes.path(target, view.length or LENGTH)
         return {"plane": plane, "variance": list(shares)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
 
         longest = max(len(sheet.numbers["plane"]) for sheet in sheets)
-        colours = ScalarMappable(Normalize(0, longest - 1), "cividis")
+        colours = ScalarMappable(Normalize(0, longest - 1), MAGNITUDES)
         grid = marks.panels(figure, len(sheets), 3.6, 3.5)
         for axes, sheet in zip(grid, sheets, strict=True):
             plane, (first, second) = sheet.numbers["plane"].numpy(), sheet.numbers["variance"]
@@ -175,7 +179,7 @@ class Path(OfCodes):
                 )
             axes.set_aspect("equal", adjustable="datalim")
             axes.spines[["top", "right"]].set_visible(False)
-            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_title(marks.named(sheet.label, 3.6), loc="left", fontsize=10)
             axes.set_xlabel(f"first direction ({100 * first:.0f} % of variance)")
             axes.set_ylabel(f"second ({100 * second:.0f} %)")
         figure.colorbar(colours, ax=grid, label="position (tokens)", shrink=0.9)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hf_posenc.insight.plots import marks, pair_scores
+from hf_posenc.insight.plots import colour_scales, marks, pair_scores
 from hf_posenc.insight.plots.registry import (
     Plot,
+    Scales,
     Sheet,
     View,
     register_plot,
@@ -36,14 +37,15 @@ class Grid(Plot):
         middle = side // 2
         return {"row": middle, "column": middle, "score": pair_scores.patch_scores(target, side, side, middle, middle)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
-        limits, images = marks.scales(sheets, scale_sheets, "score"), []
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        limits, images = colour_scales.limits_of(scales, len(sheets), "score"), []
         grid = marks.panels(figure, len(sheets), 3.3, 3.3)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            images.append(marks.heat_map(axes, sheet.numbers["score"], limits[number]))
+            images.append(colour_scales.heat_map(axes, sheet.numbers["score"], limits[number]))
             axes.plot(sheet.numbers["column"], sheet.numbers["row"], "x", color=marks.HUES[4], markersize=6)
-            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_title(marks.named(sheet.label, 3.3), loc="left", fontsize=10)
             axes.set_xlabel("column (patches)")
             if number % marks.columns(len(sheets)) == 0:
                 axes.set_ylabel("row (patches)")
-        marks.colour_bars(figure, grid, images, "score with the patch at ×")
+        colour_scales.colour_bars(figure, grid, images, "score with the patch at ×")
+        colour_scales.say_scale(figure, scales, len(grid), limits)

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from hf_posenc.core.plotting.figures import MAGNITUDES
+from hf_posenc.insight.plots import colour_scales, pair_scores
 from hf_posenc.insight.plots import marks as drawing
-from hf_posenc.insight.plots import pair_scores
 from hf_posenc.insight.plots.registry import (
     Plot,
+    Scales,
     Sheet,
     View,
     register_plot,
@@ -32,14 +34,14 @@ class Places(Plot):
         length = view.length or self.length(target)
         return {"places": torch.stack([pair_scores.training_positions(target, length) for _ in range(3)])}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
         grid = drawing.panels(figure, len(sheets), 6.2 if len(sheets) == 1 else 3.5, 2.9, sharex=True, sharey=True)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             for draw, where in enumerate(sheet.numbers["places"]):
-                drawing.curve(axes, torch.arange(len(where)), where, f"text {draw + 1}", draw, marked=False)
+                drawing.curve(axes, torch.arange(len(where)), where, f"text {draw + 1}", draw, 3)
             axes.axline((0, 0), slope=1, color=drawing.ink(), alpha=0.4, linewidth=0.8)
             drawing.plain(axes)
-            axes.set_title(drawing.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_title(drawing.named(sheet.label, 3.5), loc="left", fontsize=10)
             axes.set_xlabel("token")
             if number % drawing.columns(len(sheets)) == 0:
                 axes.set_ylabel("position it is given (tokens)")
@@ -47,17 +49,20 @@ class Places(Plot):
 
 
 class Maps(Plot):
-    """Base: one map of queries × keys per scheme, all on one colour scale."""
+    """Base: one map of queries × keys per scheme."""
 
     key = ""
     unit = ""
+    signed = True
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
-        limits, images = drawing.scales(sheets, scale_sheets, self.key), []
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        limits = colour_scales.limits_of(scales, len(sheets), self.key, signed=self.signed)
+        images = []
         grid = map_panels(figure, sheets)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            images.append(drawing.heat_map(axes, sheet.numbers[self.key], limits[number]))
-        self.mark(drawing.colour_bars(figure, grid, images, self.unit), sheets)
+            images.append(colour_scales.heat_map(axes, sheet.numbers[self.key], limits[number]))
+        self.mark(colour_scales.colour_bars(figure, grid, images, self.unit), sheets)
+        colour_scales.say_scale(figure, scales, len(grid), limits)
 
     def mark(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
         """Anything else on the colour bars."""
@@ -68,7 +73,7 @@ def map_panels(figure: Any, sheets: Sequence[Sheet]) -> list[Any]:
     alone = len(sheets) == 1
     grid = drawing.panels(figure, len(sheets), 4.6 if alone else 3.2, 3.9 if alone else 3.0)
     for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-        axes.set_title(drawing.shortened(sheet.label), loc="left", fontsize=10)
+        axes.set_title(drawing.named(drawing.labelled(sheet), 3.2), loc="left", fontsize=10)
         axes.set_xlabel("key position (tokens)")
         if number % drawing.columns(len(sheets)) == 0:
             axes.set_ylabel("query position (tokens)")
@@ -80,7 +85,7 @@ class Distance(Maps):
     """The distance at which attention sees each pair, under a remap."""
 
     name, title = "distance", "Distance at which each pair is seen"
-    key, unit = "distance", "distance in use (tokens)"
+    key, unit, signed = "distance", "distance in use (tokens)", False
     hooks, companions = ("regions",), ("rotation", "row_rotation", "bias", "visible")
     factor, sweep = 4.0, "factor"
 
@@ -113,20 +118,51 @@ class Visible(Maps):
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         found = pair_scores.pairs_of(target, view.length or self.length(target))
-        return {"region": found.regions(), "keys_seen": found.seen().sum(1)}
+        region, distance, own = found.regions(), found.distances(), own_distances(found.length)
+        count = 1 + int(torch.nan_to_num(region).max())
+        return {
+            "region": region, "keys_seen": found.seen().sum(1),
+            "keeps_distance": [torch.equal(distance[region == n], own[region == n]) for n in range(count)],
+        }  # fmt: skip
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
         from matplotlib.colors import ListedColormap, to_rgba
         from matplotlib.patches import Patch
 
-        count = 1 + int(max(torch.nan_to_num(sheet.numbers["region"]).max() for sheet in scale_sheets))
-        request = (drawing.HUES[4], drawing.HUES[0], drawing.HUES[2], drawing.HUES[5], drawing.HUES[1], drawing.HUES[3])
-        hues = [request[n % len(request)] for n in range(count)]
+        names = region_names([sheet.numbers["keeps_distance"] for sheet in scales.every])
+        hues = [HUES[n % len(HUES)] for n in range(len(names))]
         colours = ListedColormap(hues).with_extremes(bad=to_rgba(drawing.ink(), drawing.FAINT))
         for axes, sheet in zip(map_panels(figure, sheets), sheets, strict=True):
-            scale = drawing.Limits(-0.5, count - 0.5, "cividis")
-            drawing.heat_map(axes, sheet.numbers["region"], scale).set_cmap(colours)
-        names = ["visible"] if count == 1 else [f"visible, region {n + 1}" for n in range(count)]
-        marks = [Patch(facecolor=hue, label=name) for hue, name in zip(hues, names, strict=True)]
-        marks.append(Patch(facecolor=(*to_rgba(drawing.ink())[:3], drawing.FAINT), label="masked"))
-        figure.legend(handles=marks, loc="outside lower left", ncols=min(4, len(marks)), frameon=False)
+            limits = colour_scales.Limits(-0.5, len(names) - 0.5, MAGNITUDES)
+            colour_scales.heat_map(axes, sheet.numbers["region"], limits).set_cmap(colours)
+        patches = [Patch(facecolor=hue, label=name) for hue, name in zip(hues, names, strict=True)]
+        patches.append(Patch(facecolor=(*to_rgba(drawing.ink())[:3], drawing.FAINT), label="masked"))
+        longest = max(len(name) for name in names)
+        across = max(1, min(len(patches), int(12 * figure.get_figwidth()) // (7 + longest)))
+        figure.legend(handles=patches, loc="outside lower left", ncols=across, frameon=False)
+
+
+HUES = tuple(drawing.HUES[n] for n in (4, 0, 2, 5, 1, 3))
+
+
+def own_distances(length: int) -> torch.Tensor:
+    """Query minus key position of each pair, ``[query, key]``, float64."""
+    place = torch.arange(length, dtype=torch.float64)
+    return place[:, None] - place
+
+
+def region_names(keeps: Sequence[Sequence[bool]]) -> list[str]:
+    """Name each region of pairs by what the schemes that have it do to the distances in it.
+
+    Args:
+        keeps: of each scheme, whether each of its regions leaves all distances as they are.
+    """
+    count = max(map(len, keeps))
+    if count == 1:
+        return ["visible"]
+    names = []
+    for number in range(count):
+        found = {one[number] for one in keeps if number < len(one)}
+        what = {(True,): "true distance", (False,): "changed distance"}.get(tuple(found), "true or changed distance")
+        names.append(f"visible, {what} (region {number + 1})")
+    return names

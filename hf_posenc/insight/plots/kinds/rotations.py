@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.insight.plots import codes, marks, rotation_matrices
+from hf_posenc.core.plotting.figures import SIGNED
+from hf_posenc.insight.plots import codes, colour_scales, marks, rotation_matrices
 from hf_posenc.insight.plots.registry import (
     Plot,
+    Scales,
     Sheet,
     View,
     evenly,
@@ -59,12 +61,12 @@ class Frequencies(OfRotations):
         rotated = codes.rotated(target, 2)
         return {"before": None, "after": {"": rotated[1]}, **lengths}  # type: ignore[index]
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
         grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.7, 2.8, sharey=True)
         every = torch.cat(
             [
                 f
-                for sheet in scale_sheets
+                for sheet in scales.every
                 for f in (*sheet.numbers["after"].values(), sheet.numbers["before"])
                 if f is not None
             ]
@@ -86,7 +88,7 @@ class Frequencies(OfRotations):
             name = f"one rotation in the trained {sheet.numbers['trained_length']:,} tokens"
             axes.axhline(once, color=marks.HUES[3], linestyle=(0, (4, 3)), linewidth=1.3, label=name)
             marks.plain(axes)
-            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            axes.set_title(marks.named(sheet.label, 3.4), loc="left", fontsize=10)
             axes.set_xlabel("pair")
             if number % marks.columns(len(sheets)) == 0:
                 axes.set_ylabel("frequency (radians per token)")
@@ -115,14 +117,16 @@ class Stretch(OfRotations):
         found = rotation_matrices.frequencies(target, view.length or self.length(target))
         return {"stretch": {name: before / after for name, after in found.items() if len(after) == len(before)}}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
-        axes, line = marks.one_pair_of_axes(figure), 0
-        for sheet in sheets:
-            for name, stretch in sheet.numbers["stretch"].items():
-                label = f"{sheet.label}, {name}" if name else sheet.label
-                marks.curve(axes, torch.arange(len(stretch)), stretch, label, line)
-                line += 1
-        highest = max(float(s[s.isfinite()].max()) for sheet in scale_sheets for s in sheet.numbers["stretch"].values())
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        axes = marks.one_pair_of_axes(figure)
+        lines = {
+            f"{sheet.label}, {name}" if name else sheet.label: stretch
+            for sheet in sheets
+            for name, stretch in sheet.numbers["stretch"].items()
+        }
+        for number, (label, stretch) in enumerate(lines.items()):
+            marks.curve(axes, torch.arange(len(stretch)), stretch, label, number, len(lines))
+        highest = max(float(s[s.isfinite()].max()) for sheet in scales.every for s in sheet.numbers["stretch"].values())
         marks.plain(axes)
         axes.set_ylim(0, 1.06 * max(highest, 1.5))
         axes.set_xlabel("pair (fastest first)")
@@ -159,7 +163,7 @@ class Clock(Plot):
             "tokens_a_turn": (2 * math.pi / a_turn[pairs]),
         }  # fmt: skip
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
         across = max(len(sheet.numbers["pairs"]) for sheet in sheets)
         grid = marks.panels(figure, across * len(sheets), 1.08, 1.62, across=across)
         for row, sheet in enumerate(sheets):
@@ -171,7 +175,7 @@ class Clock(Plot):
                     turn = float(numbers["tokens_a_turn"][number])
                     axes.set_title(f"pair {numbers['pairs'][number]}", fontsize=9, pad=2)
                     axes.text(0, -1.28, f"{in_words(turn)}\ntokens/rotation", ha="center", va="top", fontsize=7.5)
-            dials[0].text(-1.45, 0, marks.shortened(sheet.label, 18), rotation=90, ha="right", va="center", fontsize=9)
+            dials[0].text(-1.45, 0, marks.named(sheet.label, 1.4, 9), rotation=90, ha="right", va="center", fontsize=9)
         figure.suptitle(f"position {sheets[0].numbers['position']}", fontsize=10, x=0.02, ha="left")
 
 
@@ -205,7 +209,7 @@ def in_words(turn: float) -> str:
 class RotationMatrix(OfRotations):
     """R(p) as a matrix, block by block."""
 
-    name, title = "rotation", "R(p), which turns queries and keys at position p"
+    name, title = "rotation", "Rotation matrix R(p) of queries and keys"
     sweep = "position"
 
     def is_informative(self, target: Target) -> bool:
@@ -215,11 +219,11 @@ class RotationMatrix(OfRotations):
         position = 3 if view.position is None else view.position
         return {"position": position, "matrix": rotation_matrices.matrix(target, position, view.length or 1)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
         grid = marks.panels(figure, len(sheets), 3.4, 3.4)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            image = marks.heat_map(axes, sheet.numbers["matrix"], marks.Limits(-1.0, 1.0, "PuOr_r"))
-            axes.set_title(marks.shortened(sheet.label), loc="left", fontsize=10)
+            image = colour_scales.heat_map(axes, sheet.numbers["matrix"], colour_scales.Limits(-1.0, 1.0, SIGNED))
+            axes.set_title(marks.named(sheet.label, 3.4), loc="left", fontsize=10)
             axes.set_xlabel("channel in")
             if number % marks.columns(len(sheets)) == 0:
                 axes.set_ylabel("channel out")

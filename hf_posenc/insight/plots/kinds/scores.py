@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from hf_posenc.insight.plots import codes, marks, pair_scores
+from hf_posenc.insight.plots import codes, colour_scales, marks, pair_scores
 from hf_posenc.insight.plots.kinds.positions import Distance, Maps
 from hf_posenc.insight.plots.registry import (
     Plot,
+    Scales,
     Sheet,
     View,
     register_plot,
@@ -21,12 +21,17 @@ from hf_posenc.insight.plots.target import Target
 OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
 
 
-def score_map(target: Target, length: int, view: View) -> Tensor:
-    """Scores of a head, or of the codes with each other where the scheme only has these, ``[query, key]``."""
+def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
+    """Scores of a head, or of the codes with each other where the scheme only has these, ``[query, key]``.
+
+    The head is named where heads differ.
+    """
     if not target.has(*OF_SCORES) and codes.has_code(target):
-        return codes.gram(target, length)
+        return {"score": codes.gram(target, length)}
     scores = pair_scores.pairs_of(target, length, view.vectors).scores()
-    return scores[view.heads(len(scores), 1)[0]]
+    head = view.heads(len(scores), 1)[0]
+    differ = not scores.allclose(scores[:1], equal_nan=True)
+    return {"score": scores[head]} | ({"head": head} if differ else {})
 
 
 @register_plot
@@ -39,35 +44,51 @@ class Score(Maps):
     trained_length, factor, sweep = 32, 4.0, "factor"
 
     def shows(self, target: Target) -> bool:
-        return target.has(*OF_SCORES) or codes.has_code(target)
+        return True  # also of a scheme without positions, whose scores are all the same
 
     def is_informative(self, target: Target) -> bool:
         return False
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        return {"score": score_map(target, view.length or self.length(target), view)}
+        return score_map(target, view.length or self.length(target), view)
 
 
 class Curves(Plot):
-    """Base: one curve per scheme over the distance from the last query to each key."""
+    """Base: one curve per scheme over the distance from the last query to each key.
+
+    All are on one pair of axes, unless one of them would look flat there; then each scheme has its own.
+    """
 
     key = ""
     unit = ""
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scale_sheets: Sequence[Sheet]) -> None:
-        axes = marks.one_pair_of_axes(figure)
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        together = scales.same or marks.comparable([sheet.numbers[self.key] for sheet in scales.every])
+        if together:
+            axes = marks.one_pair_of_axes(figure)
+            self.curves(axes, sheets, Scales(scales.frames, same=True))
+            marks.only(axes, sheets)
+            marks.legend(figure, axes)
+            return
+        grid = marks.panels(figure, len(sheets), 3.6, 3.0)
+        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
+            self.curves(axes, [sheet], Scales([[one] for one in scales.of(number)]))
+            axes.set_title(marks.named(marks.labelled(sheet), 3.6), loc="left", fontsize=10)
+        colour_scales.say_scale(figure, scales, len(grid))
+
+    def curves(self, axes: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        """Draw the curves of some sheets on one pair of axes."""
         for number, sheet in enumerate(sheets):
-            marks.curve(axes, sheet.numbers["distance"], sheet.numbers[self.key], sheet.label, number, marked=False)
-        every = torch.cat([sheet.numbers[self.key].double() for sheet in scale_sheets or sheets])
+            values = sheet.numbers[self.key]
+            marks.curve(axes, sheet.numbers["distance"], values, marks.labelled(sheet), number, len(sheets))
+        every = torch.cat([sheet.numbers[self.key].double() for sheet in scales.every])
         low, high = float(every[every.isfinite()].min()), float(every[every.isfinite()].max())
         room = 0.05 * (high - low or 1.0)
         axes.set_ylim(low - room, high + room)
         marks.plain(axes)
         axes.set_xlabel("distance from query to key (tokens)")
         axes.set_ylabel(self.unit)
-        marks.only(axes, sheets)
         self.mark(axes, sheets)
-        marks.legend(figure, axes)
 
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
         """Anything else on the axes."""
@@ -83,14 +104,15 @@ class ScoreCurve(Curves):
     trained_length, factor, sweep = 128, 4.0, "factor"
 
     def shows(self, target: Target) -> bool:
-        return target.has(*OF_SCORES) or codes.has_code(target)
+        return True  # also of a scheme without positions, whose scores are all the same
 
     def is_informative(self, target: Target) -> bool:
         return False
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        score = pair_scores.of_last_row(score_map(target, view.length or self.length(target), view))
-        return {"distance": torch.arange(len(score)), "score": score}
+        found = score_map(target, view.length or self.length(target), view)
+        score = pair_scores.of_last_row(found["score"])
+        return found | {"distance": torch.arange(len(score)), "score": score}
 
 
 @register_plot
@@ -145,7 +167,10 @@ class Temperature(Curves):
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         factors = pair_scores.temperatures(target, view.length or self.length(target))
         head = min(view.head or 0, len(factors) - 1)
-        return {"distance": torch.arange(factors.shape[1]), "factor": factors[head]}
+        differ = not factors.allclose(factors[:1])
+        return {"distance": torch.arange(factors.shape[1]), "factor": factors[head]} | (
+            {"head": head} if differ else {}
+        )
 
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
         axes.set_xlabel("position of the query (tokens)")

@@ -1,0 +1,150 @@
+"""Structure of every picture: panels that are not blank, words inside the figure, legends that name what is drawn.
+
+Pixels are compared with nothing: another version of matplotlib or another font may change them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hf_posenc import load_starter
+from hf_posenc.insight.plots import Shapes, show
+from hf_posenc.insight.plots.catalogue import list_plots, plot_of
+from hf_posenc.insight.plots.registry import Plot
+
+matplotlib = pytest.importorskip("matplotlib", reason="an extra")
+SMALL = Shapes(heads=8, head_dim=16, width=32)
+
+# Of each plot: schemes alone and side by side, some of very different magnitude, and how many panels these have.
+CASES: dict[str, dict[str, int]] = {
+    "code": {"integer,norm01,binary,sinusoidal": 4, "sinusoidal": 1},
+    "dimensions": {"integer,sinusoidal": 2},
+    "product": {"sinusoidal,rope": 1},
+    "steps": {"integer,binary": 1},
+    "path": {"binary,sinusoidal": 2},
+    "places": {"randpos": 1},
+    "distance": {"self_extend,dca": 2},
+    "visible": {"window,sinks,lm_infinite": 3, "self_extend:group=4;window=16,dca": 2},
+    "bias": {"alibi,t5": 16, "alibi": 8},
+    "bias_curve": {"alibi,t5,kerple": 3},
+    "values": {"shaw:values=true": 1},
+    "score": {"rope,alibi,t5": 3, "rope,none": 2},
+    "score_curve": {"rope,alibi,t5": 3, "rope,xpos": 1},
+    "distance_curve": {"rerope,leaky_rerope,self_extend,dca": 1},
+    "temperature": {"logn,yarn": 1},
+    "grid": {"rope,rope_nd": 2},
+    "frequencies": {"pi,ntk,yarn,llama3": 4},
+    "stretch": {"pi,ntk,yarn,llama3": 1},
+    "clock": {"rope,sinusoidal": 16},
+    "rotation": {"rope": 1, "rope,yarn": 2},
+    "code_at": {"binary,sinusoidal": 4, "sinusoidal": 2},
+    "queries_keys": {"sinusoidal,rope,alibi": 3},
+    "mixed_axes": {"rope_nd": 2},
+    "drowned": {"integer,sinusoidal": 2},
+}
+PICTURES = [(name, schemes, panels) for name, found in CASES.items() for schemes, panels in found.items()]
+BLANK = 1.0  # variance of the grey levels, 0 … 255, of a panel with nothing in it
+MARGIN = 2  # pixels
+COLOUR_BAR = "<colorbar>"  # label that matplotlib gives its axes
+
+
+def drawn(schemes: str, name: str, **how: Any) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    model = load_starter("llama")[0] if name == "drowned" else None
+    figure = show(schemes, name, **{"shapes": SMALL, "model": model, **how})[name]
+    FigureCanvasAgg(figure).draw()
+    return figure
+
+
+def panels(figure: Any) -> list[Any]:
+    """Axes other than colour bars; a dial of a clock has its frame switched off."""
+    bars = {id(image.colorbar.ax) for axes in figure.axes for image in axes.images if image.colorbar}
+    return [axes for axes in figure.axes if id(axes) not in bars and axes.has_data() and axes.get_label() != COLOUR_BAR]
+
+
+def variance(figure: Any, axes: Any) -> float:
+    """Of the grey levels inside a panel."""
+    grey = np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(float).mean(-1)
+    box = axes.get_window_extent()
+    height = grey.shape[0]
+    inside = grey[height - int(box.y1) + 2 : height - int(box.y0) - 2, int(box.x0) + 2 : int(box.x1) - 2]
+    return float(inside.var())
+
+
+def words_of(figure: Any) -> list[Any]:
+    """Texts of a figure, without the numbers along axes, of which matplotlib keeps some that it does not draw."""
+    found = [figure._suptitle, *(text for one in figure.legends for text in one.get_texts())]
+    for axes in figure.axes:
+        labels = (axes.xaxis.label, axes.yaxis.label) if axes.axison else ()
+        found += [axes.title, axes._left_title, *labels, *axes.texts]
+    return [text for text in found if text is not None]
+
+
+def cut(figure: Any) -> list[str]:
+    """Texts that reach beyond the figure, or over the next panel's title."""
+    width, height = figure.canvas.get_width_height()
+    outside = []
+    for text in words_of(figure):
+        if text.get_text().strip():
+            box = text.get_window_extent()
+            if box.x0 < -MARGIN or box.y0 < -MARGIN or box.x1 > width + MARGIN or box.y1 > height + MARGIN:
+                outside.append(text.get_text())
+    titles = [axes.title for axes in figure.axes] + [axes._left_title for axes in figure.axes]
+    boxes = [title.get_window_extent() for title in titles if title.get_text()]
+    return outside + ["overlapping titles" for n, a in enumerate(boxes) for b in boxes[:n] if a.overlaps(b)]
+
+
+def test_every_registered_plot_has_a_case() -> None:
+    own = {plot.name for plot in list_plots() if type(plot).__module__.startswith("hf_posenc.")}
+    assert own == set(CASES)
+
+
+@pytest.mark.parametrize(("name", "schemes", "count"), PICTURES, ids=[f"{n}-{s}" for n, s, _ in PICTURES])
+def test_a_picture_is_whole(name: str, schemes: str, count: int) -> None:
+    figure = drawn(schemes, name, trained_length=32 if plot_of(name).trained_length <= 256 else None)
+    found = panels(figure)
+    assert len(found) == count
+    assert not cut(figure)
+    assert [variance(figure, axes) > BLANK for axes in found] == [True] * count
+    legends = [text.get_text() for one in figure.legends for text in one.get_texts()]
+    assert len(legends) == len(set(legends))
+    words = figure.get_suptitle() + " ".join(
+        [*legends, *(a.get_title("left") for a in figure.axes), *(t.get_text() for a in figure.axes for t in a.texts)]
+    )
+    missing = [one for one in schemes.split(",") if one.partition(":")[0] not in words.replace("\n", "")]
+    assert not missing
+    if "," in schemes and any(axes.images for axes in found) and name not in ("visible", "rotation"):
+        assert "scale" in figure.get_suptitle()
+
+
+def test_one_scale_for_unlike_schemes_leaves_blank_panels() -> None:
+    """Negative control: what the rule of scales prevents is found by this file's measure of blankness."""
+    from hf_posenc.insight.plots.compose import sheets
+    from hf_posenc.insight.plots.plot import request_of
+    from hf_posenc.insight.plots.save import ComputedPlot
+
+    plot: Plot = plot_of("code")
+    computed = ComputedPlot(plot, [sheets(plot, request_of("integer,sinusoidal", shapes=SMALL))], same_scale=True)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = computed.drawn()
+    FigureCanvasAgg(figure).draw()
+    assert [variance(figure, axes) > BLANK for axes in panels(figure)] == [True, False]
+
+
+def test_signed_maps_have_one_palette_with_zero_in_its_middle() -> None:
+    """The same in ``show`` and in ``probe``."""
+    from hf_posenc.core.plotting.figures import SIGNED
+    from hf_posenc.insight.probe import plots as probe_plots
+
+    cases = {"code": "integer,sinusoidal", "score": "rope,alibi", "bias": "alibi", "grid": "rope_nd"}
+    for name, schemes in cases.items():
+        for axes in panels(drawn(schemes, name, trained_length=16)):
+            for image in axes.images:
+                assert image.get_cmap().name == SIGNED
+                assert image.get_clim()[0] == -image.get_clim()[1]
+    assert probe_plots.SIGNED is SIGNED
