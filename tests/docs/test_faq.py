@@ -18,7 +18,7 @@ TAKES_LONG = re.compile("eval|compare|bench|probe|check|explain (window|permutat
 
 
 def lines() -> list[object]:
-    """The commands of the page; those that take long are left to the whole suite, and findings to tests of their own."""
+    """The commands of the page; those that take long are left to the whole suite; findings have own tests."""
     found = re.findall(r"^\$ hf-posenc (?!reproduce)(.*)$", TEXT, re.MULTILINE)
     marks = {True: [pytest.mark.slow], False: []}
     return [pytest.param(line, marks=marks[bool(TAKES_LONG.match(line))], id=line[:40]) for line in found]
