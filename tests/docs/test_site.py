@@ -58,7 +58,7 @@ def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
     source.mkdir()
     shutil.copy(ROOT / "docs" / "conf.py", source)
     conf = (source / "conf.py").read_text(encoding="utf-8")
-    for name in ("scheme_pages", "command_page", "picture"):
+    for name in ("scheme_pages", "command_page", "picture", "interactive_page"):
         conf = conf.replace(f'    "{name}",\n', "")
     (source / "conf.py").write_text(conf.replace('html_static_path = ["_static"]', ""), encoding="utf-8")
     (source / "index.md").write_text("# One\n\n[](nowhere.md) [](#hf_posenc.errors.Nothing)\n", encoding="utf-8")
