@@ -13,9 +13,14 @@ from hf_posenc.insight.advise.measured_rows import MeasuredRow, measured_at
 from hf_posenc.schemes.entry import UNPATCHED
 
 DOCS = Path(__file__).parent
-PAGES = {"choose.md": DOCS / "choose.md", "start.md": DOCS / "start.md", "README.md": DOCS.parent / "README.md"}
-NEAR = 4.0
-"""Factor of the leaderboard."""
+PAGES = {
+    "choose.md": DOCS / "choose.md", "start.md": DOCS / "start.md", "README.md": DOCS.parent / "README.md",
+    "zh/README.md": DOCS / "zh" / "README.md",
+}  # fmt: skip
+HEAD = "| scheme | loss at {far} | passkeys found at {far} | loss · passkeys at {near} | time of prefill · decoding |"
+CHINESE_HEAD = "| 方案 | {far} 时的损失 | {far} 时找到的密钥 | {near} 时的损失 · 密钥 | 预填充 · 解码的时间 |"
+NEAR, FAR = 4.0, 8.0
+"""Factors of the two leaderboards."""
 BEST = 4
 """Rows of the table in the README, and one of YaRN."""
 
@@ -25,20 +30,21 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     rows = measured_at(NEAR)
     if page == "start.md":
         return {"fixed factor": demo_table(demo["fixed"]), "refitted": demo_table(demo["refitted"])}
-    if page == "README.md":
+    if page.endswith("README.md"):
         shown = [*rows[:BEST], *(row for row in rows[BEST:] if row.scheme in ("yarn", UNPATCHED))]
-        return {"measured": measured_table(shown, "`{name}`")}
+        return {"measured": measured_table(shown, "`{name}`", CHINESE_HEAD if page.startswith("zh") else HEAD)}
     return {
         "measured": measured_table(rows, "[{name}](schemes/{name}.md)"),
+        "measured far": measured_table(measured_at(FAR), "[{name}](schemes/{name}.md)"),
         "published": published_table(ZERO_SHOT),
         "published with training": published_table(WITH_TRAINING),
     }
 
 
-def measured_table(rows: list[MeasuredRow], link: str) -> str:
+def measured_table(rows: list[MeasuredRow], link: str, head: str = HEAD) -> str:
     """Measured rows as a Markdown table; ``link`` formats the name of a scheme."""
-    far, near = f"at {rows[0].length:,} tokens ({rows[0].factor:g}×)", f"at {rows[0].trained_length} tokens"
-    head = f"| scheme | loss {far} | passkeys found {far} | loss · passkeys {near} | time of prefill · decoding |"
+    far, near = f"{rows[0].length:,} tokens ({rows[0].factor:g}×)", f"{rows[0].trained_length} tokens"
+    head = head.format(far=far, near=near)
     return "\n".join([head, "|---|---:|---:|---:|---:|", *(measured_line(row, link) for row in rows)])
 
 

@@ -2,7 +2,7 @@
 
     hf-posenc leaderboard
     python docs/make_leaderboard.py
-    hf-posenc leaderboard --models starter:llama --lengths 256,2048 --output results/leaderboard_8x
+    hf-posenc leaderboard --models starter:llama --schemes … --lengths 256,2048 --output results/leaderboard_8x
     hf-posenc demo
     hf-posenc demo --factor-per-length --out results/refitted
     python docs/make_evidence.py

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-import hf_posenc
 from hf_posenc.checks import CHECKS
 from hf_posenc.cli.app import app
 from hf_posenc.insight.lessons import all_lessons
@@ -161,6 +160,11 @@ def test_files_that_pages_name_exist() -> None:
     named = {path for text in texts for path in pattern.findall(text) if not re.search("KIND|NAME", path)}
     assert len(named) > 30
     assert not [path for path in named if not (DOCS.parent / path).exists()]
+
+
+def test_no_page_has_the_name_of_one_that_sphinx_writes() -> None:
+    """It would be overwritten by the page of search results, or by the index."""
+    assert not {file.name for file in DOCS.glob("*.md")} & {"search.md", "genindex.md", "py-modindex.md"}
 
 
 def test_checks_that_pages_name_exist() -> None:

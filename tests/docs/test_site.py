@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,3 +159,42 @@ def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
     assert built.returncode != 0
     assert "nowhere.md" in built.stderr
     assert "hf_posenc.errors.Nothing" in built.stderr
+
+
+QUERIES = {
+    "context extension": "choose", "length extrapolation": "choose", "KV cache": "limits", "long context": "index",
+    "context length": "start", "context window": "glossary", "position embedding": "index", "StreamingLLM": "choose",
+    "attention mask": "limits", "passkey retrieval": "evaluation",
+}  # fmt: skip
+"""What people type, and a page that the search of the site has to find."""
+
+
+def found(index: dict[str, Any], query: str) -> set[str]:
+    """The pages with every word of a query, as the search in the browser finds them."""
+    from sphinx.search.en import SearchEnglish
+
+    language = SearchEnglish({})
+    terms = [language.stem(word.lower()) for word in query.split()]
+    tables = index["terms"], index["titleterms"]
+    pages = [{page for table in tables for page in as_list(table.get(term, []))} for term in terms]
+    return {index["docnames"][page] for page in set.intersection(*pages)}
+
+
+def as_list(pages: int | list[int]) -> list[int]:
+    """The index has a number where a term is on one page only."""
+    return [pages] if isinstance(pages, int) else pages
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_search_finds_what_people_type(site: Path, query: str) -> None:
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").rstrip().removesuffix(")"))
+    assert QUERIES[query] in found(index, query)
+    assert not found(index, "nosuchwordanywhere")  # control
+
+
+def test_pages_describe_themselves(site: Path) -> None:
+    text = (site / "index.html").read_text(encoding="utf-8")
+    described = re.search(r'<meta content="([^"]*)" (?:lang="en" |xml:lang="en" )*name="description"', text)
+    assert described is not None
+    assert "positional encoding" in described[1]

@@ -219,7 +219,9 @@ def test_window_mends_both_causes(on_a_trained_model: Finding) -> None:
 
 def test_what_one_cause_costs_follows_the_rows() -> None:
     """Were the loss lost under the scheme that has the spread alone, it would say so."""
-    assert "alone costs the loss under rerope." in window.alone("a wider spread", ["rope", "rerope"], ["rope"], ["rerope"])
+    assert "alone costs the loss under rerope." in window.alone(
+        "a wider spread", ["rope", "rerope"], ["rope"], ["rerope"]
+    )
     assert "alone costs nothing under rerope." in window.alone("a wider spread", ["rope", "rerope"], ["rope"], ["rope"])
     assert "is not known" in window.alone("a wider spread", ["rope"], ["rope"], ["rope"])
 
