@@ -47,7 +47,10 @@ def differences(root: Path, chinese: Path) -> Iterator[str]:
     if [one.level for one in ours] != [one.level for one in theirs]:
         yield f"{chinese}: headings are {outline(ours)}; in {english} {outline(theirs)}"
         return
-    known = json.loads((root / TRANSLATED).read_text(encoding="utf-8")).get(english.as_posix(), {})
+    known = json.loads((root / TRANSLATED).read_text(encoding="utf-8")).get(english.as_posix())
+    if known is None:
+        yield f"{chinese}: is new. When it is translated, run: python docs/chinese_in_step.py --accept"
+        known = {one.heading: one.digest for one in theirs}
     for original, translation in zip(theirs, ours, strict=True):
         place = f"{chinese}:{translation.line} ({english}:{original.line}, {original.heading!r})"
         yield from (f"{place}: {what}" for what in section_differences(original, translation))

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from html import escape, unescape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from make_pictures import Made, make, picture
 
@@ -99,9 +100,11 @@ def translate(svg: str, labels: dict[str, str], names: frozenset[str]) -> str:
 
 def make_one(wanted: Translated, labels: dict[str, str], names: frozenset[str]) -> None:
     """Draw a plot and translate it."""
-    file = FOLDER / wanted.file
-    make(wanted.made.words, file)
-    file.write_text(translate(file.read_text(encoding="utf-8"), labels, names), encoding="utf-8")
+    with TemporaryDirectory() as folder:
+        english = Path(folder) / wanted.file.name
+        make(wanted.made.words, english)
+        chinese = translate(english.read_text(encoding="utf-8"), labels, names)
+    (FOLDER / wanted.file).write_text(chinese, encoding="utf-8")
 
 
 def scheme_names() -> frozenset[str]:

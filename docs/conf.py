@@ -23,8 +23,10 @@ extensions = [
     "offline_math",
     "chinese_pages",
     "chinese_search",
+    "interactive_page",
 ]
-exclude_patterns = ["_build", "_ext", "pictures", "zh/README.md"]  # which links to files outside the site
+# zh/README.md links to files outside the site.
+exclude_patterns = ["_build", "_ext", "jupyter_execute", "pictures", "zh/README.md"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 myst_html_meta = {
@@ -34,8 +36,8 @@ myst_html_meta = {
     "context extension, length extrapolation, long context, KV cache, StreamingLLM, transformers",
 }
 
-# Notebooks are executed by the build, each once: results are kept in docs/_build/.jupyter_cache until a cell changes.
-# After a change of the package itself, build into an empty folder.
+# Notebooks are executed by the build, each once: results are kept in docs/.jupyter_cache until a cell changes.
+# After a change of the package itself, remove that folder.
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600

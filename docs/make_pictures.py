@@ -23,6 +23,7 @@ class Made:
         shows: what it shows: caption and alternative text.
         inside: name of the file, of a command that writes a folder.
         optional: whether pages leave it out silently where it has not been made.
+        ending: of the file.
     """
 
     name: str
@@ -30,11 +31,12 @@ class Made:
     shows: str
     inside: str = ""
     optional: bool = False
+    ending: str = "png"
 
     @property
     def out(self) -> str:
         """What the command writes, relative to the folder of pictures."""
-        return self.name.partition("-")[0] if self.inside else f"{self.name}.png"
+        return self.name.partition("-")[0] if self.inside else f"{self.name}.{self.ending}"
 
     @property
     def file(self) -> str:
@@ -111,6 +113,27 @@ PICTURES = (
         "Visible keys of each query: a window, a window with the first tokens, and the same with capped distances.",
     ),
     Made(
+        "code-at",
+        "show binary sinusoidal --picture code_at --animate own --width 32 --position 31 --frames 32",
+        "The code of each position in turn, beside all codes: digits jump, waves turn over.",
+        ending="gif",
+    ),
+    Made(
+        "queries-keys",
+        "show sinusoidal rope alibi --picture queries_keys",
+        "Query and key of one token at positions 0 to 11, under an added code, a rotation and a bias.",
+    ),
+    Made(
+        "mixed-axes",
+        "show rope_nd --picture mixed_axes",
+        "Scores of the middle patch of an image: pairs for each axis, and one angle for the sum of both.",
+    ),
+    Made(
+        "drowned",
+        "show integer norm01 binary sinusoidal --picture drowned --model starter:llama",
+        "Norms of codes and of token embeddings, and the cosine between a token before and after a code is added.",
+    ),
+    Made(
         "probe-distance",
         PROBE,
         "Share of attention weight by distance, one row a head: unpatched, with YaRN, and the change.",
@@ -136,6 +159,11 @@ PICTURES = (
     ),
 )
 SCHEME = "scheme-"
+OF_SCHEMES = {  # schemes whose first plot says little, or needs a model
+    "deberta": ("show deberta --model starter:llama", "DeBERTa's bias of each pair, at its initial parameters."),
+    "none": ("show rope none --picture score", "RoPE's scores fall with distance; without positions all are equal."),
+    "drope": ("show rope drope --picture score", "RoPE's scores, and those after it was dropped: all are equal."),
+}
 
 
 def picture(name: str) -> Made:
@@ -145,7 +173,9 @@ def picture(name: str) -> Made:
         KeyError: there is none.
     """
     if name.startswith(SCHEME):
-        return Made(name, f"show {name.removeprefix(SCHEME)}", f"What {name.removeprefix(SCHEME)} does.", optional=True)
+        scheme = name.removeprefix(SCHEME)
+        words, shows = OF_SCHEMES.get(scheme, (f"show {scheme}", f"What {scheme} does."))
+        return Made(name, words, shows, optional=True)
     return {made.name: made for made in PICTURES}[name]
 
 

@@ -30,7 +30,7 @@ class Section:
         blocks: paragraphs, list items, rows and code, in their order.
         code: the text of each block of code.
         counted: the rest, by kind.
-        texts: all of its text.
+        texts: all of its text but what a program writes between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``.
     """
 
     heading: str
@@ -60,6 +60,7 @@ def sections(root: Path, page: Path, other: Path, translations: dict[Path, Path]
     """
     found = [Section("", 0, 1)]
     tokens = PARSER.parse(FORMULA.sub(as_code, (root / page).read_text(encoding="utf-8")))
+    generated = False
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "heading_open" and token.map and following:
             found.append(Section(following.content, int(token.tag[1:]), token.map[0] + 1))
@@ -69,8 +70,10 @@ def sections(root: Path, page: Path, other: Path, translations: dict[Path, Path]
             found[-1].texts.append(token.content)
         elif token.type in ("paragraph_open", "tr_open", "list_item_open") and not token.hidden:
             found[-1].blocks.append(token.type.removesuffix("_open"))
+        elif token.type == "html_block":
+            generated = token.content.rstrip().endswith(": begin -->")
         elif token.type == "inline":
-            found[-1].texts.append(token.content)
+            found[-1].texts += [] if generated else [token.content]
             count(found[-1].counted, token.children or [], page, translations)
     for section in found:
         del section.counted["links"][other.as_posix()]

@@ -115,7 +115,7 @@ app.command(
 app.command(
     "eval",
     epilog=examples(
-        "hf-posenc eval --model starter:llama --length 256 --length 512",
+        "hf-posenc eval --model starter:llama --lengths 256,512",
         "hf-posenc eval --model starter:llama --scheme yarn --factor 4 --out results/yarn.json",
         "hf-posenc eval -m starter:llama -l 1024 -t posenc_niah_single -t niah_single_1 --limit 4",
     ),

@@ -73,11 +73,13 @@ def test_a_changed_original_is_noticed(change: str, tmp_path: Path) -> None:
         assert list(in_step.differences(tmp_path, other)) == list(in_step.differences(ROOT, other))
 
 
-def test_line_breaks_do_not_count_as_a_change(tmp_path: Path) -> None:
-    (tmp_path / "page.md").write_text("# One\n\nA sentence\nof two lines.\n", encoding="utf-8")
-    (tmp_path / "other.md").write_text("# One\n\nA sentence of\ntwo lines.\n", encoding="utf-8")
+def test_line_breaks_and_generated_tables_do_not_count_as_a_change(tmp_path: Path) -> None:
+    page = "# One\n\nA {}.\n\n<!-- rows: begin -->\n{}<!-- rows: end -->\n\nEnd.\n"
+    (tmp_path / "page.md").write_text(page.format("sentence\nof two lines", ""), encoding="utf-8")
+    (tmp_path / "other.md").write_text(page.format("sentence of\ntwo lines", "| a |\n|---|\n| 1 |\n"), encoding="utf-8")
     first, second = (sections(tmp_path, Path(name), Path(name), {}) for name in ("page.md", "other.md"))
     assert [one.digest for one in first] == [one.digest for one in second]
+    assert first[1].blocks != second[1].blocks  # which a translation has to have, too
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)

@@ -162,6 +162,11 @@ def test_files_that_pages_name_exist() -> None:
     assert not [path for path in named if not (DOCS.parent / path).exists()]
 
 
+def test_no_page_has_the_name_of_one_that_sphinx_writes() -> None:
+    """It would be overwritten by the page of search results, or by the index."""
+    assert not {file.name for file in DOCS.glob("*.md")} & {"search.md", "genindex.md", "py-modindex.md"}
+
+
 def test_checks_that_pages_name_exist() -> None:
     text = (DOCS / "limits.md").read_text(encoding="utf-8")
     lists = re.findall(r"the checks? ((?:`\w+`(?:, | and )?)+)", text)
@@ -197,6 +202,12 @@ def test_every_public_name_is_in_the_reference(package: str) -> None:
     names = {name: {f"{package}.{name}", home_of(getattr(module, name))} for name in module.__all__}
     missing = [name for name, places in names.items() if not places & known]
     assert missing in ([], ["PosEncError"])  # which stands among the errors
+
+
+@pytest.mark.parametrize("name", make_pictures.OF_SCHEMES)
+def test_schemes_with_a_picture_of_their_own(name: str, tmp_path: Path) -> None:
+    make_pictures.make(make_pictures.picture(f"scheme-{name}").words, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 10_000
 
 
 def test_packages_with_exports_are_found() -> None:

@@ -78,6 +78,17 @@ def test_the_site_is_built_without_a_warning(site: Path) -> None:
     assert 'href="api.html#hf_posenc.errors.NoEffect"' in text
 
 
+def test_chinese_pages_have_their_language_and_links(site: Path) -> None:
+    chinese, english = (
+        (site / folder / "guide" / "rotation.html").read_text(encoding="utf-8") for folder in ("zh", "")
+    )
+    assert '<html class="no-js" lang="zh-CN"' in chinese
+    assert 'href="../../guide/rotation.html" hreflang="en"' in chinese
+    assert 'href="../zh/guide/rotation.html" hreflang="zh-CN"' in english
+    assert "本页内容" in chinese
+    assert "本页内容" not in english
+
+
 def test_a_reader_fetches_nothing_from_elsewhere(site: Path) -> None:
     for file in site.rglob("*.html"):
         loaded = re.findall(r'<(?:script|link|img)\b[^>]*?\b(?:src|href)="([^"]*)"', file.read_text(encoding="utf-8"))

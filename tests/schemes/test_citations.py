@@ -59,6 +59,7 @@ def test_another_paper_is_noticed() -> None:
 
 def test_entries_and_records_name_the_same_papers() -> None:
     assert set(entries_by_paper()) == {record.paper for record in PAPERS}
+    assert len(entries_by_paper()) == len(entries()) - 1  # each paper has one entry, and the package has none
 
 
 def test_the_file_is_bibtex_for_another_reader() -> None:

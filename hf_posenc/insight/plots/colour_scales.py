@@ -48,10 +48,11 @@ def limits_of(scales: Scales, count: int, key: str, *, signed: bool = True) -> l
     return [Limits.of([sheet.numbers[key] for sheet in scales.of(n)], signed=signed) for n in range(count)]
 
 
-def say_scale(figure: Any, scales: Scales, panels: int) -> None:
-    """Say in the heading which rule holds, where there is more than one panel."""
+def say_scale(figure: Any, scales: Scales, panels: int, limits: Sequence[Limits] = ()) -> None:
+    """Say in the heading whether panels have scales of their own, where there is more than one panel."""
     if panels > 1:
-        figure.suptitle("\n".join(filter(None, [figure.get_suptitle(), SAME_SCALE if scales.same else OWN_SCALES])))
+        said = SAME_SCALE if scales.same or len(set(limits)) == 1 else OWN_SCALES
+        figure.suptitle("\n".join(filter(None, [figure.get_suptitle(), said])))
 
 
 def colour_bars(figure: Any, panels: Sequence[Any], images: Sequence[Any], label: str) -> list[Any]:

@@ -99,7 +99,7 @@ def test_frequencies(answers: Any, name: str, setting: str) -> None:
 @pytest.mark.parametrize("setting", ["default", "small"])
 @pytest.mark.parametrize("name", pages.FORMULAS)
 def test_scores_are_those_of_patched_layers(answers: Any, name: str, setting: str) -> None:
-    """Layers compute in float32, hence the wider tolerance; who sees whom is the same."""
+    """Layers compute in float32, hence the wider tolerance; the mask is the same."""
     built, lengths = shapes(setting)
     wanted = numbers(name, "score_curve", shapes=built, **lengths)[0].numbers["score"]
     near([answers[name, setting]["score"]], wanted[None], 2e-5)

@@ -1,4 +1,4 @@
-"""Plots of what explanatory texts show: one code among all, absolute against relative queries, two axes, drowned tokens."""
+"""Plots of what explanatory texts show: one code among all, absolute against relative queries, two axes, noise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_plane_has_two_channels() -> None:
 def test_one_angle_for_two_axes_confuses_a_diagonal() -> None:
     found = numbers("rope_nd", "mixed_axes", shapes=Shapes(heads=2, head_dim=16, width=16), length=49)[0].numbers
     assert found["same_as_itself"] == [0, 6]
-    own = 10_000.0 ** -(torch.arange(4, dtype=torch.float64) / 4)  # half of the 8 pairs for each axis
+    own = 100.0 ** -(torch.arange(4, dtype=torch.float64) / 4)  # base 100, half of the 8 pairs for each axis
     away = torch.arange(-3, 4, dtype=torch.float64)
     one = (away[:, None] * own).cos().mean(1)
     assert torch.allclose(found["axial"].double(), (one[:, None] + one) / 2, atol=1e-5)

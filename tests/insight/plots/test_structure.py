@@ -16,7 +16,7 @@ from hf_posenc.insight.plots.catalogue import list_plots, plot_of
 from hf_posenc.insight.plots.registry import Plot
 
 matplotlib = pytest.importorskip("matplotlib", reason="an extra")
-SMALL = Shapes(heads=6, head_dim=16, width=32)
+SMALL = Shapes(heads=8, head_dim=16, width=32)
 
 # Of each plot: schemes alone and side by side, some of very different magnitude, and how many panels these have.
 CASES: dict[str, dict[str, int]] = {
@@ -28,7 +28,7 @@ CASES: dict[str, dict[str, int]] = {
     "places": {"randpos": 1},
     "distance": {"self_extend,dca": 2},
     "visible": {"window,sinks,lm_infinite": 3, "self_extend:group=4;window=16,dca": 2},
-    "bias": {"alibi,t5": 12, "alibi": 6},
+    "bias": {"alibi,t5": 16, "alibi": 8},
     "bias_curve": {"alibi,t5,kerple": 3},
     "values": {"shaw:values=true": 1},
     "score": {"rope,alibi,t5": 3, "rope,none": 2},

@@ -38,7 +38,7 @@ class Bias(Plot):
         most = max(len(sheet.numbers["heads"]) for sheet in sheets)
         across = marks.columns(len(cells)) if most == 1 else min(3 if most == 6 else 4, most)
         side = {1: 4.0, 2: 3.1, 3: 2.8}.get(across, 2.15)
-        room = 0.55 if len(cells) <= across else 0.1  # names of the axes are under the last row only
+        room = 0.75 if len(cells) <= across else 0.4  # names of the axes are under the last row only
         grid = marks.panels(figure, len(cells), side, side + room, across=across, sharex=True, sharey=True)
         for number, (axes, (which, head_index)) in enumerate(zip(grid, cells, strict=True)):
             sheet = sheets[which]
@@ -123,4 +123,4 @@ class Values(Plot):
             axes.set_xlabel("channel")
             axes.set_ylabel("distance (tokens)")
         colour_scales.colour_bars(figure, grid, images, "added to the value")
-        colour_scales.say_scale(figure, scales, len(grid))
+        colour_scales.say_scale(figure, scales, len(grid), limits)

@@ -66,7 +66,7 @@ class Code(OfCodes):
             if number % marks.columns(len(sheets)) == 0:
                 axes.set_ylabel("position (tokens)")
         colour_scales.colour_bars(figure, grid, images, "value")
-        colour_scales.say_scale(figure, scales, len(grid))
+        colour_scales.say_scale(figure, scales, len(grid), limits)
 
 
 @register_plot

@@ -69,7 +69,7 @@ class Drowned(OfCodes):
         left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         left.set_ylim(bottom=0)
         left.set_ylabel("norm of the code")
-        right.set_ylim(-0.05, 1.05)
+        right.set_ylim(-0.2, 1.05)
         right.set_ylabel("cos(token, token + code)")
         for axes in (left, right):
             marks.plain(axes)

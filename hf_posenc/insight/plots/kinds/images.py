@@ -48,4 +48,4 @@ class Grid(Plot):
             if number % marks.columns(len(sheets)) == 0:
                 axes.set_ylabel("row (patches)")
         colour_scales.colour_bars(figure, grid, images, "score with the patch at ×")
-        colour_scales.say_scale(figure, scales, len(grid))
+        colour_scales.say_scale(figure, scales, len(grid), limits)

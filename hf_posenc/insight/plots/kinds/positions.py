@@ -62,7 +62,7 @@ class Maps(Plot):
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             images.append(colour_scales.heat_map(axes, sheet.numbers[self.key], limits[number]))
         self.mark(colour_scales.colour_bars(figure, grid, images, self.unit), sheets)
-        colour_scales.say_scale(figure, scales, len(grid))
+        colour_scales.say_scale(figure, scales, len(grid), limits)
 
     def mark(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
         """Anything else on the colour bars."""
@@ -142,6 +142,7 @@ class Visible(Maps):
         figure.legend(handles=patches, loc="outside lower left", ncols=across, frameon=False)
 
 
+NAMES = {frozenset({True}): "true distance", frozenset({False}): "changed distance"}
 HUES = tuple(drawing.HUES[n] for n in (4, 0, 2, 5, 1, 3))
 
 
@@ -163,6 +164,6 @@ def region_names(keeps: Sequence[Sequence[bool]]) -> list[str]:
     names = []
     for number in range(count):
         found = {one[number] for one in keeps if number < len(one)}
-        what = {(True,): "true distance", (False,): "changed distance"}.get(tuple(found), "true or changed distance")
+        what = NAMES.get(frozenset(found), "true or changed distance")
         names.append(f"visible, {what} (region {number + 1})")
     return names

@@ -57,13 +57,14 @@ class QueriesKeys(Plot):
 
         longest = max(len(sheet.numbers["queries"]) for sheet in sheets)
         colours = ScalarMappable(Normalize(0, longest - 1), MAGNITUDES)
+        hues = colours.to_rgba(torch.arange(longest).numpy())
         grid = marks.panels(figure, len(sheets), 3.5, 3.7)
         for axes, sheet in zip(grid, sheets, strict=True):
             for name, marker in (("queries", "o"), ("keys", "s")):
                 points = sheet.numbers[name].double().numpy()
                 axes.plot(*points.T, color=marks.ink(), alpha=0.35, linewidth=0.9, zorder=1)
                 axes.scatter(
-                    *points.T, c=colours.to_rgba(range(len(points))), marker=marker, s=34, edgecolors=marks.ink(),
+                    *points.T, c=hues[: len(points)], marker=marker, s=34, edgecolors=marks.ink(),
                     linewidths=0.5, zorder=2, label="query" if marker == "o" else "key",
                 )  # fmt: skip
             axes.plot(0, 0, "+", color=marks.ink(), markersize=9)

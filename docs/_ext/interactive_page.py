@@ -1,0 +1,22 @@
+"""Write the interactive page beside the built pages, as ``interactive-page.html``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.insight.interactive import write_page
+
+FILE = "interactive-page.html"
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Sphinx calls this."""
+    app.connect("build-finished", write_after)
+    return {"version": "1", "parallel_read_safe": True}
+
+
+def write_after(app: Any, error: Exception | None) -> None:
+    """Write the page, after a build of HTML that did not fail."""
+    if error is None and app.builder.format == "html":
+        write_page([], Path(app.outdir) / FILE)
