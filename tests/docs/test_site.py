@@ -133,7 +133,16 @@ def small_site(tmp_path: Path) -> Path:
     source.mkdir()
     shutil.copy(ROOT / "docs" / "conf.py", source)
     conf = (source / "conf.py").read_text(encoding="utf-8")
-    for name in ("scheme_pages", "command_page", "picture", "offline_math", "chinese_pages", "chinese_search"):
+    ours = (
+        "scheme_pages",
+        "command_page",
+        "picture",
+        "offline_math",
+        "chinese_pages",
+        "chinese_search",
+        "interactive_page",
+    )
+    for name in ours:
         conf = conf.replace(f'    "{name}",\n', "")
     (source / "conf.py").write_text(conf.replace('html_static_path = ["_static"]', ""), encoding="utf-8")
     return source

@@ -75,7 +75,7 @@ class Trial:
             reason=reason_of(shown, evidence, is_default(scheme, by_rule)),
             shown_factor=factor,
             source=shown.source,
-            beyond=bool(known) and least > max(known),
+            beyond=least > max(known) if known else evidence is not None,
             evidence=evidence,
             cache=cache_under(scheme, self.memory, self.target),
             kept=kept_tokens(scheme, self.target),
