@@ -13,18 +13,36 @@ copyright = author
 version = release = hf_posenc.__version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "scheme_pictures",
     "scheme_pages",
     "command_page",
     "picture",
+    "offline_math",
+    "chinese_pages",
+    "chinese_search",
     "interactive_page",
 ]
-exclude_patterns = ["_build", "_ext", "pictures"]
-myst_enable_extensions = ["colon_fence", "deflist"]
+# zh/README.md links to files outside the site.
+exclude_patterns = ["_build", "_ext", "jupyter_execute", "pictures", "zh/README.md"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+myst_html_meta = {
+    "description lang=en": "Replace the positional encoding of a Hugging Face transformer: RoPE scalings, YaRN, ALiBi, "
+    "attention sinks and more than fifty others, for context extension, length extrapolation and long context.",
+    "keywords": "positional encoding, position embedding, RoPE, YaRN, ALiBi, context length, context window, "
+    "context extension, length extrapolation, long context, KV cache, StreamingLLM, transformers",
+}
+
+# Notebooks are executed by the build, each once: results are kept in docs/.jupyter_cache until a cell changes.
+# After a change of the package itself, remove that folder.
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_merge_streams = True
 
 # Single backticks in docstrings are code; public names are linked from the text and from annotations.
 default_role = "code"
@@ -41,7 +59,10 @@ nitpick_ignore_regex = [
     (r"py:.*", r"hf_posenc\.[\w.]+\.[A-Z]"),
 ]
 
+mathjax3_config = {"options": {"enableMenu": False}, "svg": {"fontCache": "global"}}
+
 html_theme = "furo"
+html_search_language = "en+zh"
 html_title = f"hf-posenc {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

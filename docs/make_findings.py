@@ -53,7 +53,9 @@ print([finding.name for finding in all_findings().values()])
 [`reproduce`](#hf_posenc.reproduce) runs one, [](#hf_posenc.insight.findings.reproduction.verdict_of) derives a verdict
 from stored cells alone, and a [`Finding`](#hf_posenc.insight.findings.finding.Finding) of your own is run alike.
 
-Costs are CPU seconds of one thread. The numbers are of {versions}.
+Schemes on a trained model are refitted per length (factor = length / trained length), as most papers have them, unless
+a claim says otherwise; tables elsewhere on this site have one factor for all lengths. Costs are CPU seconds of one
+thread. The numbers are of {versions}.
 This page is written by `python docs/make_findings.py`.
 
 | finding | source | verdict | cost | command |

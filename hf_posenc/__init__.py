@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from hf_posenc.patching.state import is_patched as is_patched
     from hf_posenc.patching.state import scheme_of as scheme_of
     from hf_posenc.schemes.base import Scheme as Scheme
+    from hf_posenc.schemes.citations import cite as cite
     from hf_posenc.schemes.registry import list_schemes as list_schemes
     from hf_posenc.schemes.registry import register_scheme as register_scheme
     from hf_posenc.starters.loading import load_starter as load_starter
@@ -90,6 +91,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "scheme_of",
         ),
         "hf_posenc.schemes.base": ("Scheme",),
+        "hf_posenc.schemes.citations": ("cite",),
         "hf_posenc.schemes.registry": (
             "list_schemes",
             "register_scheme",

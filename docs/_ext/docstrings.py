@@ -1,4 +1,4 @@
-"""Docstrings as Markdown: formulas keep their columns, arXiv numbers become links, nothing else turns into markup."""
+"""Docstrings as Markdown: formulas are typeset, arXiv numbers become links, nothing else turns into markup."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ SPECIAL = re.compile(r"([\\*_\[\]<>#$|{}~])")
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
-def page(text: str) -> str:
-    """A docstring as Markdown; indented parts become blocks of code."""
-    return "\n\n".join(blocks(text)) + "\n"
+def page(text: str, latex: str = "") -> str:
+    """A docstring as Markdown; indented parts become formulas in LaTeX, or blocks of code where there is none."""
+    return "\n\n".join(blocks(text, latex)) + "\n"
 
 
-def blocks(text: str) -> Iterator[str]:
+def blocks(text: str, latex: str = "") -> Iterator[str]:
     """Paragraphs and formulas, one after the other."""
+    formulas = iter(latex.split("\n\n") if latex else ())
     for indented, lines in groupby(paragraphs(text), key=lambda paragraph: paragraph.startswith("    ")):
-        if indented:
+        if not indented:
+            yield from map(prose, lines)
+        elif formula := next(formulas, None):
+            yield f"```{{math}}\n{formula}\n```"
+        else:
             body = "\n\n".join(lines)
             yield "```text\n" + "\n".join(line[4:] for line in body.split("\n")) + "\n```"
-        else:
-            yield from map(prose, lines)
 
 
 def paragraphs(text: str) -> list[str]:

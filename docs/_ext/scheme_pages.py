@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from docstrings import code, page, prose, table
+from scheme_evidence import evidence, properties
+from scheme_gallery import gallery
+from scheme_links import links
 
 from hf_posenc.cli.commands.info import CACHES, USES, paper_address
 from hf_posenc.cli.readme import paper_name
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.citations import cite
 from hf_posenc.schemes.registry import list_schemes, scheme_class
 
 FOLDER = "schemes"
@@ -61,12 +65,13 @@ def write_pages(folder: Path) -> None:
     """Write all pages and their index; unchanged files keep their date, so that they are not built again."""
     pages = {record.name: scheme_page(record, folder) for record in built_in()}
     folder.mkdir(exist_ok=True)
-    for name, text in {**pages, "index": index(built_in())}.items():
+    others = {"index": index(built_in()), "gallery": gallery(built_in())}
+    for name, text in {**pages, **others}.items():
         file = folder / f"{name}.md"
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             file.write_text(text, encoding="utf-8")
     for file in folder.glob("*.md"):
-        if file.stem not in {*pages, "index"}:
+        if file.stem not in {*pages, *others}:
             file.unlink()
 
 
@@ -79,9 +84,13 @@ def scheme_page(record: SchemeRecord, folder: Path) -> str:
         prose(record.title) + "\n",
         facts(record),
         picture(record, folder.parent),
-        f"## Formula\n\n{page(record.text.partition(chr(10))[2].strip(chr(10)))}",
+        f"## Formula\n\n{page(record.text.partition(chr(10))[2].strip(chr(10)), record.formula)}",
         f"## Options\n\n{page(record.about)}\n{options(record)}",
         f"## Use\n\n{USE.format(model=example_model(record), name=record.name)}",
+        properties(record),
+        evidence(record),
+        links(record),
+        citation(record),
         f"## Code\n\nClass `{name}`, as models run it:\n\n"
         f"```{{literalinclude}} ../../hf_posenc/{source}\n:language: python\n```\n",
     ]
@@ -100,12 +109,18 @@ def facts(record: SchemeRecord) -> str:
         ("also called", also),
         ("on a pretrained model", USES[record.use]),
         ("trained", "has parameters to train" if record.learned else "has no parameters by default"),
-        ("defined for", record.defined_for),
+        ("defined for", f"{record.defined_for} ([families](../families.md))"),
         ("what it does", "; ".join(f"{what} ([`{hook}`](#{anchor(hook)}))" for hook, what in hooks(record).items())),
-        ("KV cache", "holds " + CACHES.get(record.cache, record.cache)),
+        ("KV cache", CACHES.get(record.cache, record.cache).removeprefix("the KV cache ")),
         ("paper", f"[{paper_name(record.paper)}]({paper_address(record.paper)})" if record.paper else ""),
     ]
     return table(("", ""), [row for row in rows if row[1]])
+
+
+def citation(record: SchemeRecord) -> str:
+    """Section with the BibTeX of a scheme, folded."""
+    summary = f"<summary>BibTeX: <code>hf-posenc cite {record.name}</code></summary>"
+    return f"## Cite\n\n<details>\n{summary}\n\n```bibtex\n{cite(record.name)}\n```\n\n</details>\n"
 
 
 def hooks(record: SchemeRecord) -> dict[str, str]:
@@ -145,11 +160,12 @@ def index(records: list[SchemeRecord]) -> str:
         rows = [(f"[{r.name}]({r.name}.md)", prose(r.summary), r.defined_for, "yes" if r.learned else "")
                 for r in records if r.use == use]  # fmt: skip
         parts.append(f"## {title}\n\n{about}\n\n{table(('scheme', 'what it is', 'defined for', 'learned'), rows)}")
-    parts.append("```{toctree}\n:hidden:\n\n" + "\n".join(record.name for record in records) + "\n```\n")
+    parts.append("```{toctree}\n:hidden:\n\ngallery\n" + "\n".join(record.name for record in records) + "\n```\n")
     return "\n".join(parts)
 
 
 INTRODUCTION = """Every page is made from the scheme's own record and source, which is also what `hf-posenc list` and
 `hf-posenc info NAME` show. Schemes compose with `+`: a scaling with a temperature, with a remap, with a window
 (`"yarn+logn"`, `"llama3+dca"`); what cannot be combined is refused. The options of all parts are given together.
+One picture of each: [](gallery.md).
 """

@@ -50,7 +50,8 @@ class Request:
     Attributes:
         measure: settings of the tasks; of these, the key of a cell has what its task reads.
         longest: context in tokens before every target.
-        one_factor: whether every scheme is patched once, for the longest length.
+        factor_per_length: whether a scheme is patched anew for every length, with the factor that reaches it, instead
+            of once, for the longest length.
         model_args: of the model's object.
         identity: digests of model, tokenizer, text, tasks, package and versions.
         fit: an entry and the tokens it has to reach to the entry with all the options that are chosen for them.
@@ -59,7 +60,7 @@ class Request:
 
     measure: dict[str, Any]
     longest: int
-    one_factor: bool
+    factor_per_length: bool
     model_args: dict[str, Any]
     identity: dict[str, Any]
     fit: Fit = lambda entry, reach: entry
@@ -67,12 +68,12 @@ class Request:
 
     def cell(self, entry: Entry, task: str, lengths: Sequence[int]) -> Cell:
         """Build a cell with its key."""
-        reach = self.longest if self.one_factor else lengths[-1]
+        reach = lengths[-1] if self.factor_per_length else self.longest
         fitted = self.fit(entry, reach)
         settings = {
             **fitted.settings(), **self.computes(fitted, reach), **self.identity, "task": task,
             "measured": list(lengths), "longest": self.longest,
-            "patched_for": self.longest if self.one_factor and entry.scheme is not None else None,
+            "patched_for": None if self.factor_per_length or entry.scheme is None else self.longest,
             "measure": to_json({name: value for name, value in self.measure.items() if reads(task, name)}),
             "model_args": to_json(self.model_args),
         }  # fmt: skip

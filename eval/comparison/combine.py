@@ -43,11 +43,13 @@ def combined(parts: Sequence[Comparison], command: str | None) -> Comparison:
     """Combine comparisons into one.
 
     Raises:
-        BadComparison: two were not measured on the same targets, differ in a cell, or name different models alike.
+        BadComparison: two were not measured on the same targets or have factors of another kind, differ in a cell, or
+            name different models alike.
     """
     if len(parts) == 1:
         return replace(parts[0], about=parts[0].about | {"command": command})
     check_same_targets([(record.task, record.settings) for part in parts for record in part.records])
+    check_same_factors(parts)
     lines = joined([line for part in parts for line in lines_of(part)])
     models = list({line.model["digest"]: line.model for line in lines}.values())
     labels = labels_of(lines, models)
@@ -173,6 +175,20 @@ def check_same_targets(measured: Iterable[tuple[str, Mapping[str, Any]]]) -> Non
                 f"{task} was measured with Python {python_of(other)} and {python_of(settings)}, whose standard "
                 "libraries, of which default texts are made, differ. Run both with one version."
             )
+
+
+def check_same_factors(parts: Sequence[Comparison]) -> None:
+    """Refuse to put schemes of one factor for all lengths beside schemes that were refitted for every length.
+
+    Raises:
+        BadComparison: a table would hold both; the unpatched model has no factor and goes with either.
+    """
+    patched = [part for part in parts if any(scheme["scheme"] is not None for scheme in part.about["schemes"])]
+    if len({part.about["factor_per_length"] for part in patched}) > 1:
+        raise BadComparison(
+            "One run has a factor for all lengths, the other a factor per length, so that its columns are those of "
+            "different models. Run both with --factor-per-length, or both without."
+        )
 
 
 def python_of(settings: Mapping[str, Any]) -> Any:

@@ -128,7 +128,7 @@ def patched(lm: Any, cell: Cell, request: Request) -> Iterator[None]:
         check_reach(lm, cell.length)
         yield
         return
-    reach = request.longest if request.one_factor else cell.length
+    reach = cell.length if request.factor_per_length else request.longest
     lengths = dict(entry.lengths)
     with scheme_set_aside(lm.model):
         if not fixed(entry):

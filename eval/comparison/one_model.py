@@ -71,7 +71,7 @@ class Settings:
         tasks: names; empty for those of the model's kind.
         measure: settings of the tasks, as `hf_posenc.eval.evaluate` takes them.
         passed_on: its other arguments.
-        one_factor: whether every scheme is patched once, for the longest length.
+        factor_per_length: whether every scheme is patched anew for each length, instead of once for the longest.
         longest: tokens of text before every target; None for the longest of the lengths.
         identity: digests of text, tasks and package, and the versions.
         about: what reports say of them.
@@ -83,7 +83,7 @@ class Settings:
     tasks: Sequence[str]
     measure: dict[str, Any]
     passed_on: dict[str, Any]
-    one_factor: bool
+    factor_per_length: bool
     longest: int | None
     identity: dict[str, Any]
     about: dict[str, Any]
@@ -124,7 +124,7 @@ def compare_on(
     digests = {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
     fitting = Fitting.on(lm, settings.measure["seed"])
     request = Request(
-        settings.measure, longest, settings.one_factor, dict(given.arguments),
+        settings.measure, longest, settings.factor_per_length, dict(given.arguments),
         settings.identity | digests, fit=fitting.fit, computes=fitting.computes,
     )  # fmt: skip
     arguments, tuning = settings.measure | settings.passed_on, None

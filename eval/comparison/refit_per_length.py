@@ -1,14 +1,14 @@
-"""Evaluate a static scaling at its best setting: patch separately for every length, with the factor that reaches it.
+"""Evaluate a scaling refitted per length: patched separately for every length, with the factor that reaches it.
 
     factor = length / trained length        for each length
 
-`pi` with factor 8 is poor at 1×, and with factor 2 at 8×; a fair comparison over lengths gives each length its own
-factor.
+What a user reaches who knows the length of every text beforehand, and patches for it. One deployed model has one factor
+and is worse at short lengths: `pi` with factor 8 is poor at 1×.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ class RefittedLM(PosEncLM):
         pretrained: a live unpatched model; unpatched again afterwards.
         fit: scheme name.
         lengths: sequence lengths in tokens.
-        fit_options: options of the scheme.
+        options_at: options of the scheme when it is patched for a length; by default its own defaults.
         **options: as in `PosEncLM`.
     """
 
@@ -34,11 +34,11 @@ class RefittedLM(PosEncLM):
         *,
         fit: str,
         lengths: Sequence[int],
-        fit_options: dict[str, Any] | None = None,
+        options_at: Callable[[int], dict[str, Any]] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(pretrained, max_length=max(lengths), **options)
-        self.fit, self.lengths, self.fit_options = fit, sorted(lengths), fit_options or {}
+        self.fit, self.lengths, self.options_at = fit, sorted(lengths), options_at or (lambda length: {})
 
     @property
     def prefixes(self) -> bool:
@@ -52,7 +52,7 @@ class RefittedLM(PosEncLM):
     @contextmanager
     def under(self, setting: Any) -> Iterator[None]:
         """Inside the block, patch the model for a length."""
-        patch_model(self.model, self.fit, target_length=setting, **self.fit_options)
+        patch_model(self.model, self.fit, target_length=setting, **self.options_at(setting))
         try:
             yield
         finally:
@@ -77,5 +77,6 @@ class RefittedLM(PosEncLM):
     def get_model_info(self) -> dict[str, Any]:
         """Describe the model for lm-eval's results, with the scheme, which is not patched in between requests."""
         return super().get_model_info() | {
-            "posenc_scheme": self.fit, "posenc_options": self.fit_options, "posenc_refitted_to": self.lengths
+            "posenc_scheme": self.fit, "posenc_options": {n: self.options_at(n) for n in self.lengths},
+            "posenc_refitted_to": self.lengths,
         }  # fmt: skip

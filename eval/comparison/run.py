@@ -57,7 +57,7 @@ def compare(
     limit: int | None = None,
     include_path: str | Path | None = None,
     trust_tasks: bool = False,
-    one_factor: bool = False,
+    factor_per_length: bool = False,
     longest: int | None = None,
     against: str | None = None,
     dev_text: Any = None,
@@ -86,8 +86,9 @@ def compare(
         tasks: lm-eval task names; by default loss and passkey retrieval.
         samples, scored, keys, depths, seed, limit, include_path, trust_tasks: as in `hf_posenc.eval.evaluate`.
         text, text_field, document_separator: likewise; read once, for all cells.
-        one_factor: patch once for the longest length, or for ``longest``, as for deployment, rather than separately for
-            each length.
+        factor_per_length: patch anew for each length, with factor = length / trained length. By default every scheme
+            is patched once, for the longest length (for ``longest``, where it is given), as a deployed model is, and
+            that one model is measured at all lengths.
         longest: context in tokens available before every target; by default the longest of the lengths. With the same
             value, a length that is added later is measured on the same targets, and only it.
         against: label of a line; the others are compared with it, document by document, and tables mark what is surely
@@ -137,7 +138,7 @@ def compare(
     if given:
         identity["options"] = options_identity(given, without=folder)
     settings = Settings(
-        entries=entries, lengths=wanted, tasks=chosen, measure=measure, one_factor=one_factor,
+        entries=entries, lengths=wanted, tasks=chosen, measure=measure, factor_per_length=factor_per_length,
         longest=sweep["longest"], identity=identity,
         passed_on={
             "text": None if text is None else own_text, "text_field": text_field,
@@ -145,7 +146,7 @@ def compare(
             "options": SharedOptions(given),
         },
         about={
-            "one_factor": one_factor, **measure, "text": own_text.label, "versions": identity["versions"],
+            "factor_per_length": factor_per_length, **measure, "text": own_text.label, "versions": identity["versions"],
             "command": command, **({"options": to_json(given)} if given else {}),
         },
         development=development,

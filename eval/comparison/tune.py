@@ -81,24 +81,24 @@ def tuned(
         request: settings of the cells, with the digest of the development text, and `Fitting.fit`.
         fitting: how entries are put on the model.
         entries: the schemes, with the options that their user fixed.
-        lengths: to choose options for; all of them together where there is one factor.
+        lengths: to choose options for; all of them together where they have one factor.
         passed_on: arguments of `hf_posenc.eval.evaluate`, with the development text.
         store: of finished cells.
         progress: called with the completed fraction and a description of the current step.
     """
     found, task = Tuned(fitting), (MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)[0]
-    groups = [tuple(lengths)] if request.one_factor else [(length,) for length in lengths]
-    wanted = [(e, group, option) for e in entries for group in groups for option in tried(fitting, e, group[-1])]
+    groups = {length: [length] for length in lengths} if request.factor_per_length else {request.longest: lengths}
+    wanted = [(e, reach, option) for e in entries for reach in groups for option in tried(fitting, e, reach)]
     with scheme_set_aside(lm.model):
-        cells = [[request.cell(option, task, [length]) for length in group] for _, group, option in wanted]
+        cells = [[request.cell(option, task, [length]) for length in groups[reach]] for _, reach, option in wanted]
     records = measure_cells(lm, [cell for some in cells for cell in some], store, request, passed_on, progress)
     by_key = {record.key: record for record in records}
-    for (entry, group, option), some in zip(wanted, cells, strict=True):
+    for (entry, reach, option), some in zip(wanted, cells, strict=True):
         losses = [loss for cell in some for loss in losses_of(by_key[cell.key])]
-        if len(losses) < len(group):
+        if len(losses) < len(some):
             continue  # refused, such as a group too small for the length
         options = {name: value for name, value in option.options.items() if name not in entry.options}
-        found.scores.setdefault((entry.label, group[-1]), []).append((options, fmean(losses)))
+        found.scores.setdefault((entry.label, reach), []).append((options, fmean(losses)))
     for slot, scores in found.scores.items():
         found.chosen[slot] = min(scores, key=lambda scored: scored[1])[0]
     return found

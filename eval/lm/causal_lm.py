@@ -32,6 +32,7 @@ from hf_posenc.eval.lm.live_models import (
     ties_held,
 )
 from hf_posenc.eval.lm.log_probs import unwrapped
+from hf_posenc.eval.lm.long_texts import expect_long_texts
 from hf_posenc.eval.lm.named import model_arguments
 from hf_posenc.eval.lm.response_cache import digest_of, separate
 from hf_posenc.eval.lm.scorer import Scored, TokenRequest
@@ -95,6 +96,7 @@ class PosEncLM(KeyTokenScorer):
         with ties_held(self, pretrained):
             hold(pretrained)
             super().__init__(pretrained, softmax_dtype=softmax_dtype, **options)
+        expect_long_texts(self.tokenizer)
         if together is not None:
             launch.share(self, together)
 

@@ -8,15 +8,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.core.files.atomic import write_bytes
-from hf_posenc.core.files.staged import staged
-from hf_posenc.eval.errors import StoreUnusable
 from hf_posenc.eval.report.cost_table import costs_csv
 from hf_posenc.eval.report.effective import effective_csv
 from hf_posenc.eval.report.figures import figure_files
 from hf_posenc.eval.report.latex import latex_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
+from hf_posenc.eval.report.result_files import write_result_files
 from hf_posenc.eval.report.spreadsheet import escape_formula
 from hf_posenc.eval.results.comparison import Comparison, interval
 from hf_posenc.eval.results.effective_length import results_of
@@ -39,7 +37,7 @@ def write_exports(folder: Path, comparison: Comparison) -> None:
         StoreUnusable: the folder cannot be written; the finished cells are safe in the store.
     """
     content = json.dumps(results_of(comparison), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    files = {
+    files: dict[str, str | bytes] = {
         "results.json": content,
         "results.csv": csv_text(comparison),
         "results.md": comparison_text(comparison),
@@ -49,18 +47,7 @@ def write_exports(folder: Path, comparison: Comparison) -> None:
         "effective.csv": effective_csv(comparison),
         "costs.csv": costs_csv(comparison),
     }
-    figures = figure_files(comparison)
-    try:
-        with staged(folder) as staging:
-            for name, text in files.items():
-                write_bytes(staging / name, text.encode("utf-8", "replace"))
-            for name, drawn in figures.items():
-                write_bytes(staging / name, drawn)
-    except OSError as error:
-        raise StoreUnusable(
-            f"{folder / 'results.json'} and the other results could not be written ({error.strerror or error}). "
-            "Free some space or make the folder writable, and run the same command again; every finished cell is kept."
-        ) from error
+    write_result_files(folder, files | figure_files(comparison))
 
 
 def csv_text(comparison: Comparison) -> str:

@@ -1,9 +1,10 @@
-"""Tables of a comparison in LaTeX, for papers: booktabs, the best mean at every length in bold."""
+"""Tables of a comparison in LaTeX, for papers: booktabs, the best mean of a length in bold, sure differences marked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hf_posenc.eval.report.marks import legend
 from hf_posenc.eval.report.phrases import (
     axis_label,
     headings,
@@ -44,12 +45,20 @@ def latex_table(comparison: Comparison, task: str, metric: str) -> str:
     best = {length: best_value(rows, length, metric) for length in lengths}
     lines = [
         " & ".join(
-            [escaped(label), *(cell(rows.get((label, length)), best[length]) for length in lengths)],
+            [
+                escaped(label),
+                *(
+                    cell(rows.get((label, length)), best[length], comparison.mark(label, task, metric, length))
+                    for length in lengths
+                ),
+            ],
         )
         for label in comparison.labels
     ]
     heads = " & ".join(["scheme", *map(escaped, headings(comparison.about, lengths))])
-    caption = f"{escaped(task_title(task))}: {escaped(axis_label(metric))}."
+    caption = " ".join(
+        filter(None, [f"{escaped(task_title(task))}: {escaped(axis_label(metric))}.", escaped(legend(comparison))])
+    )
     body = "\n".join(f"{line} \\\\" for line in lines)
     return (
         f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n\\begin{{tabular}}{{l{'r' * len(lengths)}}}\n"
@@ -75,16 +84,14 @@ def shown(row: Row) -> str:
     return f"{to_units(row.metric, row.value):.{digits(row.metric)}f}"
 
 
-def cell(row: Row | None, best: str | None) -> str:
-    """Format ``$3.064 \\pm 0.153$``, in bold if it looks like the best; a dash where there is no number."""
+def cell(row: Row | None, best: str | None, mark: str) -> str:
+    """Format ``$3.064 \\pm 0.153^{+}$``, in bold if it looks like the best; a dash where there is no number."""
     if row is None:
         return "--"
     value = f"\\mathbf{{{shown(row)}}}" if shown(row) == best else shown(row)
-    return (
-        f"${value}$"
-        if row.stderr is None
-        else f"${value} \\pm {to_units(row.metric, row.stderr):.{digits(row.metric)}f}$"
-    )
+    error = "" if row.stderr is None else f" \\pm {to_units(row.metric, row.stderr):.{digits(row.metric)}f}"
+    raised = f"^{{{mark.replace('−', '-')}}}" if mark else ""
+    return f"${value}{error}{raised}$"
 
 
 def escaped(text: str) -> str:

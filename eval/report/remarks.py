@@ -70,10 +70,11 @@ def method(about: Mapping[str, Any]) -> list[str]:
     """Describe how the numbers were measured, in a list of statements."""
     longest = about.get("longest") or about["lengths"][-1]
     patched = (
-        f"Every scheme is patched once, for {longest:,} tokens, unless a factor is given for it."
-        if about["one_factor"]
-        else "Every scheme is patched separately for each length with factor = length / trained length, its best "
-        "setting, unless a factor is given for it."
+        "Refitted per length: every scheme is patched anew for each length with factor = length / trained length, so "
+        "that a column at the trained length is nearly the unscaled model, unless a factor is given for it."
+        if about["factor_per_length"]
+        else f"Every scheme is patched once, for {longest:,} tokens, and measured at all lengths with that factor, "
+        "unless another is given for it."
     )
     sentences = [
         f"Model: {about['model']}. {trained_lengths(about)} {patched}",

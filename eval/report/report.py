@@ -17,8 +17,9 @@ from hf_posenc.eval.report.phrases import (
     task_title,
     title,
 )
-from hf_posenc.eval.report.plots import loss_plot, passkey_plot
+from hf_posenc.eval.report.plots import loss_plot, overview_plot, passkey_plot
 from hf_posenc.eval.report.remarks import method, remarks
+from hf_posenc.eval.report.settings import chosen_options
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.gate import shown_metrics
 from hf_posenc.eval.results.rows import Row
@@ -27,11 +28,12 @@ Cell = Callable[[str, int], str]
 
 
 def write_report(folder: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
-    """Write ``loss.png``, ``passkey.png`` and ``report.md`` into ``folder``, all of them or none."""
+    """Write ``loss.png``, ``passkey.png``, ``overview.png`` and ``report.md`` into ``folder``, all of them or none."""
     trained = about["trained_length"]
     with staged(folder) as staging:
-        loss_plot(rows, trained, staging / "loss.png")
-        passkey_plot(rows, trained, staging / "passkey.png")
+        loss_plot(rows, trained, staging / "loss.png", protocol(about))
+        passkey_plot(rows, trained, staging / "passkey.png", protocol(about))
+        overview_plot(rows, trained, staging / "overview.png", protocol(about))
         write_bytes(staging / "report.md", report_text(rows, about).encode())
 
 
@@ -54,11 +56,12 @@ def report_text(rows: Sequence[Row], about: Mapping[str, Any]) -> str:
     parts = [
         f"# {about['model']}: {len(schemes)} positional schemes, up to {lengths[-1] // trained}× the trained length",
         introduction(about),
-        "## Cross-entropy loss (nats/token, ± standard error over windows)\n\n"
+        f"![Loss and passkey retrieval against length, {protocol(about)}](overview.png)",
+        f"## Cross-entropy loss (nats/token, ± standard error over windows), {protocol(about)}\n\n"
         + table(schemes, lengths, trained, loss),
         "![Loss against length](loss.png)",
-        "## Perplexity\n\n" + table(schemes, lengths, trained, perplexity),
-        "## Passkey retrieval\n\n" + table(schemes, lengths, trained, accuracy),
+        f"## Perplexity, {protocol(about)}\n\n" + table(schemes, lengths, trained, perplexity),
+        f"## Passkey retrieval, {protocol(about)}\n\n" + table(schemes, lengths, trained, accuracy),
         "![Passkey retrieval accuracy by scheme and length](passkey.png)",
         "## How it was measured\n\n" + demo_method(about),
     ]
@@ -77,7 +80,7 @@ def introduction(about: Mapping[str, Any]) -> str:
 def demo_method(about: Mapping[str, Any]) -> str:
     """Describe how the numbers were measured."""
     depths = ", ".join(f"{100 * depth:g} %" for depth in about["depths"])
-    options = "; ".join(f"{label}: {options_text(given)}" for label, given in about["options"].items())
+    options = "; ".join(f"{label}: {chosen_options(given)}" for label, given in about["options"].items())
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     named = about.get("text") or f"the standard library of Python {about['python']}; other versions differ slightly"
     text = named if isinstance(named, str) else ", ".join(named)
@@ -88,17 +91,29 @@ def demo_method(about: Mapping[str, Any]) -> str:
   certain than they suggest.
 - Passkey retrieval (`posenc_passkey`): {about["keys"]} five-digit keys, each inserted at depths {depths} of the filler
   text. A key counts as found if greedy decoding generates all five digits.
-- Zero-shot schemes are patched separately for every length, with factor = length / trained length, their best
-  setting; at the trained length the factor is 1. Options other than the defaults: {options or "none"}.
-- `yarn + LoRA` has one factor, {about["lengths"][-1] // about["trained_length"]}, for all lengths, and
-  {about["fine_tune_steps"]} steps of LoRA on text that is not in the test.
+{factors(about)}
+  Options other than the defaults: {options or "none"}.
 - Text: {text}.
 - Versions: {versions}."""
 
 
-def options_text(options: Mapping[str, Any]) -> str:
-    """Format options as ``granularity 64, multiplier 8``."""
-    return ", ".join(f"{name} {value:g}" for name, value in options.items())
+def factors(about: Mapping[str, Any]) -> str:
+    """Say which factor the schemes of the demo have."""
+    if about["factor_per_length"]:
+        return """\
+- Refitted per length: every scheme is patched anew for each length, with factor = length / trained length. At the
+  trained length the factor is 1, and a scaling is the unscaled model. A model that is deployed has one factor."""
+    times, steps = about["lengths"][-1] // about["trained_length"], about["fine_tune_steps"]
+    return f"""\
+- Every scheme is patched once, with factor {times}, and measured at all lengths with it, as a deployed model would be.
+  `yarn + LoRA` has {steps} steps of LoRA on text that is not in the test; the others are zero-shot."""
+
+
+def protocol(about: Mapping[str, Any]) -> str:
+    """Name the factor of the schemes of the demo, for titles: ``factor 8 at every length``."""
+    if about["factor_per_length"]:
+        return "refitted per length: factor = length / trained length"
+    return f"factor {about['lengths'][-1] // about['trained_length']} at every length"
 
 
 def table(schemes: Sequence[str], lengths: Sequence[int], trained: int, cell: Cell) -> str:

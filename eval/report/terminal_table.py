@@ -10,11 +10,15 @@ from hf_posenc.eval.report.report import heading, lookup
 from hf_posenc.eval.results.rows import Row
 
 
-def results_table(rows: Sequence[Row], trained_length: int) -> Table:
-    """Build a table with schemes as rows and lengths as columns; each cell has loss and passkey retrieval accuracy."""
+def results_table(rows: Sequence[Row], trained_length: int, protocol: str) -> Table:
+    """Build a table with schemes as rows and lengths as columns; each cell has loss and passkey retrieval accuracy.
+
+    The title names the ``protocol``: which factor the schemes have.
+    """
     value = lookup(rows)
     lengths = sorted({row.length for row in rows if row.length is not None})
-    table = Table(title="cross-entropy loss (nats/token) · passkey retrieval", title_justify="left", title_style="bold")
+    title = f"cross-entropy loss (nats/token) · passkey retrieval; {protocol}"
+    table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("scheme")
     for length in lengths:
         table.add_column(heading(length, trained_length), justify="right")

@@ -15,7 +15,7 @@ from hf_posenc.eval.results.paired import FEWEST, Difference, paired_differences
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
 
-FORMAT = 1
+FORMAT = 2
 SHARES = ("acc", "exact", "recall", "exact_match", "f1", "match", "part")
 PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "key_nats", "nll", "recall", "f1", "ppl")
 """Metrics in order of importance: the first that a task has represents it."""

@@ -11,6 +11,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.commands.advise import advise
 from hf_posenc.cli.commands.bench import bench
 from hf_posenc.cli.commands.check import check
+from hf_posenc.cli.commands.cite import cite_command
 from hf_posenc.cli.commands.compare import compare
 from hf_posenc.cli.commands.demo import demo
 from hf_posenc.cli.commands.env import env
@@ -70,7 +71,12 @@ app.command(
     "families",
     epilog=examples("hf-posenc families", "hf-posenc families --model qwen3", "hf-posenc families --model ./my-model"),
 )(families)
-app.command("info", epilog=examples("hf-posenc info yarn", "hf-posenc info rerope --json"))(info)
+app.command(
+    "info", epilog=examples("hf-posenc info yarn", "hf-posenc info yarn --latex", "hf-posenc info rerope --json")
+)(info)
+app.command("cite", epilog=examples("hf-posenc cite yarn", "hf-posenc cite yarn+logn alibi", "hf-posenc cite"))(
+    cite_command
+)
 app.command(
     "show",
     epilog=examples(
@@ -109,7 +115,7 @@ app.command(
 app.command(
     "eval",
     epilog=examples(
-        "hf-posenc eval --model starter:llama --length 256 --length 512",
+        "hf-posenc eval --model starter:llama --lengths 256,512",
         "hf-posenc eval --model starter:llama --scheme yarn --factor 4 --out results/yarn.json",
         "hf-posenc eval -m starter:llama -l 1024 -t posenc_niah_single -t niah_single_1 --limit 4",
     ),
@@ -142,7 +148,7 @@ app.command(
     "bench",
     epilog=examples(
         "hf-posenc bench --schemes yarn,alibi,self_extend --lengths 512,2048",
-        "hf-posenc bench -m starter:bert -s alibi,t5 -l 1024 --against unpatched --out results/bench",
+        "hf-posenc bench -m starter:bert -s alibi,t5 -l 1024 --baselines unpatched --out results/bench",
         "hf-posenc bench --shape 2,512,8,2 -s alibi,rerope -l 4096 --decode --train --dtype bfloat16",
     ),
 )(bench)

@@ -163,16 +163,19 @@ def words_of(given: Sequence[str] | None) -> list[str]:
     return [word.strip() for text in given or () for word in text.split(",") if word.strip()]
 
 
-def whole_numbers(option: str, given: Sequence[str] | None) -> list[int]:
-    """Parse comma-separated positive integers.
+def whole_numbers(option: str, given: Sequence[str] | None, least: int = 1) -> list[int]:
+    """Parse comma-separated integers that are not below ``least``.
 
     Raises:
         BadArgument: a word is anything else.
     """
     words = words_of(given)
     for word in words:
-        if not (word.isascii() and word.isdigit() and int(word) > 0):
-            raise BadArgument(f"{option} takes whole numbers of at least 1, got {word!r}. Write for example 256,512.")
+        if not (word.isascii() and word.isdigit() and int(word) >= least):
+            example = "256,512" if least else "0,1"
+            raise BadArgument(
+                f"{option} takes whole numbers of at least {least}, got {word!r}. Write for example {example}."
+            )
     return [int(word) for word in words]
 
 

@@ -15,6 +15,13 @@ Samples = Annotated[int, Option(min=1, help="Windows of text at each length.")]
 Keys = Annotated[int, Option(min=1, help="Passkeys, needles or questions, each at every depth.")]
 Depths = Annotated[str, Option(help="Relative depths of the key in the filler text, 0 to 1.")]
 DEPTHS = "0,0.25,0.5,0.75,1"
+FactorPerLength = Annotated[
+    bool,
+    Option(
+        "--factor-per-length",
+        help="Patch anew for every length with factor = length / trained length; default: once, for the longest.",
+    ),
+]
 Limit = Annotated[int | None, Option(min=1, help="Documents per length, for a quick look.")]
 Data = Annotated[list[str] | None, Option(help="File or folder of records for tasks that read one; may be repeated.")]
 Metadata = Annotated[

@@ -37,6 +37,7 @@ class SchemeRecord:
         summary: first sentence of its class's docstring.
         about: the class's docstring.
         text: the module's docstring.
+        formula: the formulas of that docstring in LaTeX (lines of ``aligned``), a blank line between its blocks.
         options: name to ``[type with its range, default]``, in words.
         target: ``module:class``.
     """
@@ -53,6 +54,7 @@ class SchemeRecord:
     summary: str = ""
     about: str = ""
     text: str = ""
+    formula: str = ""
     options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     target: str = ""
 
@@ -62,6 +64,14 @@ class SchemeRecord:
         if self.recipe:
             return "recipe"
         return "zero-shot" if self.zero_shot else "training"
+
+    @property
+    def latex(self) -> str:
+        """`formula` for a LaTeX document with amsmath, or a comment that there is none."""
+        if not self.formula:
+            return f"% {self.name} has no formula in LaTeX"
+        blocks = self.formula.split("\n\n")
+        return "\n\n".join(f"\\[\n\\begin{{aligned}}\n{block}\n\\end{{aligned}}\n\\]" for block in blocks)
 
     @property
     def defined_for(self) -> str:

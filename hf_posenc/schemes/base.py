@@ -44,6 +44,8 @@ class Scheme(nn.Module):
 
     Class attributes:
         record: set by `hf_posenc.register_scheme`.
+        formula: the formulas of the module's docstring in LaTeX, for its page and ``hf-posenc info NAME --latex``; a
+            blank line separates what stands in separate blocks there. Not inherited.
         replaces_host: whether the model's own positions (RoPE, the learned table) are switched off. Score biases, input
             codes and rotations replace them; remaps, temperatures and masks work on top of them.
         needs_causal: defined only for decoders.
@@ -62,6 +64,7 @@ class Scheme(nn.Module):
     """
 
     record: ClassVar[SchemeRecord]
+    formula: ClassVar[str] = ""
     replaces_host: ClassVar[bool] = True
     needs_rotation: ClassVar[bool] = False
     needs_causal: ClassVar[bool] = False

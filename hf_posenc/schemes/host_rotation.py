@@ -28,6 +28,11 @@ from hf_posenc.schemes.registry import register_scheme
 class HostRotation(Scheme):
     """Each layer keeps the rotation or the linear bias that it has, or none."""
 
+    formula = r"""
+    \omega'_m &= \mathrm{stretched}(\omega_m) \\
+    \mathrm{score}' &= a \cdot a' \cdot \mathrm{score}
+    """
+
     replaces_host = False
 
     def __init__(self, geometry: Geometry) -> None:

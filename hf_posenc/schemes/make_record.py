@@ -31,6 +31,7 @@ def record_of(
         summary=_first_sentence(about),
         about=about,
         text=text,
+        formula=inspect.cleandoc(vars(cls).get("formula", "")),  # not a base class's, whose docstring is another
         options=_options_of(cls),
         target=f"{cls.__module__}:{cls.__qualname__}",
     )

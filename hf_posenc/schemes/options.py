@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from weakref import WeakKeyDictionary
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -17,8 +18,11 @@ from hf_posenc.errors import (
 )
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from hf_posenc.schemes.base import Scheme
 
+Declared: TypeAlias = "tuple[dict[str, Any], type[BaseModel]]"
 Positive = Annotated[float, Gt(0)]
 AtLeastOne = Annotated[float, Ge(1)]
 PositiveInt = Annotated[int, Gt(0)]
@@ -36,6 +40,8 @@ MOST = 2**31 - 1  # of whole numbers, which count tokens and rows
 LONGEST_LIST = 1 << 16  # values; none has more than one a channel or a layer
 DEEPEST = 4  # lists in lists
 LONGEST_TEXT = 200  # characters; strings name choices and schemes
+# Building a pydantic model takes longer than all else in `patch_model`. Weak: a notebook defines its class many times.
+_DECLARED: WeakKeyDictionary[Callable[..., None], Declared] = WeakKeyDictionary()
 
 
 def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,12 +51,11 @@ def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
         UnknownOption: the constructor has no such option.
         OptionOutOfRange: a value has the wrong type or lies outside its range.
     """
-    from pydantic import ConfigDict, ValidationError, create_model
+    from pydantic import ValidationError
 
     named = {cls.option_aliases.get(k, k): v for k, v in options.items()}
-    hints = get_type_hints(cls.__init__, include_extras=True)
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # after self and geometry
-    known = [p.name for p in parameters]
+    hints, model = declared(cls.__init__)
+    known = list(model.model_fields)
     for name, value in named.items():
         if name not in known:
             takes = f"It takes {', '.join(known)}." if known else "It takes no options."
@@ -62,8 +67,6 @@ def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
             rule = f"input should be a {written(hints[name])}"
         if rule:
             raise _refused(cls, name, rule, value)
-    fields: dict[str, Any] = {p.name: (hints[p.name], ... if p.default is p.empty else p.default) for p in parameters}
-    model = create_model("Options", __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields)
     try:
         checked = model(**named)
     except ValidationError as error:
@@ -72,6 +75,22 @@ def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
         rule = first["msg"][0].lower() + first["msg"][1:]
         raise _refused(cls, name, rule, named.get(name)) from None
     return {name: getattr(checked, name) for name in named}
+
+
+def declared(constructor: Callable[..., None]) -> Declared:
+    """The annotations of a scheme's constructor, and the pydantic model that checks options against them."""
+    found = _DECLARED.get(constructor)
+    return _DECLARED.setdefault(constructor, _declared(constructor)) if found is None else found
+
+
+def _declared(constructor: Callable[..., None]) -> Declared:
+    from pydantic import ConfigDict, create_model
+
+    hints = get_type_hints(constructor, include_extras=True)
+    parameters = list(inspect.signature(constructor).parameters.values())[2:]  # after self and geometry
+    fields: dict[str, Any] = {p.name: (hints[p.name], ... if p.default is p.empty else p.default) for p in parameters}
+    config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    return hints, create_model("Options", __config__=config, **fields)
 
 
 def too_much(value: Any, depth: int = 0) -> str:

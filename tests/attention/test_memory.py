@@ -115,6 +115,6 @@ def test_peak_memory_doubles_with_the_length() -> None:
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     for what, (short, long) in json.loads(run.stdout).items():
-        # 8 MiB for what the allocator keeps and for resident pages, which Linux counts in batches (a call of 1.5 MiB was
-        # seen as 0); all pairs of one head would be 16 MiB and 64 MiB.
+        # 8 MiB for what the allocator keeps and for resident pages, which Linux counts in batches (a call of
+        # 1.5 MiB was seen as 0); all pairs of one head would be 16 MiB and 64 MiB.
         assert long <= 2.1 * short + 8192, (what, short, long)

@@ -36,7 +36,7 @@ def test_json_is_complete(call: Callable) -> None:
 def test_tables_and_files(call: Callable, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra plot")
     answer = call(
-        "bench", *TINY, "-s", "yarn", "--prefill", "--train", "--against", "unpatched", "--out", str(tmp_path / "out")
+        "bench", *TINY, "-s", "yarn", "--prefill", "--train", "--baselines", "unpatched", "--out", str(tmp_path / "out")
     )
     assert answer.code == 0, answer.err
     assert "prefill: a text is read" in answer.out
@@ -45,6 +45,14 @@ def test_tables_and_files(call: Callable, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "bench.json").read_text())["cells"][0]["state"] == "done"
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "out" / "bench.svg").read_bytes().startswith(b"<?xml")
+    again = call("bench", *TINY, "-s", "yarn", "--baselines", "unpatched", "--against", str(tmp_path / "out"), "--json")
+    assert again.code == 0, again.err
+    changes = again.data["against"]["changes"]
+    assert [(c["scheme"], c["case"], c["length"]) for c in changes] == [
+        ("yarn", "prefill", 32),
+        ("yarn", "prefill", 64),
+    ]
+    assert again.data["against"]["other_settings"] == []
 
 
 def test_the_starter_is_the_default_and_refusals_end_with_3(call: Callable) -> None:
@@ -75,8 +83,9 @@ def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, m
     "words",
     [
         ["-s", "yarm"], ["-s", "unpatched"], ["-s", "yarn", "-l", "x"], ["-s", "yarn", "--shape", "1,2"],
-        ["-s", "yarn", "--device", "tpu"], ["-s", "yarn", "--against", "flex"], ["-s", "yarn", "--rounds", "0"],
+        ["-s", "yarn", "--device", "tpu"], ["-s", "yarn", "--baselines", "flex"], ["-s", "yarn", "--rounds", "0"],
         ["-s", "yarn", "--shape", "1,32,2,2", "--dtype", "float3"], ["-s", "yarn", "-m", "starter:bert", "--decode"],
+        ["-s", "yarn", "--against", "absent.json"], ["-s", "yarn", "--cpus", "99999"], ["-s", "yarn", "--cpus", "x"],
         ["-s", "yarn", "--shape", "1,32,2,2", "--kind", "mamba"], ["-s", "yarn", "-f", "0.5"], [],
     ],
     ids=" ".join,

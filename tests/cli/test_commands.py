@@ -54,16 +54,19 @@ def test_demo_forwards_its_arguments(call: Callable, monkeypatch: pytest.MonkeyP
         def to_dict(self) -> dict[str, Any]:
             return {"rows": []}
 
-    def run_demo(out: Path, quick: bool, progress: Callable[[float, str], None], text: Any) -> Results:
+    def run_demo(
+        out: Path, quick: bool, progress: Callable[[float, str], None], text: Any, factor_per_length: bool
+    ) -> Results:
         progress(0.5, "half")
-        asked.update(out=out, quick=quick, text=None if text is None else text.parts)
+        asked.update(out=out, quick=quick, text=None if text is None else text.parts, per_length=factor_per_length)
         return Results()
 
     monkeypatch.setattr("hf_posenc.eval.demo.run_demo", run_demo)
     answer = call("demo", "--quick", "--out", str(tmp_path), "--json")
-    assert asked == {"out": tmp_path, "quick": True, "text": None}
+    assert asked == {"out": tmp_path, "quick": True, "text": None, "per_length": False}
     (tmp_path / "a.txt").write_text("words")
-    call("demo", "--quick", "--out", str(tmp_path), "--json", "--text", str(tmp_path / "a.txt"))
+    call("demo", "--quick", "--factor-per-length", "--out", str(tmp_path), "--json", "--text", str(tmp_path / "a.txt"))
     assert asked["text"] == (tmp_path / "a.txt",)
+    assert asked["per_length"] is True
     assert answer.data == {"rows": []}
     assert answer.err == "half: 50 %\n"  # progress goes to stderr, one line where there is no terminal

@@ -49,7 +49,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_arguments_are_forwarded(call: Callable, asked: dict[str, Any], tmp_path: Path) -> None:
     words = ("-l", "256,512", "-l", "1024", "--tasks", "posenc_ppl,posenc_passkey", "--depths", "0,1", "--out", "o u t")
-    answer = call(*WORDS, *words, "--one-factor", "--json", "--longest", "2048", "--against", "self_extend")
+    answer = call(*WORDS, *words, "--factor-per-length", "--json", "--longest", "2048", "--against", "self_extend")
     assert answer.code == 0
     assert asked["schemes"] == "unpatched,yarn:beta_fast=16,ramp=dim,self_extend"
     assert asked["lengths"] == [256, 512, 1024]
@@ -57,7 +57,7 @@ def test_arguments_are_forwarded(call: Callable, asked: dict[str, Any], tmp_path
     assert asked["depths"] == [0.0, 1.0]
     (model,) = asked["models"]
     assert model.shown_name == "starter:llama"
-    assert asked["one_factor"] is True
+    assert asked["factor_per_length"] is True
     assert (asked["longest"], asked["against"]) == (2048, "self_extend")
     assert model.arguments["dtype"] == "float32"  # of a starter
     assert answer.data["rows"][0]["value"] == 2.5
@@ -72,7 +72,7 @@ def test_options_of_tasks_are_forwarded(call: Callable, asked: dict[str, Any]) -
 def test_the_command_repeats_itself(call: Callable, asked: dict[str, Any]) -> None:
     import shlex
 
-    call(*WORDS, "-l", "256,512", "--seed", "7", "--one-factor", "--out", "o u t", "--quiet")
+    call(*WORDS, "-l", "256,512", "--seed", "7", "--factor-per-length", "--out", "o u t", "--quiet")
     first = asked["command"]
     again = shlex.split(first)
     assert again[0] == "hf-posenc"

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
-from hf_posenc.insight.lessons import all_lessons
+from hf_posenc.insight.lessons import all_lessons, list_lessons
 
 
 def test_without_a_topic_all_are_listed(call: Callable) -> None:
     out = call("explain").out
     assert all(any(line.split()[0] == name for line in out.splitlines() if line.strip()) for name in all_lessons())
     assert {row["topic"] for row in call("explain", "--json").data} == set(all_lessons())
+
+
+def test_listing_imports_no_torch() -> None:
+    program = (
+        "import sys; from hf_posenc.cli import main\n"
+        "try: main(['explain'])\n"
+        "except SystemExit: pass\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    assert "dog" in done.stdout
+
+
+def test_what_is_listed_is_what_is_registered() -> None:
+    assert [(one.name, one.title, one.schemes) for one in list_lessons()] == [
+        (one.name, one.title, one.schemes) for one in all_lessons().values()
+    ]
 
 
 def test_a_topic_prints_method_and_result(call: Callable) -> None:

@@ -16,7 +16,18 @@ def test_one_scheme_explains_each_number(call: Callable) -> None:
 def test_side_by_side(call: Callable) -> None:
     out = call("properties", "integer", "alibi").out
     line = next(line for line in out.splitlines() if line.startswith("Does it stay bounded"))
-    assert line.split()[-4:] == ["no", "64", "no", "2.6e+02"]
+    assert "no: grows 64-fold" in line
+    assert "no: grows 2.6e+02-fold" in line
+    line = next(line for line in out.splitlines() if line.startswith("Does the score fall"))
+    assert "no: rank correlation 1.00" in line
+    assert "yes: rank correlation -1.00" in line
+
+
+def test_many_schemes_have_answers_and_no_bare_numbers(call: Callable) -> None:
+    out = call("properties", "integer", "alibi", "rope", "none", "norm01", "binary", "window").out
+    line = next(line for line in out.splitlines() if line.startswith("alibi")).split()
+    assert set(line[1:-2]) <= {"yes", "no", "—"}
+    assert line[-2].endswith("%")
 
 
 def test_as_json(call: Callable) -> None:

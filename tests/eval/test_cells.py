@@ -36,7 +36,7 @@ def test_a_key_covers_every_setting_that_changes_a_number() -> None:
         key(replace(REQUEST, measure={"seed": 1, "samples": 2})),
         key(replace(REQUEST, measure={"seed": 0, "samples": 3})),
         key(replace(REQUEST, longest=8 * TRAINED)),
-        key(replace(REQUEST, one_factor=True)),
+        key(replace(REQUEST, factor_per_length=True)),
         key(replace(REQUEST, model_args={"dtype": "bfloat16"})),
         key(replace(REQUEST, identity={"model": "c", "text": "b"})),
         key(replace(REQUEST, identity={"model": "a", "text": "c"})),
@@ -55,7 +55,7 @@ def test_a_key_covers_nothing_else() -> None:
     assert key(entry=Entry("another label", "yarn")) == key()
     assert key(entry=Entry("linear", "linear")) == key(entry=Entry("pi", "pi"))
     plain = Entry("unpatched", None)
-    assert key(replace(REQUEST, one_factor=True), plain) == key(entry=plain)  # nothing is patched
+    assert key(replace(REQUEST, factor_per_length=True), plain) == key(entry=plain)  # nothing is patched
 
 
 def test_cells_come_scheme_by_scheme() -> None:
@@ -77,16 +77,19 @@ def test_what_failed_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one_factor", "options", "target"),
-    [(False, {}, 2 * TRAINED), (True, {}, 4 * TRAINED), (False, {"factor": 3.0}, 3 * TRAINED)],
+    ("factor_per_length", "options", "target"),
+    [(True, {}, 2 * TRAINED), (False, {}, 4 * TRAINED), (True, {"factor": 3.0}, 3 * TRAINED)],
 )
-def test_a_model_is_patched_for_its_cell_alone(llama, one_factor: bool, options: dict[str, Any], target: int) -> None:
-    lm, request = SimpleNamespace(model=llama, report={}), replace(REQUEST, one_factor=one_factor)
+def test_a_model_is_patched_for_its_cell_alone(
+    llama, factor_per_length: bool, options: dict[str, Any], target: int
+) -> None:
+    lm, request = SimpleNamespace(model=llama, report={}), replace(REQUEST, factor_per_length=factor_per_length)
     with patched(lm, request.cell(Entry("yarn", "yarn", options), "posenc_ppl", (2 * TRAINED,)), request):
         assert describe(llama).target_length == target
     assert not is_patched(llama)
     with patched(lm, request.cell(Entry("yarn", "yarn"), "posenc_ppl", (TRAINED // 2,)), request):
-        assert describe(llama).target_length == (4 * TRAINED if one_factor else TRAINED)  # never less than was trained
+        least = TRAINED if factor_per_length else 4 * TRAINED  # never less than was trained
+        assert describe(llama).target_length == least
     with pytest.raises(ZeroDivisionError), patched(lm, request.cell(YARN, "t", (64,)), request):
         raise ZeroDivisionError
     assert not is_patched(llama)

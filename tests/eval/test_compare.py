@@ -69,7 +69,7 @@ def run(llama, tokenizer, tmp_path) -> Callable:
 
 
 def test_numbers_are_those_of_evaluate(run, llama, tokenizer) -> None:
-    rows = run("unpatched,pi").rows
+    rows = run("unpatched,pi", factor_per_length=True).rows
     for scheme in ("unpatched", "pi"):
         for length in LENGTHS:
             if scheme == "pi":
@@ -86,12 +86,17 @@ def test_numbers_are_those_of_evaluate(run, llama, tokenizer) -> None:
     assert losses["pi", 2 * TRAINED] != losses["unpatched", 2 * TRAINED]
 
 
-def test_one_factor_for_all_lengths(run) -> None:
-    losses = {
-        r.length: r.value for r in run("pi", one_factor=True, tasks=["posenc_ppl"]).rows if r.metric == "nll"
-    }  # fmt: skip
-    own = run("pi:factor=2", tasks=["posenc_ppl"])
-    assert losses == {r.length: r.value for r in own.rows if r.metric == "nll"}
+def test_one_factor_for_all_lengths_unless_asked(run) -> None:
+    def losses(words: str, **given: Any) -> dict[int, float]:
+        rows = run(words, tasks=["posenc_ppl"], **given).rows
+        return {r.length: r.value for r in rows if r.metric == "nll"}
+
+    fixed = losses("pi")
+    assert fixed == losses("pi:factor=2")
+    refitted = losses("pi", factor_per_length=True)  # in the same folder: neither reads the other's cells
+    assert refitted[2 * TRAINED] == pytest.approx(fixed[2 * TRAINED], rel=1e-6)
+    assert refitted[TRAINED] == pytest.approx(losses("unpatched")[TRAINED], rel=1e-6)
+    assert refitted[TRAINED] != pytest.approx(fixed[TRAINED], rel=1e-6)  # control: the two are told apart
 
 
 def test_a_repeated_comparison_measures_nothing(run, measured, tmp_path) -> None:
@@ -113,7 +118,7 @@ def test_a_repeated_comparison_measures_nothing(run, measured, tmp_path) -> None
 @pytest.mark.parametrize(
     "changed",
     [
-        {"seed": 1}, {"samples": 3}, {"scored": 8}, {"limit": 1}, {"one_factor": True},
+        {"seed": 1}, {"samples": 3}, {"scored": 8}, {"limit": 1}, {"factor_per_length": True},
         {"lengths": [TRAINED, 4 * TRAINED]}, {"batch_size": 2}, {"schemes": "pi:factor=4"}, {"text": True},
         {"schemes": "yarn:beta_fast=16"}, {"weights": True},
     ],
@@ -257,7 +262,7 @@ def test_a_full_disk_at_the_end_keeps_the_cells(run, measured, monkeypatch, tmp_
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("hf_posenc.eval.report.exports.write_bytes", full)
+        patch.setattr("hf_posenc.eval.report.result_files.write_bytes", full)
         with pytest.raises(StoreUnusable, match="No space left on device"):
             run(tasks=["posenc_ppl"])
     assert [p.name for p in tmp_path.iterdir()] == ["cells.sqlite"]

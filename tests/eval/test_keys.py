@@ -129,7 +129,7 @@ def lm_of(model: Any) -> Any:
 @pytest.fixture
 def request_on(llama) -> Request:
     fitting = Fitting.on(lm_of(llama), 0)
-    return Request({"seed": 0}, 8 * TRAINED, False, {}, {}, fit=fitting.fit, computes=fitting.computes)
+    return Request({"seed": 0}, 8 * TRAINED, True, {}, {}, fit=fitting.fit, computes=fitting.computes)
 
 
 def test_a_default_spelled_out_is_the_same_cell(request_on) -> None:

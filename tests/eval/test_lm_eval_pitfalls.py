@@ -5,13 +5,15 @@ Each test shows the stock behaviour first; were it mended upstream, the test wou
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from tokenizers import processors
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, tokenization_utils_base
 
 from hf_posenc import patch_model
 from hf_posenc.errors import PosEncError, RequestTooLong, UnknownOption
@@ -276,3 +278,16 @@ def test_results_hold_the_settings_of_a_task(llama, tokenizer) -> None:
     config = evaluation.raw["config"]
     assert (config["posenc_scheme"], config["posenc_factor"], config["max_length"]) == ("yarn", 2.0, TRAINED)
     assert set(config["versions"]) == {"hf-posenc", "torch", "transformers", "lm_eval"}
+
+
+def test_a_text_longer_than_the_tokenizer_says_is_no_warning(llama, starting, monkeypatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(
+        logging.getLogger(tokenization_utils_base.__name__), "warning", lambda text, *_: said.append(text)
+    )
+    starting.model_max_length = TRAINED
+    HFLM(llama, tokenizer=starting).tok_encode(LONG)
+    assert "longer than the specified maximum" in said.pop()
+    starting.deprecation_warnings.clear()
+    PosEncLM(llama, tokenizer=starting).tok_encode(LONG)
+    assert said == []

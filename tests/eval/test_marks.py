@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from hf_posenc.eval.report.latex import latex_text
 from hf_posenc.eval.report.marks import difference_caption, difference_table, format_difference, legend
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.phrases import table_of
@@ -35,7 +37,7 @@ def compared(losses: dict[str, list[float]], against: str | None = "yarn", metri
     about = {
         "model": "m", "model_scheme": None, "trained_length": 256, "lengths": [256], "tasks": ["posenc_ppl"],
         "schemes": [{"label": label, "scheme": "x", "options": {}, "needs_training": False} for label in losses],
-        "one_factor": False, "samples": 5, "scored": 64, "keys": 8, "depths": [0.5], "seed": 0, "limit": None,
+        "factor_per_length": False, "samples": 5, "scored": 64, "keys": 8, "depths": [0.5], "seed": 0, "limit": None,
         "text": None, "versions": {"python": "3.11"}, "digests": {}, "command": None, "against": against,
     }  # fmt: skip
     return Comparison(about, records)
@@ -54,6 +56,14 @@ def test_each_number_has_its_mark_and_the_reference_none() -> None:
     }  # fmt: skip
     _, plain = table_of(compared(LOSSES, against=None), "posenc_ppl", "nll")
     assert all(cell.endswith("0.100") for _, cell in plain)
+
+
+def test_latex_has_the_same_marks_and_says_what_they_mean() -> None:
+    lines = dict(line.split(" & ") for line in latex_text(compared(LOSSES)).splitlines() if " & $" in line)
+    found = {label: re.findall(r"\^\{(.)\}", line) for label, line in lines.items()}
+    assert found == {"yarn": [], "lower": ["+"], "higher": ["-"], "either": ["?"]}
+    assert "surely better than yarn" in latex_text(compared(LOSSES))
+    assert "^" not in latex_text(compared(LOSSES, against=None))
 
 
 def test_differences_have_a_table_of_their_own() -> None:

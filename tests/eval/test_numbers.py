@@ -267,7 +267,7 @@ def test_a_long_text_does_not_affect_a_short_one(tokenizer) -> None:
 
 def test_a_comparison_as_json_has_it() -> None:
     found = comparison(row("nll")).to_dict()
-    assert found["format"] == 1
+    assert found["format"] == 2
     assert found["cells"] == [
         {"scheme": "pi", "task": "t", "length": 8, "state": "done", "reason": "", "key": "k", "remarks": []}
     ]

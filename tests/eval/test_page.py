@@ -63,7 +63,8 @@ def comparison(
             {"label": label, "scheme": None if label == "unpatched" else label, "options": {}, "needs_training": False}
             for label in labels
         ],
-        "one_factor": False, "samples": 16, "scored": 64, "keys": 8, "depths": list(depths), "seed": 0, "limit": None,
+        "factor_per_length": False, "samples": 16, "scored": 64, "keys": 8, "depths": list(depths), "seed": 0,
+        "limit": None,
         "text": None, "versions": {"python": "3.11", "torch": "2.13"}, "digests": {"model": "abc"}, "command": command,
     }  # fmt: skip
     return Comparison(about, records)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_posenc import patch_model, unpatch_model
+from hf_posenc import is_patched, patch_model, unpatch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.comparison.refit_per_length import RefittedLM
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.patching.state import scheme_of
 
 from .conftest import TRAINED
 
@@ -33,6 +34,17 @@ def test_each_length_has_its_own_factor(llama, tokenizer, tmp_path) -> None:
     assert {r.length: r.value for r in refitted.rows if r.metric == "nll"} == pytest.approx(losses, rel=1e-6)
     assert {r.scheme for r in refitted.rows} == {"pi"}
     assert refitted.raw["config"]["posenc_scheme"] == "pi"
+
+
+def test_options_may_follow_the_length(llama, tokenizer) -> None:
+    def options_at(length: int) -> dict[str, float]:
+        return {"multiplier": length / TRAINED}
+
+    lm = RefittedLM(llama, fit="dynamic_ntk", lengths=LENGTHS, options_at=options_at, tokenizer=tokenizer)
+    for length in LENGTHS:
+        with lm.under(length):
+            assert scheme_of(llama).multiplier == length / TRAINED
+    assert not is_patched(llama)
 
 
 def test_a_length_that_was_not_requested_raises(llama, tokenizer) -> None:

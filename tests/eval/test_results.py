@@ -49,7 +49,8 @@ def test_a_crash_while_writing_keeps_the_old_file(tmp_path) -> None:
 ABOUT = {
     "model": "starter llama", "trained_length": 256, "lengths": [256, 512], "samples": 4, "scored_tokens": 64,
     "keys": 2,
-    "depths": [0.0, 1.0], "fine_tune_steps": 8, "options": {"dynamic_ntk": {"granularity": 64}},
+    "depths": [0.0, 1.0], "fine_tune_steps": 8, "factor_per_length": False,
+    "options": {"dynamic_ntk": {"256": {"multiplier": 2.0}, "512": {"multiplier": 2.0}}},
     "python": "3.11.7", "versions": {"torch": "2.13.0"},
 }  # fmt: skip
 
@@ -70,15 +71,22 @@ def test_report_holds_every_number() -> None:
     assert "| scheme | 256 (1×) | 512 (2×) |" in text
     assert "| yarn | 2.000 ± 0.100 | 1.900 ± 0.100 |" in text
     assert "| unpatched | 100 % | 0 % |" in text
-    assert "dynamic_ntk: granularity 64" in text
+    assert "dynamic_ntk: multiplier 2." in text
+    assert text.count("factor 2 at every length") >= 3
+    refitted = ABOUT | {"factor_per_length": True}
+    refitted["options"] = {"dynamic_ntk": {"256": {"multiplier": 1.0}, "512": {"multiplier": 2.0}}}
+    other = report_text(rows(), refitted)
+    assert "dynamic_ntk: multiplier 1 at 256, 2 at 512." in other
+    assert other.count("refitted per length") >= 3
+    assert "factor 2 at every length" not in other
     assert "![" in text
 
 
 def test_plots_are_image_files(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     write_report(tmp_path, rows(), ABOUT)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["loss.png", "passkey.png", "report.md"]
-    for name in ("loss.png", "passkey.png"):
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["loss.png", "overview.png", "passkey.png", "report.md"]
+    for name in ("loss.png", "overview.png", "passkey.png"):
         head = (tmp_path / name).read_bytes()[:24]
         assert head.startswith(b"\x89PNG")
         assert int.from_bytes(head[16:20], "big") > 600  # wide enough to read

@@ -95,6 +95,16 @@ def test_runs_of_one_model_keep_their_labels(run, tmp_path) -> None:
     assert len(merged.records) == 6
 
 
+def test_a_table_has_factors_of_one_kind(run, tmp_path) -> None:
+    run("base", "fixed", "pi")
+    run("base", "refitted", "ntk", factor_per_length=True)
+    run("base", "baseline", "unpatched", factor_per_length=True)
+    with pytest.raises(BadComparison, match="factor per length"):
+        merge_comparisons([tmp_path / "fixed", tmp_path / "refitted"], out=tmp_path / "merged")
+    merged = merge_comparisons([tmp_path / "fixed", tmp_path / "baseline"], out=tmp_path / "merged")
+    assert merged.labels == ["pi", "unpatched"]  # control: the unpatched model has no factor
+
+
 def test_runs_are_compared_document_by_document(run, tmp_path) -> None:
     both = run("base,tuned", "both", against="base · pi")
     run("base", "base")

@@ -83,8 +83,8 @@ def test_settings_that_a_task_reads_or_may_read() -> None:
 
 def test_a_report_says_how_what_ran_was_measured() -> None:
     about = {
-        "model": "m", "trained_length": 64, "lengths": [64], "one_factor": False, "text": "book.txt", "samples": 3,
-        "scored": 8, "keys": 5, "depths": [0.5], "seed": 0, "limit": None,
+        "model": "m", "trained_length": 64, "lengths": [64], "factor_per_length": False, "text": "book.txt",
+        "samples": 3, "scored": 8, "keys": 5, "depths": [0.5], "seed": 0, "limit": None,
     }  # fmt: skip
 
     def said(*tasks: str) -> str:

@@ -81,11 +81,13 @@ def test_tuning_again_measures_nothing(llama, tokenizer, texts, tmp_path, monkey
 
 def test_one_factor_has_one_choice(llama, tokenizer, texts, tmp_path) -> None:
     measured, development = texts
-    given = SMALL | {"lengths": [TRAINED, 2 * TRAINED], "one_factor": True}
+    given = SMALL | {"lengths": [TRAINED, 2 * TRAINED], "longest": 4 * TRAINED}
     found = compare(
         llama, "rerope", tokenizer=tokenizer, text=measured, dev_text=development, out=tmp_path / "out", **given
     )
     chosen = found.about["schemes"][0]["chosen"]
+    assert [one["length"] for one in found.about["tuned"]["options"]] == [4 * TRAINED]
+    assert chosen
     assert len({json.dumps(options) for options in chosen.values()}) == 1
 
 

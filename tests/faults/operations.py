@@ -116,7 +116,7 @@ def comparison(which: int) -> Comparison:
         "tasks": ["posenc_ppl", "posenc_passkey"],
         "schemes": [{"label": s, "scheme": None if s == "unpatched" else s, "options": {}, "needs_training": False}
                     for s in ("unpatched", "yarn")],
-        "one_factor": False, "samples": 4, "scored": 8, "keys": 1, "depths": [0.5], "seed": which, "limit": None,
+        "factor_per_length": False, "samples": 4, "scored": 8, "keys": 1, "depths": [0.5], "seed": which, "limit": None,
         "text": None, "versions": {"python": "3"}, "digests": {}, "command": "hf-posenc compare",
     }  # fmt: skip
     kept = [
@@ -150,10 +150,11 @@ def demo_report(folder: Path, which: int) -> None:
     about = {
         "model": "tiny", "trained_length": 16, "lengths": [16, 32], "depths": [0.5], "options": {}, "versions": {},
         "scored_tokens": 8, "samples": 4, "keys": 1, "fine_tune_steps": 2, "python": "3",
+        "factor_per_length": False,
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("loss_plot", "passkey_plot"):
-            patch.setattr(report, name, lambda rows, trained, path: save_figure(Figure((1 + which, 1)), path))
+        for name in ("loss_plot", "passkey_plot", "overview_plot"):
+            patch.setattr(report, name, lambda rows, trained, path, how: save_figure(Figure((1 + which, 1)), path))
         report.write_report(folder, rows(which), about)
 
 
@@ -293,7 +294,7 @@ OPERATIONS = [
     Operation("finetune: the curve", curve, dear=True),
     Operation("show --out", drawn, dear=True),
     Operation("probe --out", probed, dear=True),
-    Operation("a plot", lambda folder, which: loss_plot(rows(which), 16, folder / "loss.png"), dear=True),
+    Operation("a plot", lambda folder, which: loss_plot(rows(which), 16, folder / "loss.png", "factor 2"), dear=True),
     Operation("search", searched),
 ]
 

@@ -49,7 +49,7 @@ from hf_posenc.core.geometry import (
 )
 from hf_posenc.errors import LengthContradiction, OptionOutOfRange, UnsupportedModel
 from hf_posenc.insight.advise import Advice
-from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, ZERO_SHOT
+from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, ZERO_SHOT, zero_shot_candidates
 from hf_posenc.insight.advise.option_rules import RULES, smallest_group, well_trained_group
 from hf_posenc.insight.advise.units import size, tokens
 from hf_posenc.patches.default_geometry import default_geometry
@@ -248,7 +248,7 @@ def test_no_option_is_refused_on_llama_at_any_length(trained: int, factor: float
     """All claims end up among the recommendations, but for what changes nothing: a model of few, fast pairs, say."""
     advice = advise(tiny_llama(max_position_embeddings=trained), int(trained * factor) + 1)
     assert all("what this model does already" in why for why in advice.refused.values())
-    tried = {shown.scheme for shown in (*ZERO_SHOT, *WITH_TRAINING) if shown.kind == "rotation"}
+    tried = {shown.scheme for shown in (*zero_shot_candidates(), *WITH_TRAINING) if shown.kind == "rotation"}
     assert tried == {*schemes(advice), *advice.refused}
 
 
@@ -427,9 +427,10 @@ def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
 
 def test_schemes_with_evidence_for_the_factor_come_first() -> None:
     at_4, at_8 = (schemes(advise(llama_7b(), 4096 * factor)) for factor in (4, 8))
-    assert at_4[0] == "rerope"
-    assert at_8[0] == "dca"
-    assert at_8.index("dca") < at_8.index("rerope")
+    assert at_4[:2] == ["leaky_rerope", "rerope"]
+    assert at_8[:2] == ["yarn", "dynamic_yarn"]
+    at_16 = advise(llama_7b(), 16 * 4096).zero_shot
+    assert all(one.beyond for one in at_16 if one.kept == 16 * 4096)
 
 
 def test_schemes_that_evict_come_last_and_keep_less() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch import Tensor
 import hf_posenc
 from hf_posenc.checks.forward import config_of, forward, random_tokens
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+from hf_posenc.schemes.options import PositiveInt, declared
 
 BLOCK = "position_scheme"
 
@@ -71,3 +74,15 @@ def test_numbers_of_numpy_are_saved(tmp_path: Path) -> None:
 def test_a_base_just_above_one_is_computed(scheme: str) -> None:
     """All pairs turn a radian a token: of no use to anybody, and defined."""
     assert logits(scheme, base=1.0000001, factor=2).isfinite().all()
+
+
+def test_what_is_kept_of_a_constructor_is_found_again_and_goes_with_it() -> None:
+    def constructor(self: object, geometry: object, *, width: PositiveInt = 3) -> None: ...
+
+    first = declared(constructor)
+    assert declared(constructor) is first
+    assert list(first[1].model_fields) == ["width"]
+    gone = weakref.ref(constructor)
+    del constructor, first
+    gc.collect()
+    assert gone() is None

@@ -88,7 +88,7 @@ def hostile(payload: str) -> Comparison:
         "lengths": [64, 128],
         "tasks": [payload],
         "schemes": [{"label": payload, "scheme": payload, "options": {payload: payload}, "needs_training": True}],
-        "one_factor": False,
+        "factor_per_length": False,
         "samples": 4,
         "scored": 8,
         "keys": 1,

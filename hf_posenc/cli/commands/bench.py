@@ -14,21 +14,18 @@ from hf_posenc.cli.arguments import (
     Base,
     Dtype,
     Model,
-    command_line,
     loading_of,
     model_named,
     whole_numbers,
     words_of,
 )
-from hf_posenc.cli.environment import environment
+from hf_posenc.cli.commands.bench_results import RESULTS, Results, about_run
 from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import Cell
-    from hf_posenc.insight.bench.devices import Device
 
 STARTER = "starter:llama"
-RESULTS, PLOTS = "bench.json", ("bench.svg", "bench.png")
 
 
 def bench(
@@ -68,14 +65,20 @@ def bench(
             help="Time the forward pass over a whole text; default unless --decode or --train.",
         ),
     ] = None,
+    baselines: Annotated[
+        str, Option(help="Compare with: unpatched (sdpa), naive (materializes all scores and biases), or both.")
+    ] = "unpatched,naive",
     against: Annotated[
-        str, Option(help="Baselines: unpatched (sdpa), naive (materializes all scores and biases), or both.")
-    ] = ("unpatched,naive"),
+        Path | None, Option(help=f"An earlier {RESULTS}: show how each ratio to the unpatched model has changed.")
+    ] = None,
     rounds: Annotated[int, Option(min=1, help="Measurements of each cell; fewer than 7 are unreliable.")] = 7,
     batch: Annotated[int, Option(min=1, help="Batch size.")] = 1,
     dtype: Dtype = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
     threads: Annotated[int, Option(min=1, help="CPU threads.")] = 1,
+    cpus: Annotated[
+        list[str] | None, Option(help="Run on these processors only, such as 0 or 2,3; default: wherever.")
+    ] = None,
     out: Annotated[Path | None, Option(help=f"Write {RESULTS} and plots to this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -87,8 +90,9 @@ def bench(
     """
     import torch
 
+    from hf_posenc.insight.bench import Earlier, device_of
     from hf_posenc.insight.bench import bench as run
-    from hf_posenc.insight.bench import device_of
+    from hf_posenc.insight.bench.busy import pin
 
     chosen = whole_numbers("--lengths", lengths) or [512, 2048]
     cases = [name for name, wanted in (("decode", decode), ("train", train)) if wanted]
@@ -98,28 +102,32 @@ def bench(
         from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
+    earlier = None if against is None else Earlier.read(against)
+    if numbers := whole_numbers("--cpus", cpus, least=0):
+        pin(numbers, threads)
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, kind, trained, dtype)
     cells: list[Cell] = []
     about = about_run(context, measured_on, model if shape is None else f"{kind} {shape}", str(target.dtype), threads)
+    results = Results(cells, about, earlier, measured_on.torch.type)
     threads_before = torch.get_num_threads()
     try:
         with output.progress() as progress:
             for cell in run(
-                target, ",".join(schemes), chosen, cases=cases, against=words_of([against]), factor=factor,
+                target, ",".join(schemes), chosen, cases=cases, baselines=words_of([baselines]), factor=factor,
                 rounds=rounds, batch=batch, device=measured_on, threads=threads, progress=progress,
             ):  # fmt: skip
                 cells.append(cell)
                 if out is not None:
-                    write(cells, about, out)
+                    results.write(out)
     except KeyboardInterrupt:
         output.fail(f"Interrupted. {len(cells)} finished cell(s) kept.")
-        show(cells, about, out, as_json)
+        results.show(out, as_json)
         raise
     finally:
         torch.set_num_threads(threads_before)
-    show(cells, about, out, as_json)
+    results.show(out, as_json)
     if any(cell.state == "failed" for cell in cells):
         raise Exit(FAILED)
     if any(cell.state == "refused" for cell in cells):
@@ -155,44 +163,3 @@ def load(model: str, base: str | None, shape: str | None, kind: str, trained_len
         raise BadArgument(f"--dtype takes a torch dtype, got {dtype!r}. Write for example bfloat16.")
     layers, hidden, heads, kv_heads = numbers
     return random_model((layers, hidden, heads, kv_heads), kind, trained_length, found)
-
-
-def about_run(context: Context, device: Device, model: str, dtype: str, threads: int) -> dict[str, Any]:
-    """Collect what the numbers depend on: command, model, dtype, device, threads, environment."""
-    return {
-        "command": command_line(context), "model": model, "dtype": dtype.removeprefix("torch."),
-        "device": device.name, "threads": threads, **environment(),
-    }  # fmt: skip
-
-
-def write(cells: list[Cell], about: dict[str, Any], folder: Path) -> None:
-    """Write the numbers and the plots of the finished cells; each file atomically."""
-    from hf_posenc.core.files.atomic import write_json
-    from hf_posenc.insight.bench.plots import write_plot
-    from hf_posenc.insight.bench.report import to_dict
-
-    write_json(folder / RESULTS, to_dict(cells, about))
-    for name in PLOTS:
-        write_plot(cells, folder / name)
-
-
-def show(cells: list[Cell], about: dict[str, Any], out: Path | None, as_json: bool) -> None:
-    """Show one table per case, the reasons of missing values, and the files written."""
-    from hf_posenc.insight.bench.report import (
-        TITLES,
-        remarks,
-        table,
-        to_dict,
-    )
-
-    if as_json:
-        output.show_json(to_dict(cells, about))
-        return
-    for case in dict.fromkeys(cell.case for cell in cells):
-        output.show_table(*table(cells, case), title=TITLES[case])
-    for remark in remarks(cells):
-        output.show_text(remark)
-    if cells:
-        output.show_text("{model}, {dtype}, {threads} thread(s) of {device}".format(**about))
-    if out is not None and cells:
-        output.show_text(f"Written to {out}: {', '.join((RESULTS, *PLOTS))}")

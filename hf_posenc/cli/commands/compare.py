@@ -27,6 +27,7 @@ from hf_posenc.cli.task_arguments import (
     DEPTHS,
     Data,
     Depths,
+    FactorPerLength,
     IncludePath,
     Keys,
     Limit,
@@ -102,9 +103,7 @@ def compare(
     document_separator: DocumentSeparator = None,
     seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks and learned schemes.")] = 0,
     limit: Limit = None,
-    one_factor: Annotated[
-        bool, Option("--one-factor", help="Patch once for the longest length, instead of once per length.")
-    ] = False,
+    factor_per_length: FactorPerLength = False,
     longest: Longest = None,
     against: Annotated[
         str | None,
@@ -159,7 +158,7 @@ def compare(
             comparison = run(
                 models, ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
                 scored=scored, keys=keys, depths=given, text=own_text, dev_text=development, seed=seed, limit=limit,
-                one_factor=one_factor, longest=longest, against=against, include_path=include_path,
+                factor_per_length=factor_per_length, longest=longest, against=against, include_path=include_path,
                 trust_tasks=trust_tasks, options=options, command=command_line(context), progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt:

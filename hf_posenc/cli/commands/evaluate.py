@@ -24,6 +24,8 @@ from hf_posenc.cli.arguments import (
     dtype_of,
     model_named,
     scheme_options,
+    whole_numbers,
+    words_of,
 )
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.task_arguments import (
@@ -52,9 +54,11 @@ def evaluate(
     factor: Factor = None,
     target_length: TargetLength = None,
     length: Annotated[
-        list[int] | None, Option("--length", "-l", help="Sequence length in tokens; may be repeated.")
+        list[str] | None, Option("--lengths", "--length", "-l", help="Sequence lengths in tokens, as in 256,512.")
     ] = None,
-    task: Annotated[list[str] | None, Option("--task", "-t", help="lm-eval task; may be repeated.")] = None,
+    task: Annotated[
+        list[str] | None, Option("--tasks", "--task", "-t", help="lm-eval tasks or groups; may be repeated.")
+    ] = None,
     longest: Longest = None,
     samples: Samples = 16,
     keys: Keys = 8,
@@ -93,14 +97,15 @@ def evaluate(
     """Measure a model at several sequence lengths, through lm-eval.
 
     By default the cross-entropy loss of the same last tokens at every length, and passkey retrieval. Any task of
-    lm-eval can be named, RULER's among them, whose lengths are those of --length.
+    lm-eval can be named, RULER's among them, whose lengths are those of --lengths.
     """
     from hf_posenc.eval import evaluate as measure
 
     patch = {"factor": factor, "target_length": target_length, **scheme_options(scheme, option)}
     loading = {"device": device, "batch_size": int(batch_size) if batch_size.isdigit() else batch_size}
     given: dict[str, Any] = {name: value for name, value in (patch | loading).items() if value is not None}
-    check_settings(context, task or ())
+    lengths, tasks = whole_numbers("--lengths", length), words_of(task)
+    check_settings(context, tasks)
     check_reading(text, text_field, document_separator)
     own_text = text_source(text, text_field, document_separator)
     options, given_depths = json_mapping("--metadata", metadata), depths_of(depths)
@@ -112,8 +117,9 @@ def evaluate(
         raise BadArgument("--log-samples keeps requests and responses in a file, and none is named. Pass --out FILE.")
     with output.progress() as progress:
         evaluation = measure(
-            named.model, peft=named.adapter, scheme=scheme, lengths=length, tasks=task, samples=samples, text=own_text,
-            keys=keys, depths=given_depths, longest=longest, seed=seed, limit=limit, metadata=options,
+            named.model, peft=named.adapter, scheme=scheme, lengths=lengths or None, tasks=tasks or None,
+            samples=samples, text=own_text, keys=keys, depths=given_depths, longest=longest, seed=seed, limit=limit,
+            metadata=options,
             num_fewshot=num_fewshot, apply_chat_template=apply_chat_template,
             fewshot_as_multiturn=fewshot_as_multiturn, system_instruction=system_instruction, gen_kwargs=gen_kwargs,
             log_samples=log_samples, include_path=include_path, trust_tasks=trust_tasks,

@@ -34,16 +34,17 @@ def explain(
 
     Each lesson runs in seconds on small models, prints its measurements and draws a conclusion from them.
     """
-    from hf_posenc.insight.lessons import all_lessons
-    from hf_posenc.insight.lessons import explain as run
+    from hf_posenc.insight.lessons import list_lessons
 
     if name is None:
-        rows = [(lesson.name, lesson.title, lesson.schemes) for lesson in all_lessons().values()]
+        rows = [(lesson.name, lesson.title, lesson.schemes) for lesson in list_lessons()]
         if as_json:
             output.show_json([{"topic": name, "title": title, "schemes": schemes} for name, title, schemes in rows])
         else:
             output.show_table(("lesson", "question", "schemes"), rows)
         return
+    from hf_posenc.insight.lessons import explain as run
+
     with output.other_bars_off():
         finding = run(name, words_of(scheme))
     if as_json:

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import TrainerCallback
 
+MEASURED_ON_SOURCES = (
+    "The losses are of sources of Python's standard library. Pass --held-out to measure on text like that trained on."
+)
+
 
 def finetune(
     context: Context,
@@ -166,6 +170,8 @@ def finetune(
             output.note(f"Uploaded to {upload(out, push_to_hub)}")
         show_result(tuned, lengths_of(patched)[0], out, "model" if training.method == "full" else "adapter", as_json)
         if not as_json:
+            if text and not held_out:
+                output.show_text(MEASURED_ON_SOURCES)
             show_next(after_finetune(out, tuned.model))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from typer import Argument
+from typer import Argument, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
@@ -15,10 +15,14 @@ from hf_posenc.schemes.registry import scheme_record
 
 def info(
     name: Annotated[str, Argument(help="Name or alias of a scheme.")],
+    latex: Annotated[bool, Option("--latex", help="Write the formula alone, as LaTeX (amsmath).")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show one scheme: formula, paper, options."""
     record = scheme_record(name)
+    if latex:
+        output.show_text(record.latex)
+        return
     if as_json:
         output.show_json(asdict(record))
         return

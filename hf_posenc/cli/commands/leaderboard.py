@@ -11,7 +11,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, Dtype, command_line, depths_of, whole_numbers, words_of
 from hf_posenc.cli.commands.compare import Quiet, measured_model
 from hf_posenc.cli.errors import FAILED
-from hf_posenc.cli.task_arguments import Keys, Samples
+from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Samples
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ def leaderboard(
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
     seed: Annotated[int, Option(min=0, help="Random seed of passkeys, windows and bootstrap.")] = 0,
-    factor_per_length: Annotated[
-        bool, Option("--factor-per-length", help="Patch for each length, instead of once for the longest.")
-    ] = False,
+    factor_per_length: FactorPerLength = False,
     rounds: Annotated[int, Option(min=1, help="Pairs of time measurements.")] = 7,
     threads: Annotated[int, Option(min=1, help="CPU threads, while time is measured.")] = 1,
     dtype: Dtype = None,

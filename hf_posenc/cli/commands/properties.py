@@ -37,7 +37,8 @@ def properties(
 ) -> None:
     """Measure the properties of schemes.
 
-    Each answer is shown with the number that decides it; for a single scheme, each number is explained.
+    Each answer is shown with the number that decides it, named; for a single scheme, each number is explained. A table
+    of many schemes has the answers alone.
     """
     from hf_posenc.insight.properties import measure, measure_precision
     from hf_posenc.schemes.entry import entries_of
@@ -77,8 +78,8 @@ def show(table: dict[str, dict[str, Cell]]) -> None:
 
 
 def short(cell: Cell) -> str:
-    """Format a cell without its note."""
-    return str(cell).partition(" (")[0]
+    """The answer alone; the number where the question is not one of yes or no."""
+    return cell.answer or str(cell).partition(" (")[0]
 
 
 def show_errors(errors: Sequence[Rounded], as_json: bool) -> None:

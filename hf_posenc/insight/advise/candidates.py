@@ -1,7 +1,8 @@
 """Try candidate schemes on the model without its weights: every recommendation has been patched once.
 
-Ranking: schemes that keep every token before those that evict, schemes with evidence for the requested factor before
-those without, and then the order of `hf_posenc.insight.advise.evidence`.
+Ranking: schemes that keep every token before those that evict; then those that were measured at the requested factor
+and found passkeys there, best first; then those with a published claim for it; then those for which it is farther than
+either; and last what was measured and found nothing. Ties keep the order of `hf_posenc.insight.advise.evidence`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import NoEffect, PosEncError
 from hf_posenc.insight.advise.evidence import Shown
+from hf_posenc.insight.advise.measured_rows import MeasuredRow, measured_for
 from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
 from hf_posenc.insight.advise.option_rules import RULES
 from hf_posenc.insight.advise.recommendation import Recommendation
@@ -48,7 +50,8 @@ class Trial:
             PosEncError: the scheme does not fit.
         """
         lengths = self.lengths(shown.scheme)
-        options = {k: v for part in shown.scheme.split("+") for k, v in self._by_rule(part, lengths).items()}
+        by_rule = {k: v for part in shown.scheme.split("+") for k, v in self._by_rule(part, lengths).items()}
+        options = {k: v for part in shown.scheme.split("+") for k, v in self._compared(part, lengths).items()} | by_rule
         patch_model(self.skeleton, shown.scheme, **lengths, **options)
         try:
             schemes = schemes_of_base(base_model_of(self.skeleton)[0])
@@ -61,15 +64,19 @@ class Trial:
         if own and not differs_from_host(scheme, spread(geometry), geometry):
             raise NoEffect(f"Scheme {shown.scheme!r} would compute what this model does already at these lengths.")
         factor, least = shown.factor, geometry.target_length / geometry.trained_length
+        evidence = measured_for(least).get(shown.scheme) if self._is_like_measured() else None
+        reaches = [factor, evidence.factor if evidence is not None and evidence.finds else None]
+        known = [reach for reach in reaches if reach is not None]
         return Recommendation(
             scheme=shown.scheme,
             use=self.use,
             options=written_out(scheme) | options,
             lengths=lengths,
-            reason=f"{says(scheme_record(shown.scheme.split('+')[-1]))}; {shown.claim} ({shown.source}).",
+            reason=reason_of(shown, evidence, is_default(scheme, by_rule)),
             shown_factor=factor,
             source=shown.source,
-            beyond=factor is not None and least > factor,
+            beyond=bool(known) and least > max(known),
+            evidence=evidence,
             cache=cache_under(scheme, self.memory, self.target),
             kept=kept_tokens(scheme, self.target),
             model=self.target_model.name,
@@ -84,6 +91,16 @@ class Trial:
         length = default if target_model.block is None else target_model.trained
         needed = length != default or target_model.overwrites_scaling(scheme)
         return {"trained_length": length, **lengths} if needed and length is not None else lengths
+
+    def _is_like_measured(self) -> bool:
+        """Whether schemes without training were measured on such a model: a decoder that rotates queries and keys."""
+        geometry = self.target_model.geometry
+        return self.use == "zero-shot" and geometry.causal and geometry.rotary is not None
+
+    def _compared(self, part: str, lengths: dict[str, int]) -> dict[str, Any]:
+        """The options that a comparison gives a scheme, with which it was measured."""
+        trained = lengths.get("trained_length") or self.target_model.counts_from(part)
+        return scheme_class(part).comparison_options(factor=self.target / trained, trained_length=trained)
 
     def _by_rule(self, part: str, lengths: dict[str, int]) -> dict[str, Any]:
         trained = lengths.get("trained_length") or self.target_model.counts_from(part)
@@ -109,10 +126,42 @@ def choose(trial: Trial, claims: Iterable[Shown]) -> tuple[tuple[Recommendation,
     return tuple(found), refused
 
 
-def rank(one: Recommendation, target: int) -> tuple[bool, bool, bool, float]:
-    """Sort key, smaller is better; without evidence for the factor, larger published factors come first."""
-    farthest = -(one.shown_factor or 0.0) if one.beyond else 0.0
-    return one.kept < target, one.beyond, one.shown_factor is None, farthest
+def rank(one: Recommendation, target: int) -> tuple[Any, ...]:
+    """Sort key, smaller is better; see the head of this file. Beyond all evidence, larger factors come first."""
+    row, least = one.evidence, one.lengths["target_length"] / one.trained
+    found = row if row is not None and row.finds else None
+    measured = found is not None and found.factor >= least
+    published = one.shown_factor is not None and one.shown_factor >= least
+    nothing = (row is not None and found is None) or (found is None and one.shown_factor is None)
+    tier = 0 if measured else 3 if nothing else 1 if published else 2
+    farthest = -max(one.shown_factor or 0.0, found.factor if found else 0.0) if tier == 2 else 0.0
+    return one.kept < target, tier, farthest, found is None, found.order if found else ()
+
+
+def reason_of(shown: Shown, evidence: MeasuredRow | None, default: bool) -> str:
+    """What a scheme does, what was measured of it, and what is published.
+
+    Args:
+        shown: the scheme with its claim.
+        evidence: what was measured.
+        default: whether the printed options are those it was measured with.
+    """
+    parts = [says(scheme_record(shown.scheme.split("+")[-1]))]
+    if evidence is not None:
+        parts.append(f"{evidence}" + ("" if default else ", with default options instead of these"))
+    if shown.claim:
+        parts.append(f"published: {shown.claim} ({shown.source})")
+    return "; ".join(parts) + "."
+
+
+def is_default(scheme: Scheme, by_rule: dict[str, Any]) -> bool:
+    """Whether options are the scheme's own defaults; those that follow the model count as others."""
+    defaults = {
+        name: parameter.default
+        for part in scheme.schemes
+        for name, parameter in inspect.signature(type(part).__init__).parameters.items()
+    }
+    return all(defaults.get(name) == value for name, value in by_rule.items())
 
 
 def keeps_positions(scheme: str) -> bool:

@@ -1,8 +1,8 @@
-"""Published claims about how far each scheme extends a model; the ranking uses them.
+"""Published claims about how far each scheme extends a model: the evidence of others, beside what was measured here.
 
-Definition and options of a scheme are in its record (`hf_posenc.schemes.registry`); this file has the evidence of
-others, every claim with its source, as far as it holds for the line that is printed. Order is preference among equals:
-what changes the model least comes first.
+What was measured (`hf_posenc.insight.advise.measured_rows`) comes first in every ranking; these claims come second,
+each with its source, as far as it holds for the line that is printed. Definition and options of a scheme are in its
+record (`hf_posenc.schemes.registry`). Order is preference among equals: what changes the model least comes first.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from hf_posenc.insight.advise.measured_rows import measured_rows
+
 PositionKind = Literal["rotation", "table", "bias"]
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A published claim.
+    """A scheme to recommend, with what is published of it.
 
     Attributes:
         scheme: name or composition.
         kind: what its model keeps positions in.
         factor: target over trained length it reached; None where no figure is published.
-        claim: in words.
-        source: arXiv id or address.
+        claim: in words; empty where nothing is published, and measurements alone speak for the scheme.
+        source: arXiv id or address of the claim.
         encoders: whether it suffices alone in an encoder, where order must not get lost.
     """
 
@@ -74,5 +76,16 @@ WITH_TRAINING = (
     Shown("rope", "table", None, "reads what it was tuned on, and little beyond", "arXiv:2104.09864"),
     Shown("t5", "table", 2, "trained from scratch on 512, reads some 600 tokens more", "arXiv:2108.12409"),
 )
+
+SEARCHED = ("longrope",)
+"""Schemes whose options are searched for each model; what was measured without a search is no reason to begin there."""
+
+
+def zero_shot_candidates() -> list[Shown]:
+    """The published schemes, and those that found passkeys where the unpatched model does not, published or not."""
+    published = {shown.scheme for shown in ZERO_SHOT} | set(SEARCHED)
+    found = dict.fromkeys(row.scheme for row in measured_rows() if row.finds and row.scheme not in published)
+    return [*ZERO_SHOT, *(Shown(scheme, "rotation", None, "", "", encoders=False) for scheme in found)]
+
 
 LARGEST_GROUP = 64  # of Self-Extend: 2 to 64 with Llama-2, say its authors (github.com/datamllab/LongLM)

@@ -14,8 +14,8 @@ from hf_posenc.insight.advise.candidates import (
 from hf_posenc.insight.advise.evidence import (
     WITH_TRAINING,
     WITHIN,
-    ZERO_SHOT,
     Shown,
+    zero_shot_candidates,
 )
 from hf_posenc.insight.advise.feasibility import warnings_of
 from hf_posenc.insight.advise.memory import has_cache, measured, skeleton
@@ -95,8 +95,12 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
 
 
 def untrained(target_model: TargetModel) -> list[Shown]:
-    """Claims for zero-shot use: a scaling that the weights were tuned under is stretched and not replaced."""
+    """Candidates for zero-shot use: a scaling that the weights were tuned under is stretched and not replaced."""
     if target_model.scaling is None:
-        return list(ZERO_SHOT)
-    able = [shown for shown in ZERO_SHOT if keeps_positions(shown.scheme) or scheme_class(shown.scheme).stretches]
+        return zero_shot_candidates()
+    able = [
+        shown
+        for shown in zero_shot_candidates()
+        if keeps_positions(shown.scheme) or scheme_class(shown.scheme).stretches
+    ]
     return [one if keeps_positions(one.scheme) else replace(one, scheme=f"host+{one.scheme}") for one in able]

@@ -6,6 +6,8 @@ import shlex
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hf_posenc.insight.advise.measured_rows import MeasuredRow
+
 
 @dataclass(frozen=True)
 class Recommendation:
@@ -16,10 +18,10 @@ class Recommendation:
         use: ``zero-shot`` or ``training``.
         options: of the scheme, by the paper's rules.
         lengths: length arguments of `patch_model`: the target, and the trained length where the configuration is wrong.
-        reason: what it does, and the published claim.
+        reason: what it does, what was measured, and the published claim.
         shown_factor: the largest published target over trained length; None where no figure is published.
-        source: of that claim; an arXiv id or an address.
-        beyond: whether this target is farther than that.
+        source: of that claim, an arXiv id or an address; empty without one.
+        beyond: whether this target is farther than that, and farther than it was measured.
         cache: bytes of keys and values of one text at the target length.
         kept: tokens the cache holds; others are evicted.
         model: as on the command line.
@@ -27,6 +29,7 @@ class Recommendation:
         restore: whether the checkpoint's own scheme must be removed first.
         learning_rate: of LoRA on a model of this size; see `hf_posenc.training.learning_rates`.
         checkpointing: whether training needs gradient checkpointing on this machine.
+        evidence: what was measured of the scheme on a bundled model, without training; None where nothing was.
         measured: loss at the target length in nats/token and its standard error over windows, where it was measured.
     """
 
@@ -45,6 +48,7 @@ class Recommendation:
     restore: bool = False
     learning_rate: float | None = None
     checkpointing: bool = False
+    evidence: MeasuredRow | None = None
     measured: tuple[float, float | None] | None = None
 
     @property

@@ -84,7 +84,7 @@ class Advice:
                 listed = found[:SHOWN] + tuple(forgetting[:1])
                 lines += [line for number, one in enumerate(listed, 1) for line in self._lines_of(number, one)]
                 if more := [one.scheme for one in found if one not in listed]:
-                    lines.append(f"  then {', '.join(more)} (all lines: --json)")
+                    lines += _wrapped(f"then {', '.join(more)} (all lines: --json)", 2, 7)
         lines += _bullets("Does not fit", self._refusals())
         if self.native is not None:
             lines += ["", "Without this package (YaRN as transformers has it; zero-shot or before training)"]
@@ -138,14 +138,16 @@ class Advice:
         return f", by loss at {self.target_length:,} tokens (unpatched at {self.trained_length:,}: {unpatched})"
 
     def _shown(self, one: Recommendation) -> str:
-        if one.shown_factor is None or one.shown_factor <= 1 or one.kept < self.target_length:
+        if one.kept < self.target_length:
             return ""
-        here = self.target_length / one.trained
-        return (
-            f"shown to {one.shown_factor:g} ×, not to {here:.4g} ×"
-            if one.beyond
-            else f"shown to {one.shown_factor:g} ×"
-        )
+        found = []
+        if one.evidence is not None:
+            found.append(f"measured at {one.evidence.factor:g} ×")
+        if one.shown_factor is not None and one.shown_factor > 1:
+            found.append(f"published to {one.shown_factor:g} ×")
+        if found and one.beyond:
+            found.append(f"not to {self.target_length / one.trained:.4g} ×")
+        return ", ".join(found)
 
     def _cost(self, one: Recommendation) -> str:
         if not self.memory.cache:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hf_posenc.insight.bench.cell import Cell
+from hf_posenc.insight.bench.earlier import Change
 from hf_posenc.insight.bench.timing import Ratio
 from hf_posenc.insight.bench.variants import NAIVE, PATCHED, UNPATCHED
 
@@ -54,6 +55,15 @@ def time_columns(cell: Cell) -> list[str]:
 def spread(found: Ratio | None) -> str:
     """``1.02 (0.99–1.05)``: the median of paired ratios, and its quartiles."""
     return NONE if found is None else f"{found.median:.3g} ({found.low:.3g}–{found.high:.3g})"
+
+
+def changes_table(changes: Sequence[Change]) -> tuple[list[str], list[list[str]]]:
+    """Column heads and lines of a comparison with an earlier benchmark."""
+    heads = ["scheme", "case", "tokens", "before", "now", "change", ""]
+    return heads, [
+        [c.scheme, c.case, f"{c.length:,}", spread(c.before), spread(c.now), f"{c.change - 1:+.1%}", c.verdict]
+        for c in changes
+    ]
 
 
 def remarks(cells: Sequence[Cell]) -> list[str]:

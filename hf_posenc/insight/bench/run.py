@@ -123,7 +123,7 @@ def cell_of(
     reach = length + CASES[case].beyond
     try:
         for role in (UNPATCHED, PATCHED, NAIVE):
-            if role != PATCHED and role not in settings.against:
+            if role != PATCHED and role not in settings.baselines:
                 continue
             progress(0.0, f"memory of {role}")
             if role == NAIVE and (reason := too_large(base, device, case, ids)):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hf_posenc.core.lengths import check_factor
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench.cases import CASES
-from hf_posenc.insight.bench.variants import AGAINST
+from hf_posenc.insight.bench.variants import BASELINES
 from hf_posenc.schemes.entry import Entry
 
 REACH = 8  # times the trained length, where neither lengths nor factor exceed it
@@ -22,7 +22,7 @@ class BenchSettings:
         entries: schemes.
         lengths: tokens.
         cases: of `hf_posenc.insight.bench.cases.CASES`.
-        against: models that the schemes are compared with.
+        baselines: models that the schemes are compared with.
         factor: target length over trained length, where an entry has none.
         rounds: of each cell.
         batch: batch size.
@@ -31,13 +31,13 @@ class BenchSettings:
     entries: Sequence[Entry]
     lengths: Sequence[int]
     cases: Sequence[str] = ("prefill",)
-    against: Sequence[str] = AGAINST
+    baselines: Sequence[str] = BASELINES
     factor: float | None = None
     rounds: int = 7
     batch: int = 1
 
     def __post_init__(self) -> None:
-        for name, chosen, known in (("cases", self.cases, CASES), ("against", self.against, AGAINST)):
+        for name, chosen, known in (("cases", self.cases, CASES), ("baselines", self.baselines, BASELINES)):
             for value in chosen:
                 if value not in known:
                     raise OptionOutOfRange(f"{name} has {value!r}. Choose among {', '.join(known)}.")

@@ -20,7 +20,7 @@ from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.entry import Entry
 
 UNPATCHED, PATCHED, NAIVE = "unpatched", "patched", "naive"
-AGAINST = (UNPATCHED, NAIVE)
+BASELINES = (UNPATCHED, NAIVE)
 FUSED, MATERIALISED = "sdpa", "eager"
 SEED = 0
 
@@ -59,7 +59,7 @@ def variant(
     if role == NAIVE and base_model_of(chosen)[0].__dict__[ATTENTIONS][0].backend != MATERIALISED:
         raise UnsupportedModel(
             f"{type(chosen).__name__} cannot change its attention implementation, so that it has no naive form. "
-            "Compare with the unpatched model alone (--against unpatched)."
+            "Compare with the unpatched model alone (--baselines unpatched)."
         )
     return chosen
 

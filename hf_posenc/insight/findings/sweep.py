@@ -52,7 +52,7 @@ def sweep_of(lm: Any, entry: Entry, job: Job, stretch: float | None = None) -> I
     """Score one scheme on a loaded model (an lm-eval model object) at all lengths of a job."""
     trained = trained_length_of(lm)
     measure = {name: job.options.get(name, default) for name, default in MEASURES.items()} | {"seed": DOCUMENTS}
-    request = Request(measure, round(max(job.axis) * trained), False, {}, {}, Fitting.on(lm, DOCUMENTS).fit)
+    request = Request(measure, round(max(job.axis) * trained), True, {}, {}, Fitting.on(lm, DOCUMENTS).fit)
     wanted = job.options["scores"]
     for number, at in enumerate(job.points):
         length, found = round(at * trained), {}

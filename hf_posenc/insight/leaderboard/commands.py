@@ -51,8 +51,8 @@ class Settings:
         depths = ",".join(option_text(depth) for depth in self.depths)
         given = {"samples": str(self.samples), "scored": str(self.scored), "keys": str(self.keys), "depths": depths}
         read = [word for name, value in given.items() if reads(task, name) for word in (f"--{name}", value)]
-        one_factor = [] if self.factor_per_length else ["--one-factor"]
-        return [*one_factor, *read, "--seed", str(self.seed), *self.text]
+        per_length = ["--factor-per-length"] if self.factor_per_length else []
+        return [*per_length, *read, "--seed", str(self.seed), *self.text]
 
 
 def text_words(source: TextSource | None) -> tuple[str, ...]:

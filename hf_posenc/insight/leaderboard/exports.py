@@ -8,14 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.slug import slug
-from hf_posenc.core.files.staged import staged
-from hf_posenc.eval.errors import StoreUnusable
 from hf_posenc.eval.report.figures import DATES, rendered
 from hf_posenc.eval.report.latex import escaped as latex_escaped
 from hf_posenc.eval.report.phrases import model_title
 from hf_posenc.eval.report.report import bullets, escaped, markdown_table
+from hf_posenc.eval.report.result_files import write_result_files
 from hf_posenc.eval.report.spreadsheet import escape_formula
 from hf_posenc.insight.leaderboard.board import FILE, Leaderboard
 from hf_posenc.insight.leaderboard.line import Line, Score
@@ -44,25 +42,14 @@ def write_exports(folder: Path, board: Leaderboard) -> None:
     Raises:
         StoreUnusable: the folder cannot be written; finished cells are kept.
     """
-    texts = {
+    texts: dict[str, str | bytes] = {
         FILE: json.dumps(board.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
         "leaderboard.csv": csv_text(board),
         "leaderboard.tex": latex_text(board),
         "leaderboard.md": markdown_text(board),
         "page.html": page_html(board),
     }
-    pictures = picture_files(board)
-    try:
-        with staged(folder) as staging:
-            for name, text in texts.items():
-                write_bytes(staging / name, text.encode("utf-8", "replace"))
-            for name, content in pictures.items():
-                write_bytes(staging / name, content)
-    except OSError as error:
-        raise StoreUnusable(
-            f"{folder / FILE} and the other results could not be written ({error.strerror or error}). Free some space "
-            "or make the folder writable, and run the same command again; every finished cell is kept."
-        ) from error
+    write_result_files(folder, texts | picture_files(board))
 
 
 def csv_text(board: Leaderboard) -> str:

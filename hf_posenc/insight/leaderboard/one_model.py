@@ -66,7 +66,7 @@ def of_model(
     comparison = compare(
         model, with_baseline(chosen.entries), out=folder, lengths=lengths, tasks=list(request.tasks) or None,
         samples=settings.samples, scored=settings.scored, keys=settings.keys, depths=settings.depths,
-        text=request.text, seed=settings.seed, one_factor=not settings.factor_per_length, longest=longest,
+        text=request.text, seed=settings.seed, factor_per_length=settings.factor_per_length, longest=longest,
         progress=part_of(progress, 0.0, SCORES),
     )  # fmt: skip
     costs = costs_of(loaded(model), comparison, request, folder, part_of(progress, SCORES, COSTS))

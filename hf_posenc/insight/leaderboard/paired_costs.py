@@ -85,7 +85,7 @@ def measured(model: Any, entry: Entry, timing: Timing) -> tuple[PairedCost, ...]
     """Measure one entry in all cases."""
     cells = bench(
         model, [entry], [timing.length], device=timing.device, threads=timing.threads, cases=timing.cases,
-        against=[UNPATCHED], factor=timing.factor, rounds=timing.rounds,
+        baselines=[UNPATCHED], factor=timing.factor, rounds=timing.rounds,
     )  # fmt: skip
     return tuple(cost for cell in cells if (cost := cost_of(cell)) is not None)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hf_posenc.insight.lessons.catalogue import explain as explain
     from hf_posenc.insight.lessons.finding import Finding as Finding
     from hf_posenc.insight.lessons.finding import Table as Table
+    from hf_posenc.insight.lessons.listing import list_lessons as list_lessons
     from hf_posenc.insight.lessons.registry import Lesson as Lesson
     from hf_posenc.insight.lessons.registry import register_lesson as register_lesson
 
@@ -26,6 +27,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "hf_posenc.insight.lessons.catalogue": ("all_lessons", "explain"),
         "hf_posenc.insight.lessons.finding": ("Finding", "Table"),
+        "hf_posenc.insight.lessons.listing": ("list_lessons",),
         "hf_posenc.insight.lessons.registry": ("Lesson", "register_lesson"),
     },
 )

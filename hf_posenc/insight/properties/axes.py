@@ -23,9 +23,10 @@ from hf_posenc.insight.properties.uniqueness import least_distance
 from hf_posenc.patches.rotate_qk import rotated
 
 SIDE = 6
+LEAST = "least difference {:.2g}"
 
 
-@register_property("axes", "Does it extend to two axes?")
+@register_property("axes", "Does it extend to two axes?", "differs by {:.2g}")
 def axes(target: Target) -> Cell:
     """On a grid of 6 × 6: are codes distinguished, do scores depend on the differences of both coordinates only?"""
     scheme = target.layer().scheme
@@ -37,7 +38,7 @@ def axes(target: Target) -> Cell:
         line = target.codes(torch.arange(SIDE), Layer(target.scheme(width=WIDTH // 2)))
         least = least_distance(torch.cat((line[grid[:, 0]], line[grid[:, 1]]), dim=-1))  # type: ignore[index]
         says = "least distance of codes of half the width for each axis, side by side, on a grid of 6 × 6"
-        return Cell(least > ROUNDING, least, says, "half the channels an axis")
+        return Cell(least > ROUNDING, least, says, "half the channels an axis", number=LEAST)
     rotation, takes = scheme.rotation(), False
     if rotation is not None:
         takes = rotation.axes is not None
@@ -101,4 +102,10 @@ def biased_grid(target: Target, grid: Tensor) -> Cell:
         return not_applicable("it is made for distances along one axis")
     total = line[:, grid[:, 0]] + line[:, grid[:, 1]]
     worst = float(total.abs().max())
-    return Cell(worst > ROUNDING, worst, "largest bias on a grid of 6 × 6, one axis added to the other", "axes add up")
+    return Cell(
+        worst > ROUNDING,
+        worst,
+        "largest bias on a grid of 6 × 6, one axis added to the other",
+        "axes add up",
+        number="bias up to {:.2g}",
+    )

@@ -17,6 +17,7 @@ class Cell:
         explanation: what the number is, or why the property is not applicable.
         note: addition to the answer, such as ``affine``.
         more: further numbers by name.
+        number: format of the number that names it, such as ``least difference {:.2g}``; by default the property's own.
     """
 
     holds: bool | None
@@ -24,12 +25,20 @@ class Cell:
     explanation: str
     note: str = ""
     more: dict[str, float] = field(default_factory=dict)
+    number: str = ""
 
     def __str__(self) -> str:
         if self.value is None:
             return "—"
-        answer = "" if self.holds is None else "yes " if self.holds else "no "
-        return f"{answer}{self.value:.2g}" + (f" ({self.note})" if self.note else "")
+        answer = f"{self.answer}: " if self.answer else ""
+        return answer + (self.number or "{:.2g}").format(self.value) + (f" ({self.note})" if self.note else "")
+
+    @property
+    def answer(self) -> str:
+        """``yes`` or ``no``, ``—`` where the property is not applicable; empty where it is no yes/no question."""
+        if self.value is None:
+            return "—"
+        return "" if self.holds is None else "yes" if self.holds else "no"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; infinite and NaN numbers are written as text."""

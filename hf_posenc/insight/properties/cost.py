@@ -49,7 +49,7 @@ class Counter(TorchDispatchMode):
         return out
 
 
-@register_property("cost", "How much more arithmetic does a layer have?")
+@register_property("cost", "How much more arithmetic does a layer have?", "{:+.1%} operations")
 def cost(target: Target) -> Cell:
     """Operations of one layer on a text, against the same layer without positions; parameters; cached channels."""
     layer, count = target.layer(dtype=torch.float32), target.length

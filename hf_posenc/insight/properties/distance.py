@@ -22,7 +22,7 @@ STARTS = (0, 1, 9, 30)
 FALLS = -0.9  # rank correlation of the means of octaves with distance
 
 
-@register_property("decays", "Does the score fall with distance?")
+@register_property("decays", "Does the score fall with distance?", "rank correlation {:.2f}")
 def decays(target: Target) -> Cell:
     """Rank correlation of score and distance, by octaves of distance; of codes from several positions, the worst."""
     positions = torch.arange(target.length)
@@ -48,7 +48,7 @@ def decays(target: Target) -> Cell:
     )
 
 
-@register_property("direction", "Does it tell before from after?")
+@register_property("direction", "Does it tell before from after?", "differs by {:.2g}")
 def direction(target: Target) -> Cell:
     """Scores k tokens ahead against k tokens behind: inner products of codes, or an encoder's logits."""
     middle = (min(target.length, 64) - 1) // 2

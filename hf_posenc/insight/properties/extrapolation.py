@@ -20,7 +20,7 @@ FINE = 2.0**-10
 STEADY = 0.05
 
 
-@register_property("beyond", "Is it defined beyond the trained length?")
+@register_property("beyond", "Is it defined beyond the trained length?", "to position {:,.0f}")
 def beyond(target: Target) -> Cell:
     """Texts at increasing positions, in a model patched for its trained length."""
     layer, furthest, refused = target.layer(factor=1), -1, ""
@@ -38,7 +38,7 @@ def beyond(target: Target) -> Cell:
     return Cell(furthest >= TRAINED, float(furthest), says + (f"; then: {refused}" if refused else ""))
 
 
-@register_property("bounded", "Does it stay bounded as positions grow?")
+@register_property("bounded", "Does it stay bounded as positions grow?", "grows {:.2g}-fold")
 def bounded(target: Target) -> Cell:
     """Codes, lengths of rotated keys, or biases: the largest far away against the largest near the start."""
     if target.has_codes:
@@ -57,7 +57,7 @@ def bounded(target: Target) -> Cell:
     )  # fmt: skip
 
 
-@register_property("continuous", "Does it move little where position moves little?")
+@register_property("continuous", "Does it move little where position moves little?", "moves by {:.2g} of a step")
 def continuous(target: Target) -> Cell:
     """A move by 1/1024 of a position against one by a whole: of codes, or of keys that a far query scores."""
     positions = torch.arange(1, target.length - 1).double()
@@ -71,7 +71,11 @@ def continuous(target: Target) -> Cell:
         says = "nothing is defined between whole positions"
         known = isinstance(error, PosEncError)
         return Cell(
-            False, float(step), f"{says}; a whole step moves a channel by up to this", "whole only" if known else ""
+            False,
+            float(step),
+            f"{says}; a whole step moves a channel by up to this",
+            "whole only" if known else "",
+            number="a step moves {:.2g}",
         )
     share = float(max(moves) / step.clamp(min=1e-12))
     return Cell(share < STEADY, share, "largest move for 1/1024 of a position, against the largest for a whole one")

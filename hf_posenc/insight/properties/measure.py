@@ -76,7 +76,7 @@ def spec_and_options(asked: Asked) -> tuple[SchemeSpec, Mapping[str, Any]]:
 
 def row(target: Target) -> dict[str, Cell]:
     """All properties of one target."""
-    return {one.name: one.measure(target) for one in list_properties()}
+    return {one.name: one.cell(target) for one in list_properties()}
 
 
 def list_properties() -> list[Property]:

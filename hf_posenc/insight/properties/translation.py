@@ -42,7 +42,7 @@ class Fit:
     norm_change: float
 
 
-@register_property("linear", "Is p → p + k one linear map, whatever p?")
+@register_property("linear", "Is p → p + k one linear map, whatever p?", "residual {:.2g}")
 def linear(target: Target) -> Cell:
     """Fit on codes, or on the scores that a set of queries give a key at increasing distance."""
     if not target.has_codes and target.moved_by_position < ROUNDING:
@@ -65,7 +65,7 @@ def linear(target: Target) -> Cell:
     return Cell(holds, found.residual, says, note, {"affine": found.affine, "norm": found.norm_change})
 
 
-@register_property("relative", "Does the score depend on i − j only?")
+@register_property("relative", "Does the score depend on i − j only?", "differs by {:.2g} std")
 def relative(target: Target) -> Cell:
     """Logits of one repeated token, along the diagonals; and those of the codes among themselves."""
     positions = torch.arange(target.length)

@@ -12,7 +12,7 @@ from hf_posenc.insight.properties.target import ROUNDING, Target
 CONTENTS = 8
 
 
-@register_property("unique", "Are no two positions alike?")
+@register_property("unique", "Are no two positions alike?", "least difference {:.2g}")
 def unique(target: Target) -> Cell:
     """Least distance between two codes, or between what queries score equal keys at two positions."""
     positions = torch.arange(target.length)
@@ -34,7 +34,7 @@ def unique(target: Target) -> Cell:
     )  # fmt: skip
 
 
-@register_property("same", "Has a position the same code in every text?")
+@register_property("same", "Has a position the same code in every text?", "differs by {:.2g}")
 def same(target: Target) -> Cell:
     """The first positions of a short text against those of a long one."""
     short = torch.arange(target.length // 2)
@@ -52,7 +52,7 @@ def same(target: Target) -> Cell:
     return Cell(apart < ROUNDING, apart, says)
 
 
-@register_property("equal_gaps", "Is a step the same in a text of 3 as in one of 4?")
+@register_property("equal_gaps", "Is a step the same in a text of 3 as in one of 4?", "steps differ by {:.2g}")
 def equal_gaps(target: Target) -> Cell:
     """The first step of a text of three tokens against that of a text of four: in codes, or in logits."""
     steps = []
@@ -71,7 +71,7 @@ def equal_gaps(target: Target) -> Cell:
     return Cell(apart < ROUNDING, apart, says if target.has_codes else says.replace("a channel", "in logits"))
 
 
-@register_property("deterministic", "Do two calls give the same?")
+@register_property("deterministic", "Do two calls give the same?", "differs by {:.2g}")
 def deterministic(target: Target) -> Cell:
     """Two calls of one scheme in evaluation; and, of what is learned, two fresh draws."""
     positions = torch.arange(target.length // 2)

@@ -8,9 +8,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from hf_posenc.core.files.atomic import write_bytes
-from hf_posenc.core.files.staged import staged
-from hf_posenc.eval.errors import StoreUnusable
+from hf_posenc.eval.report.result_files import write_result_files
 from hf_posenc.eval.report.spreadsheet import escape_formula
 from hf_posenc.insight.search.halving import Halving
 from hf_posenc.insight.search.plot import drawing
@@ -28,21 +26,13 @@ def write_files(folder: Path, result: SearchResult, halving: Halving) -> None:
     Raises:
         StoreUnusable: the folder cannot be written; the finished cells are safe in the store.
     """
-    files = {
+    files: dict[str, str | bytes] = {
         "search.json": json.dumps(result.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
         "search.csv": csv_of(result),
         "search.md": markdown_of(result),
+        "search.png": drawing(result, halving),
     }
-    try:
-        with staged(folder) as staging:
-            for name, text in files.items():
-                write_bytes(staging / name, text.encode("utf-8", "replace"))
-            write_bytes(staging / "search.png", drawing(result, halving))
-    except OSError as error:
-        raise StoreUnusable(
-            f"The results of the search could not be written into {folder} ({error.strerror or error}). Free some "
-            "space or make the folder writable, and run the same command again; every finished cell is kept."
-        ) from error
+    write_result_files(folder, files)
 
 
 def markdown_of(result: SearchResult) -> str:

@@ -39,6 +39,12 @@ class Binary(Scheme):
     writes −1 for 0.
     """
 
+    formula = r"""
+    x_p[b] &\leftarrow x_p[b] + \alpha \, \mathrm{bit}_b(p) \\
+    \mathrm{bit}_b(p) &= \left\lfloor p / 2^b \right\rfloor \bmod 2 \\
+    252 &= 11111100_2 \quad \text{highest digit first}
+    """
+
     def __init__(
         self,
         geometry: Geometry,

@@ -29,6 +29,11 @@ from hf_posenc.schemes.registry import register_scheme
 class Integer(Scheme):
     """``alpha`` times the position, along one ``direction``: all ones, random signs, or learned."""
 
+    formula = r"""
+    x_p &\leftarrow x_p + \alpha \, (p + s) \, u \\
+    u &= \mathtt{direction}, \quad s = \mathtt{start} \in \{0, 1\}
+    """
+
     def __init__(
         self, geometry: Geometry, *, alpha: float = 1.0, start: Literal[0, 1] = 0, direction: Direction = "ones"
     ) -> None:

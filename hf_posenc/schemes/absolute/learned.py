@@ -28,6 +28,8 @@ STD = 0.02
 class Learned(Scheme):
     """A table of ``num_positions`` rows (default: the model's own table, or else the target length), N(0, ``std``²)."""
 
+    formula = r"x_p \leftarrow x_p + E[p], \qquad E : \text{rows} \times \text{width}"
+
     def __init__(
         self, geometry: Geometry, *, num_positions: PositiveInt | None = None, std: Positive | None = None
     ) -> None:

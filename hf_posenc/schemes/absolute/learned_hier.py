@@ -1,8 +1,7 @@
 """Hierarchical positions: read a learned table of n rows by two digits of base n, which gives n² positions.
 
     p = a n + b          q_p = α u_a + (1 − α) u_b          u = (E − α E_0) / (1 − α)
-
-which is             q_p = E_b + α / (1 − α) (E_a − E_0)
+                             = E_b + α / (1 − α) (E_a − E_0)
 
 With this choice of u the first n positions (a = 0) are the rows of the table. α ≠ 1/2 distinguishes (a, b) from (b, a);
 α → 0 repeats the table. No parameter is added: what is trained is the model's own table. Zero-shot use works modestly;
@@ -32,6 +31,12 @@ def trained_rows(geometry: Geometry) -> int:
 @register_scheme("learned_hier", aliases=("hierarchical", "su2020"), paper="https://kexue.fm/archives/7947")
 class LearnedHier(Scheme):
     """The model's own table of n rows extended to n² positions; the first n are unchanged."""
+
+    formula = r"""
+    p &= a n + b \\
+    q_p &= \alpha \, u_a + (1 - \alpha) \, u_b, \quad u = \frac{E - \alpha E_0}{1 - \alpha} \\
+    &= E_b + \frac{\alpha}{1 - \alpha} (E_a - E_0)
+    """
 
     needs_table = True
 

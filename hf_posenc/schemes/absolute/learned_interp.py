@@ -33,6 +33,11 @@ Mode = Literal["linear", "tile", "nearest"]
 class LearnedInterp(Scheme):
     """The model's own table, interpolated between its rows up to the target length, or repeated."""
 
+    formula = r"""
+    q_p &= (1 - t) \, E_{\lfloor r \rfloor} + t \, E_{\lfloor r \rfloor + 1} \\
+    r &= p \, \frac{n - 1}{L - 1}, \quad t = r - \lfloor r \rfloor, \quad L = \text{target length}
+    """
+
     needs_table = True
 
     def __init__(self, geometry: Geometry, *, mode: Mode = "linear") -> None:

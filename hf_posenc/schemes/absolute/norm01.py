@@ -36,6 +36,11 @@ class Norm01(Scheme):
     ``n`` is the length of each sequence (``"current"``) or a fixed number.
     """
 
+    formula = r"""
+    x_p &\leftarrow x_p + \alpha \, \frac{p}{N - 1} \, u \\
+    u &= \mathtt{direction}, \quad N = \text{sequence length, or a fixed number}
+    """
+
     def __init__(
         self,
         geometry: Geometry,

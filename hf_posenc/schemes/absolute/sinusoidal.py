@@ -38,6 +38,12 @@ class Sinusoidal(Scheme):
     width the sines have one channel more.
     """
 
+    formula = r"""
+    x_p[2m] &\leftarrow x_p[2m] + c \sin(p \, \omega_m) \\
+    x_p[2m + 1] &\leftarrow x_p[2m + 1] + c \cos(p \, \omega_m) \\
+    \omega_m &= \mathrm{base}^{-2m/D}, \quad c = \mathtt{scale}
+    """
+
     def __init__(
         self,
         geometry: Geometry,

@@ -33,6 +33,11 @@ class Llama4Temperature(Scheme):
     Below the first step nothing changes.
     """
 
+    formula = r"""
+    q_i \leftarrow q_i \left( 1 + \mathtt{scale} \cdot
+      \ln \left( 1 + \left\lfloor \frac{p_i + \mathtt{offset}}{\mathtt{floor}} \right\rfloor \right) \right)
+    """
+
     replaces_host = False
     needs_causal = True
 

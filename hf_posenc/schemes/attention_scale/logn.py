@@ -26,6 +26,11 @@ from hf_posenc.schemes.registry import register_scheme
 class LogN(Scheme):
     """Queries scaled by the logarithm of their number of keys. Works on top of any positions."""
 
+    formula = r"""
+    q_i &\leftarrow q_i \cdot \max \left( 1, \, \frac{\ln n_i}{\ln L_0} \right) \\
+    n_i &= \text{keys visible to query $i$}, \quad L_0 = \text{trained length}
+    """
+
     replaces_host = False
 
     def __init__(self, geometry: Geometry, *, clip: bool = True) -> None:

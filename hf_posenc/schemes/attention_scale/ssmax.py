@@ -30,6 +30,11 @@ class SSMax(Scheme):
     training and hurts longer sequences. ``learned=False`` keeps both fixed.
     """
 
+    formula = r"""
+    \mathrm{weights}_i &= \mathrm{softmax}_j \left( (s_h \ln n_i + b_h) \, z_{ij} \right) \\
+    z &: \text{the whole logit, biases included}, \quad n_i: \text{keys visible to $i$}
+    """
+
     replaces_host = False
 
     def __init__(

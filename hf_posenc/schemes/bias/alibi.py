@@ -43,6 +43,11 @@ class ALiBi(Scheme):
     released ones on, as logarithms, shared by all layers. ``interpolate`` divides the slopes (arXiv:2310.13017).
     """
 
+    formula = r"""
+    \mathrm{score}_{hij} &= \frac{q_i \cdot k_j}{\sqrt d} - m_h \, |i - j| \\
+    m_h &= 2^{-8 (h + 1) / H} \quad \text{for $H$ a power of two}
+    """
+
     def __init__(
         self,
         geometry: Geometry,

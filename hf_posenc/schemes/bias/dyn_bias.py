@@ -37,6 +37,11 @@ class DynamicBias(Scheme):
     ``log=True`` compresses the range of their input.
     """
 
+    formula = r"""
+    \mathrm{score}_{hij} &= \frac{q_i \cdot k_j}{\sqrt d} + \mathrm{MLP}(x)_h \\
+    x &= i - j \quad \text{or} \quad \mathrm{sign}(i - j) \ln(1 + |i - j|) \text{ with } \mathtt{log=True}
+    """
+
     def __init__(self, geometry: Geometry, *, width: PositiveInt = 128, depth: Depth = 2, log: bool = False) -> None:
         super().__init__(geometry)
         self.shared = False  # type: ignore[misc]

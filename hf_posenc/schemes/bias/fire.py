@@ -36,6 +36,12 @@ class FIRE(Scheme):
     ``width`` is the hidden layer's; ``c`` and ``tau`` are the initial values of ψ's parameter and of the threshold.
     """
 
+    formula = r"""
+    \mathrm{score}_{hij} &= \frac{q_i \cdot k_j}{\sqrt d}
+      + f \left( \frac{\psi(i - j)}{\psi(\max(i, \tau)) + \varepsilon} \right)_{\!h} \\
+    \psi(x) &= \ln(|c| \, x + 1)
+    """
+
     def __init__(
         self,
         geometry: Geometry,

@@ -42,6 +42,12 @@ class Kerple(Scheme):
     the smallest that is drawn. Train after patching.
     """
 
+    formula = r"""
+    \text{log:} \quad \mathrm{score}_{hij} &= \frac{q_i \cdot k_j}{\sqrt d} - r_{1,h} \ln(1 + r_{2,h} |i - j|) \\
+    \text{power:} \quad \mathrm{score}_{hij} &= \frac{q_i \cdot k_j}{\sqrt d} - r_{1,h} |i - j|^{r_{2,h}} \\
+    r_1, r_2 &\ge 0.01, \quad r_2 \le 2 \text{ in the power}
+    """
+
     def __init__(
         self,
         geometry: Geometry,

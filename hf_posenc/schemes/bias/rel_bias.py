@@ -28,6 +28,11 @@ class RelativeBias(Scheme):
     ``max_distance`` is K; ``std`` the standard deviation of the initial table. Train after patching.
     """
 
+    formula = r"""
+    \mathrm{score}_{hij} &= \frac{q_i \cdot k_j}{\sqrt d} + T[\mathrm{clip}(j - i, -K, K) + K, \, h] \\
+    T &: 2K + 1 \text{ rows} \times \text{heads}
+    """
+
     def __init__(
         self,
         geometry: Geometry,

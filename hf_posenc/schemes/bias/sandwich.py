@@ -27,6 +27,11 @@ from hf_posenc.schemes.registry import register_scheme
 class Sandwich(Scheme):
     """Inner products of sinusoidal codes of ``d_bar`` channels as a bias. No parameters; defined at every length."""
 
+    formula = r"""
+    \mathrm{score}_{hij} &= \frac{q_i \cdot k_j}{\sqrt d} + \rho_h \sum_{m < \bar d / 2} \cos(\omega_m (i - j)) \\
+    \rho_h &= \frac{H}{8 (h + 1)}, \quad \omega_m = \mathrm{base}^{-2m/\bar d}
+    """
+
     def __init__(self, geometry: Geometry, *, d_bar: PositiveInt = 128, base: Base = 10_000.0) -> None:
         super().__init__(geometry)
         if d_bar % 2:

@@ -33,6 +33,15 @@ class T5Bias(Scheme):
     only the token itself from all before it.
     """
 
+    formula = r"""
+    \mathrm{score}_{hij} &= \frac{q_i \cdot k_j}{\sqrt d} + T[\mathrm{bucket}(i - j), \, h] \\
+    \mathrm{bucket}(n) &= \begin{cases}
+    n & n < E = N / 2 \\
+    \min \left( E + \left\lfloor (N - E) \dfrac{\ln(n / E)}{\ln(M / E)} \right\rfloor, \, N - 1 \right) & \text{beyond}
+    \end{cases} \\
+    M &= \mathtt{max\_distance}
+    """
+
     def __init__(
         self,
         geometry: Geometry,

@@ -36,6 +36,11 @@ class Wavelet(Scheme):
     ``scales`` and ``shifts`` are lists whose product has a pair for each channel of a head, or the publication's.
     """
 
+    formula = r"""
+    \mathrm{score}_{ij} &= q_i \cdot (k_j + p_{i - j}) / \sqrt d \\
+    p_\Delta[c] &= \psi((\Delta - b_c) / a_c), \quad \psi(t) = (1 - t^2) \, e^{-t^2/2} \text{ (Ricker)}
+    """
+
     def __init__(
         self,
         geometry: Geometry,

@@ -24,6 +24,11 @@ class Cable(Fox):
     The options are those of ``fox``: ``bias_init`` is the initial logit of the gate, e^(−step) = σ(bias_init).
     """
 
+    formula = r"""
+    \mathrm{score}_{ij} &= \frac{q_i \cdot k_j}{\sqrt d} + c_i - c_j \\
+    c_t &= \sum_{s \le t} -\mathrm{softplus}(w_h \cdot x_s + b_h)
+    """
+
     def __init__(
         self,
         geometry: Geometry,

@@ -39,6 +39,13 @@ class CoPE(Scheme):
     the gates (default: the scaling of the model's scores).
     """
 
+    formula = r"""
+    \mathrm{score}_{ij} &= \frac{q_i \cdot k_j}{\sqrt d} + q_i \cdot e[p_{ij}] \\
+    g_{it} &= \sigma(q_i \cdot k_t / \sqrt d) \\
+    p_{ij} &= \min \Big( \sum_{t=j}^{i} g_{it}, \; n_\mathrm{pos} - 1 \Big) \quad \text{over visible keys $t$} \\
+    e[p] &= \text{interpolated linearly between the rows of $e$}
+    """
+
     silent_at_first = True
 
     def __init__(

@@ -39,6 +39,8 @@ from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import skewed
 from hf_posenc.schemes.bias.far_keys import near_and_far
+from hf_posenc.schemes.content.log_buckets import bucket_starts
+from hf_posenc.schemes.content.position_projections import PositionProjections
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.remap.inside import only_inside
@@ -55,6 +57,20 @@ class DeBERTa(Scheme):
 
     ``terms`` chooses content-to-position, position-to-content or both; distances beyond ``span`` are
     clipped; ``buckets`` are narrow near and wide far off (−1: none); ``p2c_index="paper"`` takes the printed last term.
+    """
+
+    formula = r"""
+    \mathrm{score}_{ij} &= \frac{\overbrace{q_i \cdot k_j}^{\text{content}}
+      + \overbrace{q_i \cdot K^r_{\delta(i,j)}}^{\text{content to position}}
+      + \overbrace{k_j \cdot Q^r_{\delta(i,j)}}^{\text{position to content}}}{\sqrt{(1 + \mathrm{terms}) \, d}} \\
+    K^r &= W_k P, \quad Q^r = W_q P, \quad P : 2h \times \mathrm{width} \\
+    \delta(i, j) &= \mathrm{clip}(b(i - j) + h, \, 0, \, 2h - 1)
+
+    b(n) = \begin{cases}
+    n & |n| \le m = \mathtt{buckets} / 2 \\
+    \mathrm{sign}(n) \left( m + \left\lceil
+      (m - 1) \dfrac{\ln(|n| / m)}{\ln((\mathtt{span} - 1) / m)} \right\rceil \right) & \text{beyond}
+    \end{cases}
     """
 
     option_aliases: ClassVar[dict[str, str]] = {
@@ -87,7 +103,7 @@ class DeBERTa(Scheme):
         self.table = nn.Embedding(2 * self.side, geometry.width)
         self.norm = nn.LayerNorm(geometry.width, eps=EPSILON) if norm else None
         count = 0 if share_key else geometry.layers
-        self.own = nn.ModuleList(OwnProjections(geometry, self.active) for _ in range(count))
+        self.own = nn.ModuleList(PositionProjections(geometry, self.active) for _ in range(count))
 
     @property
     def side(self) -> int:
@@ -224,40 +240,3 @@ def of_one_row(queries: Tensor, index: Tensor, block: Block) -> Tensor:
     groups = block.key.shape[1]
     rows = queries[:, index[:, 0]].transpose(0, 1).unflatten(1, (groups, -1))  # [batch, kv_heads, group, key, head_dim]
     return (rows * block.key[:, :, None]).sum(-1).flatten(1, 2)[:, :, None]
-
-
-class OwnProjections(nn.Module):
-    """A layer's projections of positions; without a bias of the keys, which would cancel in the softmax."""
-
-    def __init__(self, geometry: Geometry, active: list[str]) -> None:
-        super().__init__()
-        self.head_dim = geometry.head_dim
-        if "c2p" in active:
-            self.to_key = nn.Linear(geometry.width, geometry.kv_heads * geometry.head_dim, bias=False)
-        if "p2c" in active:
-            self.to_query = nn.Linear(geometry.width, geometry.heads * geometry.head_dim)
-
-    def key(self, x: Tensor) -> Tensor:
-        """``[n, width]`` to ``[kv_heads, n, head_dim]``."""
-        return self.to_key(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
-
-    def query(self, x: Tensor) -> Tensor:
-        """``[n, width]`` to ``[heads, n, head_dim]``."""
-        return self.to_query(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
-
-
-def bucket_starts(buckets: int, span: int) -> tuple[int, ...]:
-    """The smallest distance of each bucket after the first.
-
-    Bucket m + c, c ≥ 1, starts at the smallest n with (n / m)^(m − 1) > ((span − 1) / m)^(c − 1). Computed in
-    integers, as a rounded logarithm may be off at an exact power.
-    """
-    exact = buckets // 2
-    starts = list(range(1, exact + 1))
-    for c in range(1, buckets - exact + 1):
-        widest = ((span - 1) / exact) ** ((c - 1) / (exact - 1))
-        n = max(starts[-1], int(exact * widest) - 1, exact + 1)  # at most a few below
-        while n ** (exact - 1) * exact ** (c - 1) <= (span - 1) ** (c - 1) * exact ** (exact - 1):
-            n += 1
-        starts.append(n)
-    return tuple(starts)

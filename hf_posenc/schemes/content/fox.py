@@ -44,6 +44,11 @@ class Fox(Scheme):
     the negated projection, as CABLE writes it. ``with_rope`` also rotates queries and keys.
     """
 
+    formula = r"""
+    \mathrm{score}_{ij} &= \frac{q_i \cdot k_j}{\sqrt d} + \sum_{t = j + 1}^{i} \ln f_t \\
+    f_t &= \sigma(w_h \cdot x_t + b_h) \quad \text{one $w$ and $b$ per head}
+    """
+
     shared = False
 
     def __init__(

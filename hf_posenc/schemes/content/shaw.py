@@ -42,6 +42,13 @@ class Shaw(Scheme):
     multiplies the keys with the first table as well.
     """
 
+    formula = r"""
+    \mathrm{score}_{ij} &= q_i \cdot (k_j + A_c) / \sqrt d, \quad c = \mathrm{clip}(j - i, -K, K) + K \\
+    \mathrm{score}_{ij} &= \left( q_i \cdot (k_j + A_c) + k_j \cdot A_c \right) / \sqrt d
+      \quad \text{with } \mathtt{key\_query} \\
+    z_i &= \sum_j \alpha_{ij} (v_j + B_c) \quad \text{with } \mathtt{values}
+    """
+
     def __init__(
         self, geometry: Geometry, *, max_distance: PositiveInt = 16, values: bool = False, key_query: bool = False
     ) -> None:

@@ -46,6 +46,11 @@ class TransformerXL(Scheme):
     a W_R each. u, v and W_R have one part per query head, also where several query heads share a key head.
     """
 
+    formula = r"""
+    \mathrm{score}_{ij} &= \left( (q_i + u) \cdot k_j + (q_i + v) \cdot W_R R_{i - j} \right) / \sqrt d \\
+    R_\Delta &= [\sin \Delta \omega, \, \cos \Delta \omega], \quad \omega_m = \mathrm{base}^{-2m/D}
+    """
+
     def __init__(
         self,
         geometry: Geometry,

@@ -36,6 +36,13 @@ EPS = 1e-6
 class DroPE(Scheme):
     """No positions but in ``keep_layers``; optional norms of queries and keys. Recalibrate after patching."""
 
+    formula = r"""
+    \mathrm{score}_{ij} &= c \, \frac{q_i \cdot k_j}{\sqrt d} \quad
+      \text{in all layers but } \mathtt{keep\_layers}, \; c = \mathtt{softmax\_scale} \\
+    q_i &\leftarrow g \odot \frac{q_i}{\mathrm{rms}(q_i)} \quad
+      \text{with } \mathtt{qk\_norm}, \text{ over the channels of all heads; likewise } k
+    """
+
     needs_causal: ClassVar[bool] = True
 
     def __init__(

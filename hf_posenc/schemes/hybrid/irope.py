@@ -30,6 +30,13 @@ class IRoPE(Scheme):
     options of theirs, or another pattern, give ``layers=`` to ``patch_model``. Train, or continue training, after it.
     """
 
+    formula = r"""
+    \text{layer } l = \begin{cases}
+    \mathtt{global\_scheme} & (l + 1) \bmod \mathtt{interval} = 0 \\
+    \mathtt{local\_scheme} & \text{otherwise}
+    \end{cases} \qquad l = 0, 1, \dots
+    """
+
     needs_causal: ClassVar[bool] = True
 
     def __init__(

@@ -17,3 +17,5 @@ from hf_posenc.schemes.registry import register_scheme
 @register_scheme("none", aliases=("nope", "no_pos"), paper="2305.19466")
 class NoPE(Scheme):
     """The model's own positions switched off, without replacement. Tune after patching a trained model."""
+
+    formula = r"\mathrm{score}_{ij} = \frac{q_i \cdot k_j}{\sqrt d}"

@@ -43,6 +43,12 @@ class Sinks(Scheme):
     ``sinks=0`` is a sliding window, as `window`. ``learned_logit`` adds a trained logit per head and layer.
     """
 
+    formula = r"""
+    \text{query $i$ sees } & j < S \quad \text{or} \quad i - W < j \le i \\
+    S &= \mathtt{sinks}, \quad W = \mathtt{recent} \\
+    \text{positions} &= 0, \dots, S + W - 1 \text{ inside the cache, the query at its end}
+    """
+
     replaces_host = False
     needs_relative = True
     chooses_keys = True

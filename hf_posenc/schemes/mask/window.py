@@ -31,6 +31,11 @@ class Window(Scheme):
     positions inside the cache instead.
     """
 
+    formula = r"""
+    \text{causal:} \quad & 0 \le i - j < W \\
+    \text{bidirectional:} \quad & |i - j| < W, \qquad W = \mathtt{size}
+    """
+
     replaces_host = False
     chooses_keys = True
 

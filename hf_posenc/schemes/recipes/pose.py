@@ -25,6 +25,11 @@ from hf_posenc.schemes.registry import register_scheme
 class PoSE(Recipe):
     """Recipe for training: a sequence in ``chunks`` spread over the target length. No effect in evaluation."""
 
+    formula = r"""
+    p &\leftarrow p + u_c \quad \text{for tokens of chunk } c = 0, \dots, C - 1 \\
+    u_0 &= 0, \quad u_c \sim \mathcal{U} \{u_{c-1}, \dots, L' - L\}
+    """
+
     def __init__(self, geometry: Geometry, *, chunks: AtLeastTwo = 2) -> None:
         super().__init__(geometry)
         self.chunks = chunks

@@ -32,6 +32,8 @@ SPREAD = 4  # the paper's longest training sequences are a quarter of its positi
 class RandPos(Recipe):
     """Recipe for training: sorted random positions in a far longer range; in evaluation random again, or even."""
 
+    formula = r"p_0 < p_1 < \dots < p_{L-1} \quad \text{drawn without replacement from } \{0, \dots, L' - 1\}"
+
     def __init__(self, geometry: Geometry, *, test: Literal["random", "even"] = "random") -> None:
         super().__init__(geometry)
         self.test = test

@@ -31,6 +31,11 @@ Jitter = Annotated[float, Ge(0), Le(0.5)]
 class SHAPE(Recipe):
     """Recipe for training: all positions of a sequence shifted by one random number. No effect in evaluation."""
 
+    formula = r"""
+    p &\leftarrow p + \Delta \\
+    &\Delta \sim \mathcal{U} \{0, \dots, \mathtt{max\_shift}\}
+    """
+
     def __init__(self, geometry: Geometry, *, max_shift: NotNegativeInt | None = None) -> None:
         super().__init__(geometry)
         self.max_shift = max_shift
@@ -47,6 +52,13 @@ class SHAPE(Recipe):
 @register_scheme("cape", paper="2106.03143")
 class CAPE(Recipe):
     """Recipe for training: positions shifted, jittered and scaled at random. No effect in evaluation."""
+
+    formula = r"""
+    p &\leftarrow e^{\lambda} (p + \Delta + \varepsilon_p) \\
+    &\Delta \sim \mathcal{U}(\pm \mathtt{max\_shift}), \;
+    \varepsilon_p \sim \mathcal{U}(\pm \mathtt{jitter}), \;
+    \lambda \sim \mathcal{U}(\pm \mathtt{log\_scale})
+    """
 
     needs_function = True
 

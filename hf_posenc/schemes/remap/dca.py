@@ -37,6 +37,15 @@ class DualChunkAttention(Scheme):
     exact across a boundary. ``mscale`` adds the released code's temperature, (0.05 ln factor + 1)² on all logits.
     """
 
+    formula = r"""
+    \text{keys at } & j \bmod S \qquad S = c - w, \; c = \mathtt{chunk}, \; w = \mathtt{local} \\
+    \text{queries at } & \begin{cases}
+    i \bmod S & \text{for keys of their own chunk of $S$ tokens} \\
+    \min(i \bmod S + S, \, c) & \text{for keys of the chunk before} \\
+    \min(2S - 1, \, c) & \text{for older keys}
+    \end{cases}
+    """
+
     replaces_host = False
     needs_rotation = True
     needs_causal = True

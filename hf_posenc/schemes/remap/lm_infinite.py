@@ -30,6 +30,13 @@ from hf_posenc.schemes.registry import register_scheme
 class LMInfinite(Scheme):
     """The first ``n_global`` tokens (10) and the last ``n_local`` (default: the trained length). Zero-shot."""
 
+    formula = r"""
+    \text{query $i$ sees} \begin{cases}
+    j < \mathtt{n\_global} & \text{at distance } \mathtt{n\_local} \\
+    i - j < \mathtt{n\_local} & \text{at its true distance}
+    \end{cases}
+    """
+
     replaces_host = False
     needs_relative = True
     chooses_keys = True

@@ -65,6 +65,15 @@ class Remap(Scheme):
 class ReRoPE(Remap):
     """Distances clipped to a window, by default half the trained length. Zero-shot on RoPE models, any length."""
 
+    formula = r"""
+    \Delta' &= \begin{cases}
+    \Delta & \Delta < w \\
+    w & \Delta \ge w
+    \end{cases} \\
+    \Delta &= i - j, \quad w = \mathtt{window} < \text{trained length} \\
+    \Delta' &= \mathrm{sign}(\Delta) \, g(|\Delta|) \quad \text{in an encoder, without published results}
+    """
+
     def __init__(self, geometry: Geometry, *, window: PositiveInt | None = None) -> None:
         super().__init__(geometry, window=window)
 
@@ -86,6 +95,15 @@ class LeakyReRoPE(Remap):
     """Distances beyond a window grow by 1/k a token: ``Δ' = w + (Δ − w) / k``. Zero-shot on RoPE models.
 
     ``k = 1`` is RoPE, k → ∞ is ReRoPE.
+    """
+
+    formula = r"""
+    \Delta' &= \begin{cases}
+    \Delta & \Delta < w \\
+    w + (\Delta - w) / k & \Delta \ge w
+    \end{cases} \\
+    \Delta &= i - j, \quad w = \mathtt{window} < \text{trained length} \\
+    \Delta' &= \mathrm{sign}(\Delta) \, g(|\Delta|) \quad \text{in an encoder, without published results}
     """
 
     def __init__(self, geometry: Geometry, *, window: PositiveInt | None = None, k: AtLeastOne = 16.0) -> None:

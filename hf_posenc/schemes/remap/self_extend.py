@@ -35,6 +35,14 @@ class SelfExtend(Remap):
     The default group is the smallest that fits the target length. Zero-shot on RoPE models.
     """
 
+    formula = r"""
+    \Delta' &= \begin{cases}
+    i - j & i - j < W \\
+    \lfloor i / G \rfloor - \lfloor j / G \rfloor + W - \lfloor W / G \rfloor & \text{beyond}
+    \end{cases} \\
+    W &= \mathtt{window}, \quad G = \mathtt{group}
+    """
+
     needs_causal = True
 
     def __init__(

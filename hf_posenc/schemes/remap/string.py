@@ -31,6 +31,14 @@ class String(Scheme):
     length where that is less. Up to trained length + shift − local tokens no distance is new to the model.
     """
 
+    formula = r"""
+    \Delta' &= \begin{cases}
+    \Delta & \Delta < S \\
+    \Delta - S + W & \Delta \ge S
+    \end{cases} \\
+    \Delta &= i - j, \quad S = \mathtt{shift}, \quad W = \mathtt{local}
+    """
+
     replaces_host = False
     needs_rotation = True
     needs_causal = True

@@ -22,6 +22,8 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 class AdjustedBase(Rotary):
     """RoPE with another base, by default Llama 2 Long's. Continue training after the change."""
 
+    formula = r"\omega_m = \mathrm{base}^{-2m/d}, \qquad \mathrm{base} = 500\,000"
+
     def __init__(self, geometry: Geometry, *, base: Base = 500_000.0, layout: Layout | None = None) -> None:
         super().__init__(geometry, base=base, layout=layout)
 

@@ -37,6 +37,14 @@ class DynamicNTK(RotationByLength):
     at the first token of a step. ``multiplier`` scales the base by more than the length requires.
     """
 
+    formula = r"""
+    \mathrm{base}'(L) &= \begin{cases}
+    \mathrm{base} \cdot \left( 1 + f \left( L / L_0 - 1 \right) \right)^{d / (d - 2)} & L > L_0 \\
+    \mathrm{base} & L \le L_0
+    \end{cases} \\
+    f &= \mathtt{multiplier}
+    """
+
     def __init__(
         self,
         geometry: Geometry,

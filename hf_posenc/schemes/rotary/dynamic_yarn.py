@@ -33,6 +33,12 @@ class DynamicYarn(RotationByLength):
     at the first token of a step. The temperature scales whole logits, also where a part of each head is rotated.
     """
 
+    formula = r"""
+    s(L) &= \max(1, \, L / L_0) \quad \text{$L$: the length at each query, $L_0$: trained length} \\
+    \omega'_m(L) &= (1 - \gamma_m) \, \omega_m + \gamma_m \, \frac{\omega_m}{s(L)} \quad \text{$\gamma$ as in YaRN} \\
+    \mathrm{score}' &= (0.1 \ln s(L) + 1)^2 \, \mathrm{score}
+    """
+
     def __init__(
         self,
         geometry: Geometry,

@@ -24,6 +24,11 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 class Llama3(Rotary):
     """RoPE with pairs of at most ``low_freq_factor`` rotations slowed, those of at least ``high_freq_factor`` kept."""
 
+    formula = r"""
+    \omega'_m &= (1 - g_m) \, \frac{\omega_m}{s} + g_m \, \omega_m \\
+    g_m &= \frac{r_m - \mathrm{low}}{\mathrm{high} - \mathrm{low}} \quad \text{clipped to } 0 \dots 1
+    """
+
     stretches: ClassVar[bool] = True
 
     def __init__(

@@ -50,6 +50,16 @@ class LongRoPE(Rotary):
     would change with a shift of all positions. The paper's code offers it; transformers and Phi-3 do without.
     """
 
+    formula = r"""
+    \omega'_m &= \begin{cases}
+    \omega_m / \mathrm{short}_m & \text{for queries } i < L_0 \\
+    \omega_m / \mathrm{long}_m & \text{for queries } i \ge L_0
+    \end{cases} \\
+    \mathrm{score}' &= \left( 1 + \frac{\ln s}{\ln L_0} \right) \mathrm{score} \\
+    L_0 &= \text{trained length}, \quad s = \text{factor at every length}, \\
+    &\mathrm{short}, \mathrm{long} : \text{$d/2$ numbers} \ge 1
+    """
+
     stretches: ClassVar[bool] = True
 
     def __init__(

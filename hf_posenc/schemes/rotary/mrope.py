@@ -31,6 +31,11 @@ class MRoPE(Rotary):
     By default the sections are Qwen2-VL's or, interleaved, Qwen3-VL's, in proportion to the model's heads.
     """
 
+    formula = r"""
+    \text{angle of pair } m &= \omega_m \cdot (t, \, h \text{ or } w), \quad \omega_m = \theta^{-2m/d} \\
+    \mathtt{section} &= \text{pairs of $t$, $h$, $w$, together $d/2$}
+    """
+
     def __init__(
         self,
         geometry: Geometry,

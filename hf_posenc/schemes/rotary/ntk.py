@@ -24,6 +24,11 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 class NTK(Rotary):
     """RoPE with a larger base. Static: keys are cached rotated. Usable untrained to 2–4×."""
 
+    formula = r"""
+    \omega'_m &= \mathrm{base}'^{\,-2m/d} \\
+    \mathrm{base}' &= \mathrm{base} \cdot s^{d / (d - 2)}, \quad s = \text{factor}
+    """
+
     stretches: ClassVar[bool] = True
 
     def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:

@@ -26,6 +26,13 @@ from hf_posenc.schemes.rotary.yarn import slowed_between
 class NTKByPartsV1(Rotary):
     """RoPE with slow pairs interpolated, middle ones under a larger base, fast ones kept. Static, no options."""
 
+    formula = r"""
+    \mathrm{mixed}_m &= \alpha_m \, \omega_m / s + (1 - \alpha_m) \, \omega^\mathrm{ntk}_m \\
+    \omega'_m &= \gamma_m \, \mathrm{mixed}_m + (1 - \gamma_m) \, \omega_m \\
+    \alpha_m &= 0 \text{ for} \ge 1.25 \text{ rotations in the trained length}, \; 1 \text{ for} \le 0.75 \\
+    \gamma_m &= 0 \text{ for} \ge 16, \; 1 \text{ for} \le 2
+    """
+
     stretches: ClassVar[bool] = True
 
     def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:

@@ -22,6 +22,11 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 class Partial(Rotary):
     """RoPE on a fraction of the channels that are otherwise rotated. No parameters; for training from scratch."""
 
+    formula = r"""
+    d' &= \mathtt{fraction} \cdot d \quad \text{channels, the first, are rotated} \\
+    \omega_m &= \theta^{-2m/d'}
+    """
+
     def __init__(
         self, geometry: Geometry, *, fraction: Fraction = 0.5, base: Base | None = None, layout: Layout | None = None
     ) -> None:

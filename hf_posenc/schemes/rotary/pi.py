@@ -19,6 +19,10 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 class PositionInterpolation(Rotary):
     """Every frequency divided by the factor. Adjacent positions become hard to distinguish: tune briefly beyond 2×."""
 
+    formula = r"""
+    \omega'_m = \omega_m / s, \quad s = \text{factor; the same as position } p / s \text{ in place of } p
+    """
+
     stretches: ClassVar[bool] = True
 
     def __init__(self, geometry: Geometry, *, base: Base | None = None) -> None:

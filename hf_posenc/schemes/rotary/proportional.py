@@ -23,6 +23,14 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 class Proportional(Rotary):
     """RoPE without its slowest pairs. No parameters; little damage to a trained model near p = 1, else tune."""
 
+    formula = r"""
+    \omega'_m &= \begin{cases}
+    \omega_m / s & m < \lfloor p \, d / 2 \rfloor \\
+    0 & \text{otherwise}
+    \end{cases} \\
+    \omega_m &= \theta^{-2m/d}, \quad s = \text{factor}
+    """
+
     def __init__(
         self, geometry: Geometry, *, p: UnitInterval = 0.75, base: Base | None = None, layout: Layout | None = None
     ) -> None:

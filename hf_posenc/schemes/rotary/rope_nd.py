@@ -45,6 +45,11 @@ class AxialRoPE(Scheme):
     channels of each axis, by default equal; other channels are not rotated. ``base`` is one number, or one per axis.
     """
 
+    formula = r"""
+    R(x, y, \dots) &= \mathrm{diag}(R_{d_1}(x), R_{d_2}(y), \dots) \\
+    \omega_m &= \mathrm{base}^{-2m/d_a} \quad \text{within the $d_a$ channels of axis $a$}
+    """
+
     option_aliases: ClassVar[dict[str, str]] = {"coords": "grid"}
 
     def __init__(

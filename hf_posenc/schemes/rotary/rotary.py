@@ -127,6 +127,12 @@ class RoPE(Rotary):
     ``learn_freq`` the frequencies are ω_m e^(δ_m), δ learned and zero at the start, shared by all layers.
     """
 
+    formula = r"""
+    q'_i &= R(i) \, q_i, \quad k'_j = R(j) \, k_j, \quad R(p) \text{ rotates pair $m$ by } p \, \omega_m \\
+    \omega_m &= \theta^{-2m/d}, \quad d = \mathtt{rotary\_dim} \\
+    q'_i \cdot k'_j &= \sum_m \mathrm{Re} \left[ q_m k^*_m e^{\mathrm{i} \omega_m (i - j)} \right]
+    """
+
     def __init__(
         self,
         geometry: Geometry,

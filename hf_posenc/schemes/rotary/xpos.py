@@ -39,6 +39,12 @@ class XPos(Rotary):
     ``gamma`` (0.4) sets how unequally the pairs decay, ``scale_base`` (512), at least 1, how slowly all of them do.
     """
 
+    formula = r"""
+    q'_i &= R(i) \, q_i \, \zeta_m^{i / B}, \quad k'_j = R(j) \, k_j \, \zeta_m^{-j / B} \\
+    \zeta_m &= \frac{2m + \gamma d}{(1 + \gamma) \, d}, \quad B = \mathtt{scale\_base} \\
+    & \text{per pair $m$ the score of RoPE times } \zeta_m^{(i - j) / B}
+    """
+
     needs_causal = True
 
     def __init__(

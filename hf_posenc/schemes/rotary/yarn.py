@@ -27,6 +27,14 @@ Ramp = Literal["dim", "rotations"]
 class NTKByParts(Rotary):
     """RoPE with the frequencies of YaRN and no temperature. Static: keys are cached rotated."""
 
+    formula = r"""
+    \omega'_m &= (1 - \gamma_m) \, \omega_m + \gamma_m \, \frac{\omega_m}{s}, \quad s = \text{factor} \\
+    \gamma_m &= \begin{cases}
+    0 & \text{pairs of} \ge \beta_\mathrm{fast} \text{ rotations in the trained length} \\
+    1 & \text{pairs of} \le \beta_\mathrm{slow} \text{ rotations}
+    \end{cases}
+    """
+
     option_aliases: ClassVar[dict[str, str]] = {"beta": "beta_fast", "alpha": "beta_slow"}
 
     stretches: ClassVar[bool] = True
@@ -86,6 +94,15 @@ class Yarn(NTKByParts):
     ``attention_factor`` multiplies cosines and sines, 0.1 ln s + 1 by default; logits get its square.
     DeepSeek's checkpoints have ``mscale`` and ``mscale_all_dim`` in its place, and the factor is
     (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), as in transformers.
+    """
+
+    formula = r"""
+    \omega'_m &= (1 - \gamma_m) \, \omega_m + \gamma_m \, \frac{\omega_m}{s}, \quad s = \text{factor} \\
+    \gamma_m &= \begin{cases}
+    0 & \text{pairs of} \ge \beta_\mathrm{fast} \text{ rotations in the trained length} \\
+    1 & \text{pairs of} \le \beta_\mathrm{slow} \text{ rotations}
+    \end{cases} \\
+    \mathrm{score}' &= (0.1 \ln s + 1)^2 \, \mathrm{score}
     """
 
     def __init__(

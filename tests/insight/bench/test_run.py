@@ -140,7 +140,7 @@ def test_an_interrupted_run_has_yielded_its_finished_cells(model: PreTrainedMode
                 raise KeyboardInterrupt
             return super().clock(run)
 
-    cells = bench(model, "yarn,pi", [32], device=Impatient(), rounds=2, against=(UNPATCHED,))
+    cells = bench(model, "yarn,pi", [32], device=Impatient(), rounds=2, baselines=(UNPATCHED,))
     assert next(cells).scheme == "yarn"
     with pytest.raises(KeyboardInterrupt):
         next(cells)
@@ -148,7 +148,7 @@ def test_an_interrupted_run_has_yielded_its_finished_cells(model: PreTrainedMode
 
 def test_thread_count_is_restored(model: PreTrainedModel) -> None:
     before = torch.get_num_threads()
-    for _ in bench(model, "yarn", [32], device=Metered(), rounds=1, threads=before + 1, against=()):
+    for _ in bench(model, "yarn", [32], device=Metered(), rounds=1, threads=before + 1, baselines=()):
         assert torch.get_num_threads() == before
 
 
@@ -157,7 +157,7 @@ def test_thread_count_is_restored(model: PreTrainedModel) -> None:
     [
         ({"lengths": []}, OptionOutOfRange), ({"lengths": [1]}, OptionOutOfRange), ({"rounds": 0}, OptionOutOfRange),
         ({"batch": 0}, OptionOutOfRange), ({"cases": ("reading",)}, OptionOutOfRange),
-        ({"against": ("flex",)}, OptionOutOfRange), ({"schemes": "unpatched"}, OptionOutOfRange),
+        ({"baselines": ("flex",)}, OptionOutOfRange), ({"schemes": "unpatched"}, OptionOutOfRange),
         ({"schemes": "yarm"}, UnknownScheme), ({"factor": 0.5}, LengthContradiction),
     ],
     ids=str,

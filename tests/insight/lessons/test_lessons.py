@@ -213,6 +213,17 @@ def test_window_mends_both_causes(on_a_trained_model: Finding) -> None:
     assert entropy["window"] == pytest.approx(entropy["as trained"], abs=0.1)
     assert rows["rope"]["loss, nats/token"] > rows["window"]["loss, nats/token"] + 1
     assert "neither is so under window" in on_a_trained_model.conclusion
+    assert "a wider spread alone costs nothing under rerope" in on_a_trained_model.conclusion
+    assert "No scheme here has new distances alone" in on_a_trained_model.conclusion
+
+
+def test_what_one_cause_costs_follows_the_rows() -> None:
+    """Were the loss lost under the scheme that has the spread alone, it would say so."""
+    assert "alone costs the loss under rerope." in window.alone(
+        "a wider spread", ["rope", "rerope"], ["rope"], ["rerope"]
+    )
+    assert "alone costs nothing under rerope." in window.alone("a wider spread", ["rope", "rerope"], ["rope"], ["rope"])
+    assert "is not known" in window.alone("a wider spread", ["rope"], ["rope"], ["rope"])
 
 
 def test_windows_numbers_are_the_models(on_a_trained_model: Finding) -> None:

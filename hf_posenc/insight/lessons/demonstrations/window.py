@@ -1,7 +1,8 @@
 """Why a trained model fails on long texts, and why hiding all but the nearest keys helps.
 
-Two things are new beyond the trained length: distances that never occurred in training, and more keys than attention
-was ever spread over. Distances are read off a scheme's regions, the spread is the entropy of attention on a real text.
+Two things are new beyond the trained length, and either may be the cause: distances that never occurred in training,
+and more keys than attention was ever spread over. Distances are read off a scheme's regions, the spread is the entropy
+of attention on a real text. A scheme that has one of them and not the other tells which of the two costs the loss.
 """
 
 from __future__ import annotations
@@ -51,10 +52,33 @@ def window(schemes: tuple[str, ...]) -> Result:
         f"Distances, as rotations have them, that were never seen in training occur under {named(unseen)}; attention "
         f"is spread wider than in training under {named(spread)}; neither is so under {named(both)}. The loss stays "
         f"within {AS_TRAINED} of the trained length's "
-        f"under {named(near)}" + (f", and is lost under {named(far)}." if far else ".")
+        f"under {named(near)}"
+        + (f", and is lost under {named(far)}. " if far else ". ")
+        + alone("new distances", unseen, spread, far)
+        + alone("a wider spread", spread, unseen, far)
     )
     columns = ("scheme", "tokens", "farthest, in unscaled tokens", "keys seen", "entropy, nats", "loss, nats/token")
     return shows, [Table(columns, tuple(rows))], conclusion
+
+
+def alone(cause: str, has: list[str], other: list[str], far: list[str]) -> str:
+    """What one of the two causes does to the loss by itself, as far as the schemes tell.
+
+    Args:
+        cause: in words.
+        has: schemes under which it is there.
+        other: schemes under which the other cause is there.
+        far: schemes under which the loss is lost.
+    """
+    single = [scheme for scheme in has if scheme not in other]
+    if not single:
+        return f"No scheme here has {cause} alone, so that its share is not known. "
+    lost, kept = [s for s in single if s in far], [s for s in single if s not in far]
+    found = [
+        f"costs the loss under {named(lost)}" if lost else "",
+        f"costs nothing under {named(kept)}" if kept else "",
+    ]
+    return f"At this length, {cause} alone {' and '.join(filter(None, found))}. "
 
 
 @torch.no_grad()
@@ -97,6 +121,7 @@ def long_texts(tokenizer: Any, length: int) -> Tensor:
     """Held-out sources as ids ``[texts, length]``, spaced over all of them."""
     from hf_posenc.eval.texts.measured_text import default_text
 
-    ids = tokenizer(default_text().documents[0].content[: 40 * length * SCORED], add_special_tokens=False)["input_ids"]
+    text = default_text().documents[0].content[: 40 * length * SCORED]
+    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     step = (len(ids) - length) // SCORED
     return torch.tensor([ids[n * step : n * step + length] for n in range(SCORED)])

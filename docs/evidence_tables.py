@@ -1,0 +1,103 @@
+"""Tables of measured and published evidence in pages and README, between ``<!-- NAME: begin -->`` and ``… end -->``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.eval.results.rows import Row
+from hf_posenc.insight.advise.evidence import WITH_TRAINING, ZERO_SHOT, Shown
+from hf_posenc.insight.advise.measured_rows import MeasuredRow, measured_at
+from hf_posenc.schemes.entry import UNPATCHED
+
+DOCS = Path(__file__).parent
+PAGES = {
+    "choose.md": DOCS / "choose.md", "start.md": DOCS / "start.md", "README.md": DOCS.parent / "README.md",
+    "zh/README.md": DOCS / "zh" / "README.md",
+}  # fmt: skip
+HEAD = "| scheme | loss at {far} | passkeys found at {far} | loss · passkeys at {near} | time of prefill · decoding |"
+CHINESE_HEAD = "| 方案 | {far} 时的损失 | {far} 时找到的密钥 | {near} 时的损失 · 密钥 | 预填充 · 解码的时间 |"
+NEAR, FAR = 4.0, 8.0
+"""Factors of the two leaderboards."""
+BEST = 4
+"""Rows of the table in the README, and one of YaRN."""
+
+
+def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
+    """The tables of a page, by the name in its comments."""
+    rows = measured_at(NEAR)
+    if page == "start.md":
+        return {"fixed factor": demo_table(demo["fixed"]), "refitted": demo_table(demo["refitted"])}
+    if page.endswith("README.md"):
+        shown = [*rows[:BEST], *(row for row in rows[BEST:] if row.scheme in ("yarn", UNPATCHED))]
+        return {"measured": measured_table(shown, "`{name}`", CHINESE_HEAD if page.startswith("zh") else HEAD)}
+    return {
+        "measured": measured_table(rows, "[{name}](schemes/{name}.md)"),
+        "measured far": measured_table(measured_at(FAR), "[{name}](schemes/{name}.md)"),
+        "published": published_table(ZERO_SHOT),
+        "published with training": published_table(WITH_TRAINING),
+    }
+
+
+def measured_table(rows: list[MeasuredRow], link: str, head: str = HEAD) -> str:
+    """Measured rows as a Markdown table; ``link`` formats the name of a scheme."""
+    far, near = f"{rows[0].length:,} tokens ({rows[0].factor:g}×)", f"{rows[0].trained_length} tokens"
+    head = head.format(far=far, near=near)
+    return "\n".join([head, "|---|---:|---:|---:|---:|", *(measured_line(row, link) for row in rows)])
+
+
+def measured_line(row: MeasuredRow, link: str) -> str:
+    """A row of the table."""
+    name = row.scheme if row.scheme == UNPATCHED else link.format(name=row.scheme)
+    keys, loss = row.passkeys, row.loss
+    time = f"{row.prefill:.2f} · {row.decode:.2f}" if row.prefill and row.decode else "1 · 1"
+    share = f"{100 * keys.value:.0f} % ({100 * keys.low:.0f}–{min(100, 100 * keys.high):.0f})"
+    return f"| {name} | {loss.value:.2f} | {share} | {loss.at_trained:.2f} · {100 * keys.at_trained:.0f} % | {time} |"
+
+
+def published_table(claims: Iterable[Shown]) -> str:
+    """Published claims as a Markdown table."""
+    lines = [f"| {linked(one.scheme)} | {claim_of(one)} | {source_of(one.source)} |" for one in claims]
+    return "\n".join(["| scheme | published claim | source |", "|---|---|---|", *lines])
+
+
+def linked(scheme: str) -> str:
+    """The parts of a composition, each linked to its page."""
+    return " + ".join(f"[{part}](schemes/{part}.md)" for part in scheme.split("+"))
+
+
+def claim_of(one: Shown) -> str:
+    """A claim, and what its model keeps positions in where that is no rotation."""
+    kinds = {"rotation": "", "table": "model with a position table: ", "bias": "model with ALiBi: "}
+    return kinds[one.kind] + one.claim
+
+
+def source_of(source: str) -> str:
+    """A source as a link."""
+    name = source.removeprefix("arXiv:")
+    return f"[{source}](https://arxiv.org/abs/{name})" if name != source else f"[{source}](https://{source})"
+
+
+def demo_table(results: dict[str, Any]) -> str:
+    """The results of a demo: loss and passkeys of every line at every length."""
+    lengths, trained = results["about"]["lengths"], results["about"]["trained_length"]
+    rows = {(row.scheme, row.length, row.metric): row.value for row in (Row(**row) for row in results["rows"])}
+    head = " | ".join(["scheme", *(f"{n:,} ({n // trained}×)" for n in lengths)])
+    lines = [
+        " | ".join([scheme, *(f"{rows[scheme, n, 'nll']:.2f} · {100 * rows[scheme, n, 'acc']:.0f} %" for n in lengths)])
+        for scheme in dict.fromkeys(scheme for scheme, _, _ in rows)
+    ]
+    return "\n".join([f"| {head} |", "|---|" + "---:|" * len(lengths), *(f"| {line} |" for line in lines)])
+
+
+def filled(page: str, text: str, demo: dict[str, Any]) -> str:
+    """A page with its tables as they are now."""
+    for name, table in tables(page, demo).items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+        if len(pattern.findall(text)) != 1:
+            raise SystemExit(f"{page} needs the comments {begin} and {end} once each, around the table.")
+        text = pattern.sub(lambda _, new=f"{begin}\n{table}\n{end}": new, text)  # type: ignore[misc]
+    return text

@@ -1,0 +1,27 @@
+"""A layer's own projections of relative positions, as the first DeBERTa has them (``share_att_key: false``)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from hf_posenc.core.geometry import Geometry
+
+
+class PositionProjections(nn.Module):
+    """A layer's projections of positions; without a bias of the keys, which would cancel in the softmax."""
+
+    def __init__(self, geometry: Geometry, active: list[str]) -> None:
+        super().__init__()
+        self.head_dim = geometry.head_dim
+        if "c2p" in active:
+            self.to_key = nn.Linear(geometry.width, geometry.kv_heads * geometry.head_dim, bias=False)
+        if "p2c" in active:
+            self.to_query = nn.Linear(geometry.width, geometry.heads * geometry.head_dim)
+
+    def key(self, x: Tensor) -> Tensor:
+        """``[n, width]`` to ``[kv_heads, n, head_dim]``."""
+        return self.to_key(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
+
+    def query(self, x: Tensor) -> Tensor:
+        """``[n, width]`` to ``[heads, n, head_dim]``."""
+        return self.to_query(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)

@@ -1,0 +1,166 @@
+"""The how-to pages, run as a reader would: blocks in order, in one session and an empty folder, then the commands.
+
+Models that a reader downloads are replaced by small ones, and their lengths by lengths in the same ratio; each page
+says so. What a page claims of the lengths themselves is tested apart.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from hf_posenc import disable_auto, load_starter, patch_model, scheme_of
+from hf_posenc.cli import main
+from hf_posenc.starters.loading import starter_path
+
+FOLDER = Path(__file__).parents[2] / "docs" / "how-to"
+QWEN3 = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 128, "rope_theta": 1e6, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page, the models it downloads, and what its lengths are replaced by."""
+
+    name: str
+    downloads: dict[str, str] = field(default_factory=dict)
+    lengths: dict[str, str] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return (FOLDER / f"{self.name}.md").read_text(encoding="utf-8")
+
+    @property
+    def blocks(self) -> list[str]:
+        return re.findall(r"^```python\n(.*?)^```", self.text, re.MULTILINE | re.DOTALL)
+
+    @property
+    def commands(self) -> list[str]:
+        """But for findings, which take a minute each, and are run by tests of their own."""
+        return re.findall(r"^\$ (?!hf-posenc reproduce [a-z])(.*)$", self.text, re.MULTILINE)
+
+    def replaced(self, text: str, folders: dict[str, str]) -> str:
+        """The text with small models and lengths."""
+        for name, kind in self.downloads.items():
+            text = text.replace(name, folders[kind])
+        for length, short in self.lengths.items():
+            text = re.sub(rf"\b{length}\b", short, text)
+        return text
+
+
+PAGES = [
+    Page(
+        "qwen3-128k",
+        {"Qwen/Qwen3-0.6B": "qwen3"},
+        {"131072": "1024", "128k": "1k", "65536": "512", "32768": "256", "40960": "320"},
+    ),
+    Page(
+        "long-embeddings",
+        {"BAAI/bge-small-en-v1.5": "bert"},
+        {"512": "256", "2048": "1024"},
+        ("sentence_transformers",),
+    ),
+    Page("endless-chat"),
+    Page("from-scratch"),
+]
+BY_NAME = {page.name: page for page in PAGES}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Small models to take the place of downloads, by kind."""
+    folder = tmp_path_factory.mktemp("models") / "qwen3"
+    _, tokenizer = load_starter("llama")
+    torch.manual_seed(0)
+    config = Qwen3Config(**QWEN3, vocab_size=len(tokenizer), max_position_embeddings=320)
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return {"qwen3": str(folder), "bert": str(starter_path("bert"))}
+
+
+def installed(block: str, page: Page) -> bool:
+    """Whether this Python has the optional packages that a block imports."""
+    return all(name not in block or find_spec(name) for name in page.optional)
+
+
+def test_every_page_is_here() -> None:
+    assert {file.stem for file in FOLDER.glob("*.md")} - {"index"} == set(BY_NAME)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_run_in_order(page: Page, folders: dict[str, str], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    session: dict[str, Any] = {"__name__": "__main__"}
+    try:
+        for number, block in enumerate(page.blocks):
+            if installed(block, page):
+                exec(compile(page.replaced(block, folders), f"{page.name}-{number}", "exec"), session)
+    finally:
+        disable_auto()
+
+
+def test_a_wrong_claim_is_noticed(folders: dict[str, str], tmp_path: Path, monkeypatch: Any) -> None:
+    """Control: with another trained length the comparison with the card's parameters fails."""
+    monkeypatch.chdir(tmp_path)
+    page, session = BY_NAME["qwen3-128k"], {"__name__": "__main__"}
+    wrong = "\n".join(page.blocks).replace("trained_length=32768, ", "")
+    with pytest.raises(AssertionError):
+        exec(compile(page.replaced(wrong, folders), page.name, "exec"), session)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "line"),
+    [pytest.param(page, line, id=f"{page.name}-{line[:40]}") for page in PAGES for line in page.commands],
+)
+def test_commands_run(page: Page, line: str, folders: dict[str, str], tmp_path: Path, monkeypatch: Any) -> None:
+    """With fewer documents where a command takes so many, as what is printed is not compared here."""
+    monkeypatch.chdir(tmp_path)
+    program, *words = shlex.split(page.replaced(line, folders))
+    if program == "python":
+        words[0] = str(FOLDER.parents[1] / words[0])
+        monkeypatch.setattr(sys, "argv", [words[0], *words[1:-4], "--steps", "3", *words[-2:]])
+        exec(compile(Path(words[0]).read_text(encoding="utf-8"), words[0], "exec"), {"__name__": "__main__"})
+        return
+    if words[0] in ("compare", "eval"):
+        words += ["--samples", "2", *([] if "--task" in line else ["--keys", "1"])]
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert not end.value.code
+
+
+def test_qwen3_at_its_real_lengths() -> None:
+    """The patch of the page, word for word, against transformers' YaRN with the parameters of the model card."""
+    config = Qwen3Config(**QWEN3, vocab_size=320, max_position_embeddings=40960)
+    (call,) = set(re.findall(r"^patch_model\(model, \"yarn\", .*\)$", BY_NAME["qwen3-128k"].text, re.MULTILINE))
+    model = Qwen3ForCausalLM(config).eval()
+    exec(call, {"patch_model": patch_model, "model": model})
+    card = Qwen3Config(**QWEN3, vocab_size=320, max_position_embeddings=131072)
+    original = {"original_max_position_embeddings": 32768}
+    card.rope_parameters = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, **original}
+    frequencies, attention_factor = ROPE_INIT_FUNCTIONS["yarn"](card, torch.device("cpu"))
+    scheme = scheme_of(model).schemes[0]
+    torch.testing.assert_close(torch.tensor(scheme.frequencies()), frequencies.float())
+    assert scheme.attention_factor == pytest.approx(attention_factor)
+    other = patch_model(Qwen3ForCausalLM(config).eval(), "yarn", target_length=131072)  # control: counts from 40,960
+    assert not torch.allclose(torch.tensor(scheme_of(other).schemes[0].frequencies()), frequencies.float())
+
+
+def test_the_cache_of_qwen3() -> None:
+    """The arithmetic of the page: bytes per token, and at 131,072 tokens."""
+    per_token = 2 * 28 * 8 * 128 * 2
+    assert per_token == 112 * 1024
+    assert per_token * 131072 == 14 * 2**30

@@ -1,0 +1,129 @@
+"""One file of evidence: made from the leaderboard, and what `advise`, docs/choose.md and the README begin with."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_posenc import advise
+from hf_posenc.insight.advise.evidence import SEARCHED, ZERO_SHOT, zero_shot_candidates
+from hf_posenc.insight.advise.measured_rows import FILE, measured_at, measured_for, measured_rows
+from hf_posenc.schemes.entry import UNPATCHED
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "docs")]
+
+import evidence_tables  # noqa: E402
+import make_evidence  # noqa: E402
+
+LONGEST = 1024
+
+
+def first_row(page: Path) -> str:
+    """The scheme in the first row of a page's table of measurements."""
+    table = page.read_text(encoding="utf-8").partition("<!-- measured: begin -->")[2].partition("<!-- measured: end")[0]
+    return re.findall(r"^\| \[`?(\w+)`?\]", table, re.MULTILINE)[0]
+
+
+@pytest.fixture(scope="module")
+def demo() -> dict[str, Any]:
+    return json.loads(make_evidence.DEMO.read_text(encoding="utf-8"))
+
+
+def test_the_file_is_that_of_the_leaderboards() -> None:
+    stored = json.loads(FILE.read_text(encoding="utf-8"))
+    assert stored == json.loads(json.dumps(make_evidence.evidence())), "Run: python docs/make_evidence.py"
+    for path, factor in zip(make_evidence.BOARDS, (4.0, 8.0), strict=True):
+        lines = json.loads(path.read_text(encoding="utf-8"))["lines"]
+        values = {(x["model"], x["scheme"], x["task"]): x["scores"][-1]["value"] for x in lines}
+        rows = measured_at(factor)
+        assert len(rows) > 10
+        for row in rows:
+            assert row.loss.value == values["starter:llama", row.scheme, "posenc_ppl"]
+            assert row.passkeys.value == values["starter:llama", row.scheme, "posenc_passkey"]
+            assert f"--schemes {row.scheme} " in row.loss.command
+            assert "factor" not in row.loss.command  # one for all lengths, which is the default
+
+
+@pytest.mark.parametrize("page", evidence_tables.PAGES)
+def test_tables_are_in_step(page: str, demo: dict[str, Any]) -> None:
+    text = evidence_tables.PAGES[page].read_text(encoding="utf-8")
+    assert evidence_tables.filled(page, text, demo) == text, "Run: python docs/make_evidence.py"
+    edited = text.replace(" 96 %", " 97 %")
+    assert evidence_tables.filled(page, edited, demo) != edited  # control: an edited number is noticed
+
+
+def test_a_table_of_the_demo_has_factors_of_one_kind(demo: dict[str, Any]) -> None:
+    assert [demo[name]["about"]["factor_per_length"] for name in ("fixed", "refitted")] == [False, True]
+    lines = {name: {row["scheme"] for row in demo[name]["rows"]} for name in ("fixed", "refitted")}
+    assert lines["fixed"] - lines["refitted"] == {"yarn + LoRA"}  # which has one factor
+
+
+def test_all_begin_with_one_scheme() -> None:
+    advised = advise("starter:llama", LONGEST).zero_shot[0].scheme
+    named = {first_row(evidence_tables.PAGES[page]) for page in ("choose.md", "README.md", "zh/README.md")}
+    assert named == {advised} == {measured_at(4.0)[0].scheme}
+    assert advise("starter:llama", 2 * LONGEST).zero_shot[0].scheme == measured_at(8.0)[0].scheme
+
+
+def test_a_factor_is_judged_by_the_next_larger_one() -> None:
+    assert {measured_for(factor)["rerope"].factor for factor in (2, 4)} == {4.0}
+    assert {measured_for(factor)["rerope"].factor for factor in (5, 8, 100)} == {8.0}
+    assert measured_for(100)["lm_infinite"].factor == 4.0  # the largest it was measured at
+
+
+def test_measured_ones_come_first_and_what_found_nothing_last() -> None:
+    zero_shot = [one for one in advise("starter:llama", LONGEST).zero_shot if one.kept == LONGEST]
+    found = [one.evidence is not None and one.evidence.finds for one in zero_shot]
+    assert found == sorted(found, reverse=True)
+    assert {True, False} == set(found)
+    orders = [one.evidence.order for one in zero_shot if one.evidence is not None and one.evidence.finds]
+    assert orders == sorted(orders)
+    assert [one.scheme for one in zero_shot if not (one.evidence and one.evidence.finds)] == ["ntk"]
+
+
+@pytest.mark.parametrize("factor", [4.0, 8.0])
+def test_finding_passkeys_is_being_surely_above_the_unpatched_model(factor: float) -> None:
+    rows = {row.scheme: row for row in measured_at(factor)}
+    assert not rows[UNPATCHED].finds
+    assert not rows["window"].finds  # whose loss is the lowest of all
+    assert rows["window"].loss.value == min(row.loss.value for row in rows.values())
+    surely = {row.scheme for row in rows.values() if row.passkeys.low > rows[UNPATCHED].passkeys.high}
+    assert {row.scheme for row in rows.values() if row.finds} == {s for s in surely if rows[s].passkeys.value > 0.5}
+
+
+def test_candidates_are_published_or_found_passkeys() -> None:
+    found = {row.scheme for row in measured_rows() if row.finds}
+    published = {shown.scheme for shown in ZERO_SHOT}
+    assert {shown.scheme for shown in zero_shot_candidates()} == published | (found - set(SEARCHED))
+
+
+def test_an_order_follows_the_numbers() -> None:
+    """Control: with other numbers the same rule gives another order."""
+    row = measured_for(4)["rerope"]
+    worse = replace(row, passkeys=replace(row.passkeys, first=row.passkeys.first + 1))
+    assert row.order < worse.order
+    assert row.order < replace(row, loss=replace(row.loss, value=row.loss.value + 0.02)).order
+    assert row.order == replace(row, loss=replace(row.loss, value=row.loss.value + 0.0001)).order
+    assert row.order < replace(row, prefill=2.0).order
+
+
+def test_text_says_what_was_measured_and_what_is_published() -> None:
+    text = " ".join(str(advise("starter:llama", LONGEST)).split())
+    assert "measured at 4 × on starter:llama: loss 3.04, 100 % of passkeys; published: Llama-2-13B" in text
+    assert "with default options instead of these" in text  # of self_extend, whose group follows its authors' rule
+    longer = str(advise("starter:llama", 16 * LONGEST))
+    assert "measured at 8 ×" in longer
+    assert "not to 64 ×" in longer
+
+
+def test_encoders_and_tables_have_no_measured_evidence() -> None:
+    for starter in ("gpt2", "bert"):
+        advice = advise(f"starter:{starter}", LONGEST)
+        assert all(one.evidence is None for one in advice.recommendations)

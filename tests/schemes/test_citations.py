@@ -1,0 +1,115 @@
+"""Every scheme can be cited, and its entry is that of the paper that its docstring names."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from hf_posenc import cite
+from hf_posenc.core.record import SchemeRecord
+from hf_posenc.errors import UnknownScheme
+from hf_posenc.schemes import registry
+from hf_posenc.schemes.citations import PACKAGE, REFERENCES, entries, entries_by_paper
+from hf_posenc.schemes.registry import list_schemes
+
+ROOT = Path(__file__).parents[2]
+RECORDS = [record for record in list_schemes() if record.target.startswith("hf_posenc.")]
+PAPERS = [record for record in RECORDS if record.paper]
+
+
+def field(entry: str, name: str) -> str:
+    """A field of an entry on one line; independent of the code under test."""
+    found = re.search(rf"\b{name} = \{{(.*?)\}},\n", entry, re.DOTALL)
+    return " ".join(found[1].split()) if found else ""
+
+
+def plain(text: str) -> str:
+    """Lower case letters and digits alone, without accents and the commands that make them."""
+    folded = unicodedata.normalize("NFKD", re.sub(r"\\[uvc]\{", "", text))
+    return re.sub(r"[^a-z0-9]", "", folded.lower())
+
+
+def named_by_docstring(record: SchemeRecord, entry: str) -> bool:
+    """Whether the docstring names the first author, and whether titles that it quotes before the number agree."""
+    first = field(entry, "author").partition(" and ")[0].partition(",")[0]
+    quoted = re.findall(rf'"([^"]+)",\s+arXiv:{re.escape(record.paper)}', record.text)
+    titles = all(plain(title) in plain(field(entry, "title")) for title in quoted)
+    return plain(first) in plain(record.text) and titles
+
+
+@pytest.mark.parametrize("record", PAPERS, ids=lambda record: record.name)
+def test_the_entry_is_of_the_paper_that_the_docstring_names(record: SchemeRecord) -> None:
+    entry = cite(record.name)
+    assert record.paper in (field(entry, "eprint"), field(entry, "url"))
+    assert (field(entry, "archiveprefix") == "arXiv") == bool(field(entry, "eprint"))
+    assert re.fullmatch(r"(19|20)\d\d", field(entry, "year"))
+    assert named_by_docstring(record, entry)
+
+
+def test_another_paper_is_noticed() -> None:
+    """Control: the entry of one scheme under the name of another."""
+    records = {record.name: record for record in RECORDS}
+    assert not named_by_docstring(records["alibi"], cite("yarn"))
+    wrong = cite("string").replace("Effective Context", "Effective Contact")
+    assert not named_by_docstring(records["string"], wrong)
+
+
+def test_entries_and_records_name_the_same_papers() -> None:
+    assert set(entries_by_paper()) == {record.paper for record in PAPERS}
+    assert len(entries_by_paper()) == len(entries()) - 1  # each paper has one entry, and the package has none
+
+
+def test_the_file_is_bibtex_for_another_reader() -> None:
+    pybtex = pytest.importorskip("pybtex.database", reason="reads BibTeX: pip install pybtex")
+    read = pybtex.parse_string(REFERENCES.read_text(encoding="utf-8"), "bibtex").entries
+    assert set(read) == set(entries())
+    for key, entry in read.items():
+        assert entry.persons["author"], key
+        required = {"inproceedings": "booktitle", "article": "journal"}.get(entry.type, "title")
+        assert entry.fields[required], key
+        assert len(entry.fields.get("eprint", "0000.00000")) in (9, 10), key
+
+
+def test_no_line_is_outside_an_entry() -> None:
+    """A brace too many would end an entry early."""
+    text = REFERENCES.read_text(encoding="utf-8")
+    rest = text
+    for entry in entries().values():
+        assert entry.count("{") == entry.count("}")
+        rest = rest.replace(entry, "")
+    assert all(not line or line.startswith("%") for line in rest.splitlines())
+
+
+def test_compositions_aliases_and_repeats() -> None:
+    both = cite("yarn+logn", "ntk_parts", "rotary")
+    assert re.findall(r"^@\w+\{(\w+)", both, re.MULTILINE) == ["peng2024yarn", "su2021entropy", "su2024roformer"]
+
+
+def test_a_scheme_without_a_paper_says_so_and_cites_the_package() -> None:
+    text = cite("host")
+    assert text.startswith("% host: it has no paper")
+    assert f"@software{{{PACKAGE}," in text
+    assert cite() == entries()[PACKAGE]
+
+
+def test_a_foreign_paper_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = SchemeRecord("foreign", paper="2999.00001")
+    monkeypatch.setattr(registry, "_SCHEMES", {**registry._SCHEMES, "foreign": foreign})
+    assert cite("foreign").startswith("% foreign: there is no entry for its paper 2999.00001")
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(UnknownScheme, match="yarm"):
+        cite("yarm")
+
+
+def test_the_package_s_entry_agrees_with_its_citation_file() -> None:
+    stated = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    entry = entries()[PACKAGE]
+    for name in ("title", "version"):
+        value = re.search(rf'^{name}: "?([^"\n]+)"?$', stated, re.MULTILINE)
+        assert value is not None
+        assert plain(value[1]) == plain(field(entry, name))
