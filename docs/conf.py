@@ -17,6 +17,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "scheme_pictures",
     "scheme_pages",
     "command_page",
     "picture",
