@@ -92,18 +92,18 @@ def measure_entry(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], 
     steps.begin(entry.label)
     shared = {"tokenizer": tokenizer, "on_request": lambda: steps.advance(1 / plan.requests)}
     options_at = partial(options_for, entry, trained=model.config.max_position_embeddings)
-    fixed = entry.scheme is not None and not plan.factor_per_length
-    if fixed:
-        patch_model(model, entry.scheme, target_length=lengths[-1], **options_at(lengths[-1]))
+    fixed = None if plan.factor_per_length else entry.scheme
+    if fixed is not None:
+        patch_model(model, fixed, target_length=lengths[-1], **options_at(lengths[-1]))
     try:
         with suppress_output(True):
-            if entry.scheme is None or fixed:
+            if entry.scheme is None or fixed is not None:
                 lm = PosEncLM(model, **shared)
             else:
                 lm = RefittedLM(model, fit=entry.scheme, options_at=options_at, lengths=lengths, **shared)
         rows = evaluate(lm, label=entry.label, **plan.measure(lengths)).rows
     finally:
-        if fixed:
+        if fixed is not None:
             unpatch_model(model)
     steps.end()
     return rows
