@@ -17,6 +17,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "scheme_pictures",
     "scheme_pages",
     "command_page",
     "picture",
@@ -41,7 +42,7 @@ myst_html_meta = {
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
-nb_merge_streams = True
+nb_output_stderr = "remove"  # progress bars
 
 # Single backticks in docstrings are code; public names are linked from the text and from annotations.
 default_role = "code"

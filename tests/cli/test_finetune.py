@@ -10,7 +10,11 @@ import pytest
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 import hf_posenc.training
+from hf_posenc import patch_model
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.cli import main
+from hf_posenc.cli.commands.finetune import check_effect
+from hf_posenc.cli.errors import BadArgument
 
 TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "2", "--length", "64", "--rank", "2"]
 TUNE += ["--eval-lengths", "64"]
@@ -70,3 +74,11 @@ def test_the_learning_rate_is_looked_for_instead_of_the_run(tmp_path: Path, monk
     with pytest.raises(SystemExit):
         main([*words, "--learning-rate", "1e-3"])
     assert "Leave --learning-rate out" in capsys.readouterr().err
+
+
+def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
+    """Within the table its positions are the model's own, so that the effect probe finds nothing to compare."""
+    longer = patch_model(tiny_model("bert"), "learned_hier", target_length=2 * TRAINED_LENGTH)
+    check_effect(longer, "learned_hier")
+    with pytest.raises(BadArgument, match="already"):
+        check_effect(patch_model(tiny_model("bert"), "learned"), "learned")

@@ -59,12 +59,11 @@ def test_there_are_five() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs_within_its_time(path: Path, tmp_path: Path, record_property: Any) -> None:
+def test_it_runs_within_its_time(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found, seconds = run(path, tmp_path)
-    record_property("processor_seconds", seconds)
     assert found.returncode == 0, found.stderr
-    assert seconds <= SECONDS
+    assert seconds <= SECONDS, f"{seconds:.0f} s of processor time"
     assert not list((tmp_path / "work").iterdir()), "a notebook leaves files in the folder it is opened from"
 
 

@@ -73,6 +73,9 @@ def test_the_site_is_built_without_a_warning(site: Path) -> None:
     } <= pages
     notebook = (site / "notebooks" / "3_fine_tune.html").read_text(encoding="utf-8")
     assert "loss at 512 minus loss at 256 tokens" in notebook.split('class="cell_output')[-2]  # it was executed
+    pictures = (site / "notebooks" / "1_see_encodings.html").read_text(encoding="utf-8")
+    assert pictures.count("<img") >= 7
+    assert "&lt;Figure" not in pictures  # a figure that is not shown prints as this
     assert "5_write_scheme.ipynb" in (site / "notebooks" / "index.html").read_text(encoding="utf-8")
     text = (site / "limits.html").read_text(encoding="utf-8")
     assert 'href="api.html#hf_posenc.errors.NoEffect"' in text
@@ -130,7 +133,16 @@ def small_site(tmp_path: Path) -> Path:
     source.mkdir()
     shutil.copy(ROOT / "docs" / "conf.py", source)
     conf = (source / "conf.py").read_text(encoding="utf-8")
-    for name in ("scheme_pages", "command_page", "picture", "offline_math", "chinese_pages", "chinese_search"):
+    ours = (
+        "scheme_pages",
+        "command_page",
+        "picture",
+        "offline_math",
+        "chinese_pages",
+        "chinese_search",
+        "interactive_page",
+    )
+    for name in ours:
         conf = conf.replace(f'    "{name}",\n', "")
     (source / "conf.py").write_text(conf.replace('html_static_path = ["_static"]', ""), encoding="utf-8")
     return source

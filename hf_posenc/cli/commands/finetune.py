@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import TrainerCallback
 
+MEASURED_ON_SOURCES = (
+    "The losses are of sources of Python's standard library. Pass --held-out to measure on text like that trained on."
+)
+
 
 def finetune(
     context: Context,
@@ -166,6 +170,8 @@ def finetune(
             output.note(f"Uploaded to {upload(out, push_to_hub)}")
         show_result(tuned, lengths_of(patched)[0], out, "model" if training.method == "full" else "adapter", as_json)
         if not as_json:
+            if text and not held_out:
+                output.show_text(MEASURED_ON_SOURCES)
             show_next(after_finetune(out, tuned.model))
 
 
@@ -185,13 +191,16 @@ def check_effect(patched: nn.Module, asked: str) -> None:
     """Refuse to fine-tune under a scheme that changes nothing: it has nothing to learn, and training no effect on it.
 
     Raises:
-        BadArgument: the patch is an identity, adds no parameters, and is no recipe, which acts in training alone.
+        BadArgument: the patch is an identity, adds no parameters, is no recipe, which acts in training alone, and
+            does not read past a position table, which the effect probe cannot compare with anything.
     """
     from hf_posenc.patching.state import describe, scheme_of
 
     report = describe(patched)
-    recipe = any(part.recipe for part in scheme_of(patched).schemes)
-    if report.proof.verdict == "identity" and report.parameters_added == 0 and not recipe:
+    scheme = scheme_of(patched)
+    recipe = any(part.recipe for part in scheme.schemes)
+    past_table = scheme.geometry.table is not None and report.target_length > scheme.geometry.table
+    if report.proof.verdict == "identity" and report.parameters_added == 0 and not recipe and not past_table:
         raise BadArgument(
             f"Scheme {asked} computes what the model computes already, at a target length of {report.target_length:,} "
             f"and a trained length of {report.trained_length:,}. Ask for more with --factor or --target-length."

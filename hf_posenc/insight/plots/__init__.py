@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hf_posenc.insight.plots.plot import numbers as numbers
     from hf_posenc.insight.plots.plot import show as show
     from hf_posenc.insight.plots.registry import Plot as Plot
+    from hf_posenc.insight.plots.registry import Scales as Scales
     from hf_posenc.insight.plots.registry import Sheet as Sheet
     from hf_posenc.insight.plots.registry import View as View
     from hf_posenc.insight.plots.registry import register_plot as register_plot
@@ -40,6 +41,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ),
         "hf_posenc.insight.plots.registry": (
             "Plot",
+            "Scales",
             "Sheet",
             "View",
             "register_plot",

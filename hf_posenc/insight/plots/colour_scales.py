@@ -22,6 +22,7 @@ from hf_posenc.insight.plots.registry import Scales
 
 OWN_SCALES = "each panel has its own scale"
 SAME_SCALE = "all panels have one scale"
+BESIDE_A_BAR = 2.2  # inches for the name of a map that may have a colour bar of its own
 
 
 @dataclass(frozen=True)

@@ -80,11 +80,11 @@ def one_pair_of_axes(figure: Any, width: float = 7.0, height: float = 3.4) -> An
     return figure.subplots()
 
 
-def curve(axes: Any, x: Tensor, y: Tensor, label: str, number: int, of: int = 1) -> None:
+def curve(axes: Any, x: Tensor, y: Tensor, label: str, number: int, of: int = 1, *, tapered: bool = True) -> None:
     """Draw curve ``number`` of ``of`` so that coinciding ones are all seen: earlier are wider, markers take turns."""
     long = len(x) > 40
     every = max(1, len(x) // MARKED) if long else of
-    width = THINNEST + TAPER * (of - 1 - number) if of <= TAPERED else THINNEST
+    width = THINNEST + TAPER * (of - 1 - number) if tapered and of <= TAPERED else THINNEST
     axes.plot(
         x.double().numpy(), y.double().numpy(), label=label,
         marker=None if long and of == 1 else MARKERS[1:][number % (len(MARKERS) - 1)],

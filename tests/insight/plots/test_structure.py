@@ -26,7 +26,7 @@ CASES: dict[str, dict[str, int]] = {
     "steps": {"integer,binary": 1},
     "path": {"binary,sinusoidal": 2},
     "places": {"randpos": 1},
-    "distance": {"self_extend,dca": 2},
+    "distance": {"self_extend:group=4;window=16,dca": 2},
     "visible": {"window,sinks,lm_infinite": 3, "self_extend:group=4;window=16,dca": 2},
     "bias": {"alibi,t5": 16, "alibi": 8},
     "bias_curve": {"alibi,t5,kerple": 3},
@@ -95,7 +95,9 @@ def cut(figure: Any) -> list[str]:
                 outside.append(text.get_text())
     titles = [axes.title for axes in figure.axes] + [axes._left_title for axes in figure.axes]
     boxes = [title.get_window_extent() for title in titles if title.get_text()]
-    return outside + ["overlapping titles" for n, a in enumerate(boxes) for b in boxes[:n] if a.overlaps(b)]
+    outside += ["overlapping titles" for n, a in enumerate(boxes) for b in boxes[:n] if a.overlaps(b)]
+    frames = [axes.get_window_extent() for axes in figure.axes if axes.axison]
+    return outside + ["a title over another panel" for box in boxes for frame in frames if box.overlaps(frame)]
 
 
 def test_every_registered_plot_has_a_case() -> None:

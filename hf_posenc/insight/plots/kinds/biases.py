@@ -119,7 +119,7 @@ class Values(Plot):
         grid = marks.panels(figure, len(sheets), 5.0 if len(sheets) == 1 else 3.4, 3.3)
         for axes, sheet, scale in zip(grid, sheets, limits, strict=True):
             images.append(colour_scales.heat_map(axes, sheet.numbers["values"], scale, square=False))
-            axes.set_title(marks.named(sheet.label, 3.4), loc="left", fontsize=10)
+            axes.set_title(marks.named(sheet.label, colour_scales.BESIDE_A_BAR), loc="left", fontsize=10)
             axes.set_xlabel("channel")
             axes.set_ylabel("distance (tokens)")
         colour_scales.colour_bars(figure, grid, images, "added to the value")

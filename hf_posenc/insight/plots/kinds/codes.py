@@ -59,7 +59,7 @@ class Code(OfCodes):
             channels, first = sheet.numbers["channels"], sheet.numbers["start"]
             code = sheet.numbers["code"]
             images.append(colour_scales.heat_map(axes, code, limits[number], start=(first, channels[0]), square=False))
-            axes.set_title(marks.named(sheet.label, 3.6), loc="left", fontsize=10)
+            axes.set_title(marks.named(sheet.label, colour_scales.BESIDE_A_BAR), loc="left", fontsize=10)
             axes.set_xlabel("channel")
             if channels != list(range(channels[0], channels[0] + len(channels))):
                 axes.set_xticks([channels[0] + n for n in range(len(channels))], channels)
@@ -87,7 +87,9 @@ class Dimensions(OfCodes):
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             for line, channel in enumerate(sheet.numbers["channels"]):
                 positions, values = sheet.numbers["positions"], sheet.numbers["code"][:, line]
-                marks.curve(axes, positions, values, f"channel {channel}", line, len(sheet.numbers["channels"]))
+                marks.curve(
+                    axes, positions, values, f"channel {channel}", line, len(sheet.numbers["channels"]), tapered=False
+                )
             marks.plain(axes)
             axes.set_title(marks.named(sheet.label, 3.6), loc="left", fontsize=10)
             axes.set_xlabel("position (tokens)")

@@ -43,7 +43,7 @@ class Grid(Plot):
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             images.append(colour_scales.heat_map(axes, sheet.numbers["score"], limits[number]))
             axes.plot(sheet.numbers["column"], sheet.numbers["row"], "x", color=marks.HUES[4], markersize=6)
-            axes.set_title(marks.named(sheet.label, 3.3), loc="left", fontsize=10)
+            axes.set_title(marks.named(sheet.label, colour_scales.BESIDE_A_BAR), loc="left", fontsize=10)
             axes.set_xlabel("column (patches)")
             if number % marks.columns(len(sheets)) == 0:
                 axes.set_ylabel("row (patches)")

@@ -38,7 +38,7 @@ class Places(Plot):
         grid = drawing.panels(figure, len(sheets), 6.2 if len(sheets) == 1 else 3.5, 2.9, sharex=True, sharey=True)
         for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
             for draw, where in enumerate(sheet.numbers["places"]):
-                drawing.curve(axes, torch.arange(len(where)), where, f"text {draw + 1}", draw, 3)
+                drawing.curve(axes, torch.arange(len(where)), where, f"text {draw + 1}", draw, 3, tapered=False)
             axes.axline((0, 0), slope=1, color=drawing.ink(), alpha=0.4, linewidth=0.8)
             drawing.plain(axes)
             axes.set_title(drawing.named(sheet.label, 3.5), loc="left", fontsize=10)
@@ -73,7 +73,7 @@ def map_panels(figure: Any, sheets: Sequence[Sheet]) -> list[Any]:
     alone = len(sheets) == 1
     grid = drawing.panels(figure, len(sheets), 4.6 if alone else 3.2, 3.9 if alone else 3.0)
     for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-        axes.set_title(drawing.named(drawing.labelled(sheet), 3.2), loc="left", fontsize=10)
+        axes.set_title(drawing.named(drawing.labelled(sheet), colour_scales.BESIDE_A_BAR), loc="left", fontsize=10)
         axes.set_xlabel("key position (tokens)")
         if number % drawing.columns(len(sheets)) == 0:
             axes.set_ylabel("query position (tokens)")
