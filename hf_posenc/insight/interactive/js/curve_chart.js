@@ -1,6 +1,7 @@
 // Curves over positions or distances, with a marker at the one that is chosen.
 import { prepared, shortNumber } from "./canvas.js";
 import { pageColour, lineColour, lineDashes } from "./palette.js";
+import { roundSteps } from "./round_steps.js";
 
 const EDGE = { left: 62, right: 22, top: 10, bottom: 34 };
 const MOST_POINTS = 1200;
@@ -54,14 +55,12 @@ function ticks(context, { x, y, low, high, length, width }) {
   context.strokeStyle = pageColour("line");
   context.lineWidth = 1;
   context.textAlign = "right";
-  for (let n = 0; n <= 4; n++) {
-    const value = low + ((high - low) * (n + 0.5)) / 5;
+  for (const value of roundSteps(low, high)) {
     rule(context, [EDGE.left, y(value)], [width - EDGE.right, y(value)], []);
-    context.fillText(shortNumber(Number(value.toPrecision(2))), EDGE.left - 5, y(Number(value.toPrecision(2))) + 4);
+    context.fillText(shortNumber(value), EDGE.left - 5, y(value) + 4);
   }
-  for (let n = 0; n <= 4; n++) {
-    const place = Math.round(((length - 1) * n) / 4);
-    context.textAlign = n === 4 ? "right" : "center";
+  context.textAlign = "center";
+  for (const place of roundSteps(0, Math.max(1, length - 1)).filter(Number.isInteger)) {
     context.fillText(String(place), x(place), y(low) + 15);
   }
 }
