@@ -9,6 +9,7 @@ from hf_posenc.eval.comparison.cell import Cell
 from hf_posenc.eval.results.record import canonical
 from hf_posenc.eval.results.store import Store
 
+FOLLOWING = ("longest", "patched_for", "terms")
 log = logging.getLogger(__name__)
 
 
@@ -20,12 +21,12 @@ def warn_of_moved_targets(store: Store, cells: Sequence[Cell], longest: int) -> 
         before = ", ".join(f"{one:,}" for one in sorted({s["longest"] for s in others}))
         log.warning(
             "%d finished cell%s of this folder had %s tokens of text before every target, and now there are %s: "
-            "the targets are others, and all is measured again. With --longest (longest=), lengths up to that "
-            "are added without moving targets.",
+            "the targets are others, and with them the factor of schemes that none was given. All is measured again. "
+            "With --longest (longest=), lengths up to that are added without moving either.",
             len(others), "s" * (len(others) > 1), before, f"{longest:,}",
         )  # fmt: skip
 
 
 def without_longest(settings: dict[str, object]) -> str:
-    """Settings of a cell less what depends on the text before its targets."""
-    return canonical({name: value for name, value in settings.items() if name not in ("longest", "patched_for")})
+    """Settings of a cell less what depends on the text before its targets: the factor does, unless it was given."""
+    return canonical({name: value for name, value in settings.items() if name not in FOLLOWING})

@@ -57,7 +57,7 @@ def test_tasks_on_local_files_are_compared(run, llama, tokenizer, tmp_path: Path
     found = run(options={"data": [str(file)], "question_tokens": 200})
     assert {record.state for record in found.records if record.scheme == "pi"} == {"done"}
     alone = evaluate(
-        llama, tokenizer, scheme="pi", target_length=LENGTHS[0], tasks=TASKS[1:], lengths=LENGTHS[:1],
+        llama, tokenizer, scheme="pi", target_length=LENGTHS[1], tasks=TASKS[1:], lengths=LENGTHS[:1],
         longest=LENGTHS[1], keys=2, depths=[0.0, 1.0], options={"data": str(file), "question_tokens": 200},
     )  # fmt: skip
     own = {(row.metric, row.depth): row.value for row in alone.rows}
