@@ -67,14 +67,24 @@ def memories(cells: Sequence[Cell]) -> dict[str, Line]:
     return found
 
 
+def style_of(number: int) -> dict[str, Any]:
+    """Colour, marker and dashes of a line; used-up colours come again, dashed and with hollow markers."""
+    again = number // len(COLOURS)
+    return {
+        "color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": ("-", "--", ":")[min(again, 2)], "markerfacecolor": "white" if again else None,
+    }  # fmt: skip
+
+
 def draw(axes: Any, lines: dict[str, Line]) -> None:
     """One line per scheme, and a dashed line at 1, the unpatched model."""
     lengths = sorted({point[0] for line in lines.values() for point in line})
     axes.axhline(1.0, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
     for number, (scheme, line) in enumerate(lines.items()):
         x, y, down, up = zip(*sorted(line), strict=True)
-        style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        axes.errorbar(x, y, (down, up), label=scheme, markersize=5, linewidth=1.6, elinewidth=0.8, zorder=3, **style)
+        axes.errorbar(
+            x, y, (down, up), label=scheme, markersize=5, linewidth=1.6, elinewidth=0.8, zorder=3, **style_of(number)
+        )
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, length_names(lengths))
     axes.minorticks_off()
