@@ -81,3 +81,10 @@ def test_a_shared_processor_is_noticed() -> None:
     assert busy_remark(idle, 1, "cpu") == []
     assert "1.60 times" in busy_remark(busy, 1, "cpu")[0]
     assert busy_remark(busy, 2, "cpu") == busy_remark(busy, 1, "cuda") == busy_remark([], 1, "cpu") == []
+
+
+def test_the_run_that_is_kept_with_the_pages_can_be_compared_with() -> None:
+    kept = Earlier.read(Path(__file__).parents[3] / "docs" / "bench")
+    assert {case for _, case, _ in kept.ratios} == {"prefill", "decode", "train"}
+    assert {length for _, _, length in kept.ratios} == {512, 2048}
+    assert "--out docs/bench" in kept.about["command"]
