@@ -11,7 +11,10 @@ PACKAGES = (
     "hf-posenc", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "accelerate", "peft",
     "datasets", "lm_eval", "numpy", "matplotlib", "pydantic", "typer", "rich",
 )  # fmt: skip
-RELEVANT = re.compile(r"HF_|TRANSFORMERS_|TOKENIZERS_|CUDA_|TORCH|PYTORCH_|OMP_|MKL_|NO_COLOR|FORCE_COLOR|TQDM_")
+# torch itself sets the folder of its compiled kernels, a path of the machine that affects no result.
+RELEVANT = re.compile(
+    r"HF_|TRANSFORMERS_|TOKENIZERS_|CUDA_|TORCH(?!INDUCTOR_CACHE_DIR)|PYTORCH_|OMP_|MKL_|NO_COLOR|FORCE_COLOR|TQDM_"
+)
 SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|CREDENTIAL|_KEY|AUTH")
 LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 

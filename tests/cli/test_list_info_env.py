@@ -97,3 +97,9 @@ def test_env_shows_versions(call: Callable) -> None:
     import torch
 
     assert call("env", "--json").data["versions"]["torch"] == torch.__version__
+
+
+def test_the_folder_that_torch_sets_itself_is_left_out() -> None:
+    """A path of the machine, which would travel in every result."""
+    given = {"TORCHINDUCTOR_CACHE_DIR": "/somewhere", "TORCH_HOME": "/elsewhere"}
+    assert variables(given.items()) == {"TORCH_HOME": "/elsewhere"}
