@@ -56,7 +56,8 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     values = _values(call)
     if values.requires_grad and torch.is_grad_enabled():
         return partial(_learned, values)
-    return partial(_merged, list(_partials(values, call.query_length)))
+    linear = all(isinstance(bias, KeyBias) and bias.slopes is not None for bias in call.terms.bias)
+    return partial(_merged, list(_partials(values, call.query_length, linear=linear)))
 
 
 def _decode(mask: Tensor, logit_scale: float, call: AttentionCall) -> Tensor:
@@ -80,9 +81,13 @@ def _values(call: AttentionCall) -> Tensor:
     return values if call.terms.logit_scale == 1 else values * call.terms.logit_scale
 
 
-def _partials(values: Tensor, queries: int) -> Iterator[Partial]:
-    """Every pair of a query and a key it sees once; the queries are the last positions of ``values``."""
+def _partials(values: Tensor, queries: int, *, linear: bool = False) -> Iterator[Partial]:
+    """Every pair of a query and a key it sees once; the queries are the last positions of ``values``.
+
+    The masks of all blocks' own keys take as much memory as the queries; those of ``linear`` biases are one mask.
+    """
     ahead = values.shape[2] - queries
+    shared = counted_from(values, slice(ahead, ahead + INNER), slice(ahead, ahead + INNER)) if linear else None
     for start in range(0, queries, OUTER):
         rows = slice(start, min(start + OUTER, queries))
         yield from _before(values, rows, slice(0, ahead + start))
@@ -90,7 +95,9 @@ def _partials(values: Tensor, queries: int) -> Iterator[Partial]:
             block = slice(first, min(first + INNER, rows.stop))
             yield from _before(values, block, slice(ahead + start, ahead + first))
             own = slice(ahead + first, ahead + block.stop)
-            yield Partial(0, block, own, causal=True, mask=counted_from(values, own, own))
+            size = block.stop - first
+            mask = counted_from(values, own, own) if shared is None else shared[:, :, :size, :size]
+            yield Partial(0, block, own, causal=True, mask=mask)
 
 
 def _before(values: Tensor, rows: slice, keys: slice) -> Iterator[Partial]:
