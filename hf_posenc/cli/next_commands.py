@@ -10,8 +10,10 @@ from typing import Any
 
 from hf_posenc.cli import output
 
-ZERO_SHOT = ("rerope", "yarn", "alibi")
-"""Schemes to compare a fine-tuned model with, of which the first that fits is proposed."""
+OF_ROTATIONS = ("rerope", "yarn")
+OF_OTHERS = ("learned_interp", "alibi")
+"""Schemes to compare a fine-tuned model with, of which the first that fits is proposed: for a model that rotates
+queries and keys itself, and for others, to which a rotation is new and would have to be trained."""
 LOAD = "from transformers import AutoModelForCausalLM; print(AutoModelForCausalLM.from_pretrained({}).config)"
 
 
@@ -51,7 +53,8 @@ def scheme_to_compare(model: Any) -> str | None:
     if not is_patched(model):
         return None
     geometry, own = scheme_of(model).geometry, describe(model).scheme
-    fitting = (name for name in ZERO_SHOT if name != own and not scheme_record(name).unmet_needs(geometry))
+    candidates = OF_OTHERS if geometry.rotary is None else OF_ROTATIONS
+    fitting = (name for name in candidates if name != own and not scheme_record(name).unmet_needs(geometry))
     return next(fitting, None)
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from hf_posenc import describe, from_pretrained
+from hf_posenc import describe, from_pretrained, load_starter, patch_model
 from hf_posenc.cli.app import app
+from hf_posenc.cli.next_commands import scheme_to_compare
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
@@ -118,3 +119,17 @@ def test_commands_take_a_checkpoint_with_a_scheme(tuned: Callable, call: Callabl
     assert alone.code == 0, alone.err
     assert values["yarn (as saved)"] == next(row["value"] for row in alone.data if row["metric"] == "nll")
     assert len(set(values.values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("starter", "own", "proposed"),
+    [
+        ("llama", "yarn", "rerope"), ("llama", "rerope", "yarn"), ("llama", "t5", "rerope"),
+        ("bert", "alibi", "learned_interp"), ("bert", "learned_interp", "alibi"), ("gpt2", "t5", "learned_interp"),
+    ],
+)  # fmt: skip
+def test_a_rotation_is_proposed_only_to_a_model_that_was_trained_with_one(
+    starter: str, own: str, proposed: str
+) -> None:
+    model, _ = load_starter(starter)
+    assert scheme_to_compare(patch_model(model, own, factor=2)) == proposed
