@@ -12,6 +12,7 @@ from typer import Context, Option
 from hf_posenc.cli.errors import BadArgument
 
 Samples = Annotated[int, Option(min=1, help="Windows of text at each length.")]
+Scored = Annotated[int, Option(min=1, help="Tokens scored at the end of each window.")]
 Keys = Annotated[int, Option(min=1, help="Passkeys, needles or questions, each at every depth.")]
 Depths = Annotated[str, Option(help="Relative depths of the key in the filler text, 0 to 1.")]
 DEPTHS = "0,0.25,0.5,0.75,1"

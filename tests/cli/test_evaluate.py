@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.cli import main
+from hf_posenc.eval import evaluate
 
 START = ["eval", "-m", "starter:llama", "-l", "128"]
 
@@ -33,6 +34,15 @@ def test_options_reach_the_tasks(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert len(samples) == 2
     assert samples[0]["arguments"][0][1]["max_gen_toks"] == 2
     assert "The grass is green." in samples[0]["arguments"][0][0]
+
+
+def test_as_many_tokens_are_scored_as_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*START, "-t", "posenc_ppl", "--samples", "2", "--json"]
+    shown = [run([*words, "--scored", number], capsys)[1] for number in ("1", "64")]
+    few, usual = (next(row["value"] for row in json.loads(rows) if row["metric"] == "nll") for rows in shown)
+    evaluated = evaluate("starter:llama", tasks=["posenc_ppl"], lengths=[128], samples=2, scored=1)
+    assert few == pytest.approx(next(row.value for row in evaluated.rows if row.metric == "nll"), rel=1e-5)
+    assert abs(few - usual) > 1e-3  # control: other tokens have another loss
 
 
 def test_records_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from hf_posenc.cli.task_arguments import (
     Limit,
     Metadata,
     Samples,
+    Scored,
     check_settings,
     json_mapping,
 )
@@ -93,7 +94,7 @@ def compare(
         "results/compare"
     ),
     samples: Samples = 16,
-    scored: Annotated[int, Option(min=1, help="Tokens scored at the end of each window.")] = 64,
+    scored: Scored = 64,
     keys: Keys = 8,
     depths: Depths = DEPTHS,
     data: Data = None,

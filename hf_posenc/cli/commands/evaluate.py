@@ -37,6 +37,7 @@ from hf_posenc.cli.task_arguments import (
     Limit,
     Metadata,
     Samples,
+    Scored,
     check_settings,
     json_mapping,
 )
@@ -61,6 +62,7 @@ def evaluate(
     ] = None,
     longest: Longest = None,
     samples: Samples = 16,
+    scored: Scored = 64,
     keys: Keys = 8,
     depths: Depths = DEPTHS,
     limit: Limit = None,
@@ -118,8 +120,8 @@ def evaluate(
     with output.progress() as progress:
         evaluation = measure(
             named.model, peft=named.adapter, scheme=scheme, lengths=lengths or None, tasks=tasks or None,
-            samples=samples, text=own_text, keys=keys, depths=given_depths, longest=longest, seed=seed, limit=limit,
-            metadata=options,
+            samples=samples, scored=scored, text=own_text, keys=keys, depths=given_depths, longest=longest, seed=seed,
+            limit=limit, metadata=options,
             num_fewshot=num_fewshot, apply_chat_template=apply_chat_template,
             fewshot_as_multiturn=fewshot_as_multiturn, system_instruction=system_instruction, gen_kwargs=gen_kwargs,
             log_samples=log_samples, include_path=include_path, trust_tasks=trust_tasks,

@@ -11,7 +11,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, Dtype, command_line, depths_of, whole_numbers, words_of
 from hf_posenc.cli.commands.compare import Quiet, measured_model
 from hf_posenc.cli.errors import FAILED
-from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Samples
+from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Samples, Scored
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def leaderboard(
         bool, Option("--quick", help="A quick look: 4 windows, 4 keys and 3 timings, unless others are given.")
     ] = False,
     samples: Samples = 16,
-    scored: Annotated[int, Option(min=1, help="Tokens scored at the end of each window.")] = 64,
+    scored: Scored = 64,
     keys: Keys = 24,
     depths: Annotated[str, Option(help="Relative depths of the key in the filler text, 0 to 1.")] = "0.25",
     text: Text = None,
