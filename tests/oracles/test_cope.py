@@ -94,6 +94,35 @@ def test_unseen_keys_are_not_counted() -> None:
     assert (bias_of(one, hidden)[0] - expected).masked_fill(~seen[0], 0.0).abs().max() < 2e-5
 
 
+def last_rows(block: Block, rows: int, **changed: Any) -> Block:
+    """The block of the last queries of a block of all."""
+    length = block.key.shape[2]
+    parts = {
+        "query": block.query[:, :, -rows:], "scores": block.scores[:, :, -rows:], "rows": slice(length - rows, length),
+        "query_positions": block.query_positions[:, -rows:], "seen": block.seen[:, :, -rows:],
+    }  # fmt: skip
+    return Block(**{**vars(block), **parts, **changed})
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["scores given", "scores left out"])
+@pytest.mark.parametrize("closed", [False, True], ids=["gates half open", "a query with closed gates"])
+def test_keys_behind_the_last_row_are_not_counted(closed: bool, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only as many keys are read as it takes for all queries, and the bias is that of the definition all the same."""
+    one, block = scheme(npos=3), blocked(causal=True)
+    rows, asked, counts = 6, [], one.counts
+    monkeypatch.setattr(one, "counts", lambda b, first=0: asked.append(first) or counts(b, first))
+    if closed:
+        block.key[..., 0] += 6.0
+        block.query[0, :, -2] = -8.0 * torch.eye(HEAD_DIM)[0]
+    expected = definition(one, block.query[0], block.key[0].repeat_interleave(2, 0))[:, -rows:]
+    scores = block.query @ block.key.repeat_interleave(2, 1).mT * HEAD_DIM**-0.5
+    last = last_rows(block, rows, scores=scores[:, :, -rows:] if stored else torch.empty(0))
+    deviation = (bias_of(one, last)[0] - expected).masked_fill(~last.seen[0], 0.0)
+    assert deviation.abs().max() < 2e-5 * expected.abs().max().clamp(min=1)
+    assert asked[0] == LENGTH - rows - 4 * 2
+    assert (asked[-1] == 0) == closed
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_open_gates_count_tokens(causal: bool) -> None:
     """p = |distance| + 1, so the bias is Shaw's with a table of distances."""

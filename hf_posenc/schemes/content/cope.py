@@ -7,8 +7,8 @@ With all gates open p is the distance plus one. In an encoder the sum runs betwe
 e does not distinguish left from right.
 
 Learned: e, npos × head_dim for all heads, zero at first, so that training starts from no positions (or, composed, from
-the other scheme's); training is needed. The gates are recomputed for every query: the cost is about that of two more
-attentions, the memory that of a block of queries.
+the other scheme's); training is needed. The gates are recomputed for every query, back to where its count reaches the
+last row of e; the memory is that of a block of queries.
 
 Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv:2405.18719, section 4; appendix B for the code.
 """
@@ -23,7 +23,9 @@ from torch import Tensor, nn
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.core.tracing import has_values
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import Positive
 from hf_posenc.schemes.registry import register_scheme
@@ -67,26 +69,53 @@ class CoPE(Scheme):
 
     def bias(self, ctx: PositionContext) -> BlockBias:
         """q · e[p], a block of queries at a time, with a gradient to the table and through the gates."""
-        return BlockBias(self._of_block)
+        return BlockBias(self._of_block, reads_scores=False)
 
     def _of_block(self, block: Block) -> Tensor:
         table = self.table.weight.float()
-        count = self.counts(block).clamp(max=len(table) - 1)
-        below = count.detach().floor()
-        products = block.query @ table.T  # [batch, heads, n, npos]
-        lower, upper = (products.gather(-1, at.long()) for at in (below, (below + 1).clamp(max=len(table) - 1)))
-        return torch.lerp(lower, upper, count - below)
+        by_row = block.query @ table.T  # [batch, heads, n, npos]
+        count = self._unsaturated(block).clamp(max=len(table) - 1)
+        below = count.detach().floor().long()
+        lower, upper = (by_row.gather(-1, at) for at in (below, (below + 1).clamp_(max=len(table) - 1)))
+        near = torch.lerp(lower, upper, count - below)
+        far = block.key.shape[2] - near.shape[3]
+        return torch.cat((by_row[..., -1:].expand(*near.shape[:3], far), near), dim=-1) if far else near
 
-    def counts(self, block: Block) -> Tensor:
-        """p: sum of the gates between every query and every key, both ends included, ``[batch, heads, n, key]``."""
-        scores = block.scores if self.gate_scale is None else block.scores * (self.gate_scale / block.scaling)
-        gates = scores.sigmoid() * block.seen
+    def _unsaturated(self, block: Block) -> Tensor:
+        """`counts` of the last keys: of so many that every query which sees keys before them has the bias of the last
+        row for those. How many that are is read from the gates, where values can be read cheaply.
+        """
+        keys, last = block.key.shape[2], len(self.table.weight) - 1
+        readable = self.geometry.causal and has_values(block.query) and block.query.device.type == "cpu"
+        first = max(0, keys - block.query.shape[2] - 4 * last) if readable else 0
+        while True:
+            counts = self.counts(block, first)
+            if first == 0 or bool(((counts[..., 0] >= last) | ~block.seen[..., :first].any(-1)).all()):
+                return counts
+            first = max(0, 2 * first - keys)
+
+    def counts(self, block: Block, first: int = 0) -> Tensor:
+        """p: sum of the gates between every query and every key from ``first`` on, both ends included.
+
+        Returns:
+            ``[batch, heads, n, keys from first on]``.
+        """
+        seen = block.seen if block.seen.shape[-1] == 1 else block.seen[..., first:]
+        gates = self.scores(block, first).sigmoid() * seen
         if self.geometry.causal:
             return from_the_end(gates)
         distance = block.distance[:, None]
         behind = from_the_end(gates * (distance >= 0))
         ahead = (gates * (distance <= 0)).cumsum(-1)
         return torch.where(distance >= 0, behind, ahead)
+
+    def scores(self, block: Block, first: int) -> Tensor:
+        """q · k inside the gates, of the keys from ``first`` on."""
+        if block.scores.numel():
+            scores = block.scores[..., first:]
+            return scores if self.gate_scale is None else scores * (self.gate_scale / block.scaling)
+        scale = block.scaling if self.gate_scale is None else self.gate_scale
+        return products(block.query, block.key[:, :, first:]) * scale
 
 
 def from_the_end(gates: Tensor) -> Tensor:
