@@ -32,11 +32,6 @@ def starter_path(name: Starter) -> Path:
     return FOLDER / name
 
 
-def is_starter(folder: str) -> bool:
-    """Whether ``folder`` is that of a starter."""
-    return Path(folder).absolute().parent == FOLDER.absolute() and Path(folder).name in NAMES
-
-
 def load_starter(name: Starter) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A starter and its tokenizer, in float32, in evaluation mode; trained length 256.
 

@@ -1,0 +1,193 @@
+"""Train the laboratory models: small decoders of one size that differ in their positional scheme alone.
+
+    python examples/train_laboratory.py rope --out runs/laboratory     # then none, alibi, t5, fox; resumes if run again
+    python examples/train_laboratory.py rope --out runs/laboratory --export hf_posenc/laboratory/rope
+
+All start from the same weights and read the same rows in the same order (`laboratory_rows`), so what differs later is
+due to the scheme. Matrices are trained with Muon, the rest with AdamW.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import torch
+from laboratory_rows import ANSWER, END, LENGTH, PAD, TASKS, VOCABULARY, Row, Rows, trained_tokenizer
+from laboratory_start import start_from_induction
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from hf_posenc import patch_model
+from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.schemes.entry import entries_of
+
+
+def main() -> None:
+    arguments = parse()
+    torch.manual_seed(arguments.seed)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    texts = [text for name in TRAINING if (text := module_text(name))]
+    tokenizer = shared_tokenizer(texts, arguments.out / "tokenizer.json")
+    run = Run(build(arguments.scheme), arguments)
+    run.train(Rows(tokenizer, texts))
+    if arguments.export:
+        export(run, tokenizer)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scheme", metavar="SCHEME[:OPTION=VALUE,…]")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the training states")
+    parser.add_argument("--export", type=Path, help="folder to write the finished model and tokenizer to")
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--batch", type=int, default=8, help=f"rows of {LENGTH} tokens a step")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save-every", type=int, default=500)
+    return parser.parse_args()
+
+
+def shared_tokenizer(texts: list[str], path: Path) -> Tokenizer:
+    """That of all models of a folder."""
+    if not path.exists():
+        trained_tokenizer(texts).save(str(path))
+    return Tokenizer.from_file(str(path))
+
+
+def build(scheme: str) -> LlamaForCausalLM:
+    """Four layers of width 192, with random weights."""
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=6, max_position_embeddings=LENGTH, tie_word_embeddings=True, bos_token_id=END,
+        eos_token_id=END, pad_token_id=PAD,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    (entry,) = entries_of([scheme])
+    if entry.scheme != "rope":
+        patch_model(model, scheme=entry.scheme, **entry.options)
+    return model
+
+
+class Run:
+    """A training that can be killed at any time: the state is written beside the old one, then moved over it."""
+
+    def __init__(self, model: LlamaForCausalLM, arguments: argparse.Namespace) -> None:
+        self.model, self.arguments, self.step = model, arguments, 0
+        self.file = arguments.out / f"{arguments.scheme.replace(':', '_')}.safetensors"
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr, betas=(0.9, 0.98), weight_decay=0.0)
+        if self.file.exists():
+            self.restore()
+        else:
+            missed = start_from_induction(model, arguments.seed)
+            print(f"the first layer misses {missed:.2f} of the token before", flush=True)
+
+    def state(self) -> dict[str, Tensor]:
+        state = {f"model.{k}": v for k, v in self.model.named_parameters()}
+        for j, entry in self.optimizer.state_dict()["state"].items():
+            state |= {f"optimizer.{j}.{k}": torch.as_tensor(v) for k, v in entry.items()}
+        return {k: v.detach().clone().contiguous() for k, v in state.items()} | {"step": torch.tensor(self.step)}
+
+    def save(self) -> None:
+        half_written = self.file.with_suffix(".tmp")
+        save_file(self.state(), half_written)
+        os.replace(half_written, self.file)
+
+    def restore(self) -> None:
+        state = load_file(self.file)
+        self.step = int(state.pop("step"))
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(state[f"model.{name}"])
+        whole = self.optimizer.state_dict()
+        for key, value in state.items():
+            if key.startswith("optimizer."):
+                _, j, name = key.split(".", 2)
+                whole["state"].setdefault(int(j), {})[name] = value
+        self.optimizer.load_state_dict(whole)
+        print(f"resumed at step {self.step}", flush=True)
+
+    def rate(self) -> float:
+        """Linear warm-up, flat, and linear to zero over the last 40 %, as a share of the peak."""
+        done = self.step / self.arguments.steps
+        return min(1.0, (self.step + 1) / 100, (1 - done) / 0.4)
+
+    def train(self, rows: Rows) -> None:
+        self.model.train()
+        for batch in rows.batches(self.arguments.batch, self.step, self.arguments.steps, self.arguments.seed):
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.arguments.lr * self.rate()
+            loss = self.loss(batch)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.step += 1
+            if self.step % 50 == 0:
+                print(f"step {self.step}  loss {loss.item():.3f}  {time.process_time() / 60:.1f} min", flush=True)
+            if self.step % self.arguments.save_every == 0:
+                self.save()
+                print(f"step {self.step}  {self.abilities(rows)}", flush=True)
+        self.save()
+
+    def loss(self, batch: list[Row]) -> Tensor:
+        """Weighted mean over the tokens of a batch."""
+        ids, weights = (torch.tensor(part) for part in zip(*batch, strict=True))
+        logits = self.model(input_ids=ids, use_cache=False).logits[:, :-1]
+        losses = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+        return (losses * weights[:, 1:].flatten()).sum() / weights[:, 1:].sum()
+
+    @torch.no_grad()
+    def abilities(self, rows: Rows, count: int = 24) -> str:
+        """Share of prompts of the longest rows whose answers are all right, by task; and the loss of held-out text."""
+        self.model.eval()
+        found = []
+        for draw in dict.fromkeys(TASKS):
+            rng = random.Random(f"held-out-{draw.__name__}")
+            drawn = [rows.answered(draw(rng), LENGTH) for _ in range(count)]
+            found.append(f"{draw.__name__} {self.share_right([row for row in drawn if row[0]]):.2f}")
+        rng = random.Random("held-out-copy")
+        found.append(f"copy {self.share_right([rows.copy(rng) for _ in range(count)], tokens=True):.2f}")
+        held_out = [t for name in HELD_OUT for t in rows.tokenizer.encode(module_text(name)).ids]
+        text = torch.tensor([held_out[i * 5000 : i * 5000 + LENGTH] for i in range(count)])
+        loss = self.model(input_ids=text, labels=text).loss.item()
+        self.model.train()
+        return f"text {loss:.3f}  {'  '.join(found)}"
+
+    def share_right(self, drawn: list[Row], *, tokens: bool = False) -> float:
+        right = []
+        for ids, weights in drawn:
+            guessed = self.model(input_ids=torch.tensor([ids])).logits[0, :-1].argmax(-1)
+            asked = torch.tensor(weights[1:]) >= (1.0 if tokens else ANSWER)
+            hits = (guessed == torch.tensor(ids[1:]))[asked].float()
+            right.append(hits.mean().item() if tokens else float(hits.all()))
+        return sum(right) / max(1, len(right))
+
+
+def export(run: Run, tokenizer: Tokenizer) -> None:
+    """Write half-precision weights, the tokenizer and a note of how they were made."""
+    arguments = run.arguments
+    run.model.to(torch.bfloat16).save_pretrained(arguments.export)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, bos_token="<|endoftext|>",
+        eos_token="<|endoftext|>", pad_token="<pad>",
+    )  # fmt: skip
+    fast.save_pretrained(arguments.export)
+    made = {
+        "command": f"python examples/train_laboratory.py {arguments.scheme} --steps {arguments.steps}",
+        "python": sys.version.split()[0], "stdlib": sysconfig.get_python_version(), "torch": torch.__version__,
+        "seed": arguments.seed, "held_out": HELD_OUT,
+    }  # fmt: skip
+    (arguments.export / "made.json").write_text(json.dumps(made, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Where the laboratory models are: ``laboratory:rope`` wherever a model is named.
+
+``examples/train_laboratory.py`` makes them: one size, one start and the same rows in the same order, so that they differ in
+their positional scheme alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from hf_posenc.errors import UnknownStarter, nearest, shown
+
+LaboratoryModel = Literal["rope"]
+FOLDER = Path(__file__).parent
+NAMES: tuple[LaboratoryModel, ...] = ("rope",)
+PREFIX = "laboratory:"
+
+
+def laboratory_path(name: LaboratoryModel) -> Path:
+    """The folder of a laboratory model; `hf_posenc.from_pretrained` loads it with its scheme.
+
+    Raises:
+        UnknownStarter: there is no laboratory model of that name.
+    """
+    if name not in NAMES:
+        raise UnknownStarter(
+            f"There is no laboratory model called {shown(name)}.{nearest(name, NAMES)} Choose one of "
+            f"{', '.join(NAMES)}; examples/train_laboratory.py trains others."
+        )
+    return FOLDER / name
