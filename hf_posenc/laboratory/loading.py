@@ -1,7 +1,7 @@
 """Where the laboratory models are: ``laboratory:rope`` wherever a model is named.
 
-``examples/train_laboratory.py`` makes them: one size, one start and the same rows in the same order, so that they differ in
-their positional scheme alone.
+``examples/train_laboratory.py`` makes them: one size, one start and the same rows in the same order, so that they
+differ in their positional scheme alone.
 """
 
 from __future__ import annotations
