@@ -45,7 +45,7 @@ COINED = (
 
 
 def trained_tokenizer(texts: Sequence[str]) -> Tokenizer:
-    """Byte-level BPE that reads digits one by one and invented words as four syllables: all keys are equally long."""
+    """Byte-level BPE that reads digits one by one and invented words by syllables: keys are about equally long."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -148,7 +148,8 @@ def statement(rng: random.Random) -> str:
     if kind == 2:
         name = f"{coined(rng).capitalize()} {coined(rng).capitalize()}"
         return PERSON.format(name=name, town=coined(rng).capitalize(), trade=rng.choice(TRADES))
-    return f"The pass key of {coined(rng)} is {passkey.draw_key(rng)}."
+    what, _, _ = passkey.NEEDLE.partition(" is ")
+    return f"{what} of {coined(rng)} is {passkey.draw_key(rng)}."
 
 
 class Rows:

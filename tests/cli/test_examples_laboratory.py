@@ -39,10 +39,15 @@ def rows(recipe: ModuleType) -> object:
     return recipe.Rows(tokenizer, [module_text("abc"), module_text("ast")])
 
 
-def test_invented_words_and_numbers_have_one_length(rows: object) -> None:
+def test_invented_words_and_numbers_are_divided_alike(rows: object) -> None:
+    """A word is its syllables, the first of them one token or two; a number its digits."""
     rng = random.Random(0)
     for _ in range(200):
-        assert len(rows.tokenizer.encode(f" {coined(rng)}").ids) == 4
+        word = coined(rng)
+        *first, second, third, last = rows.tokenizer.encode(f" {word}").tokens
+        assert "".join(first).removeprefix("Ġ") == word[:2]
+        assert len(first) <= 2
+        assert (second, third, last) == (word[2:4], word[4:6], word[6])
         assert len(rows.tokenizer.encode(number(rng)).ids) == 7
 
 
