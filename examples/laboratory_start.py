@@ -23,6 +23,7 @@ SHARPNESS = 4.0
 COPIED = 0.5
 """Scale of what they write."""
 FITTED, ROUNDS = 0.25, 6
+"""The fit ends where it misses less than this share of the token before, and after so many rounds."""
 
 
 def start_from_induction(model: LlamaForCausalLM, seed: int) -> float:

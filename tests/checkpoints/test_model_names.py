@@ -22,7 +22,7 @@ from hf_posenc import (
     load_starter,
     patch_model,
 )
-from hf_posenc.checkpoints.model_name import ModelName
+from hf_posenc.checkpoints.model_name import ModelName, is_bundled, local_name, moved_bundled
 from hf_posenc.checkpoints.run_checkpoints import MANIFEST, RUN, file_sizes
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, UnknownStarter, WrongKind
 from hf_posenc.insight.bench import bench
@@ -145,3 +145,14 @@ def test_a_name_of_the_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_what_is_no_name(wrong: Any) -> None:
     with pytest.raises((WrongKind, ModelNotFound)):
         ModelName.of(wrong)
+
+
+@pytest.mark.parametrize("name", ["starter:llama", "laboratory:rope"])
+def test_a_bundled_model_of_another_installation_is_that_of_this_one(name: str) -> None:
+    here = Path(local_name(name))
+    elsewhere = Path("/elsewhere").joinpath(*here.parts[-3:])
+    assert moved_bundled(str(elsewhere)) == name
+    assert moved_bundled(str(here)) == str(here)  # it is there
+    assert moved_bundled(str(elsewhere.with_name("other"))) == str(elsewhere.with_name("other"))
+    assert is_bundled(str(here))
+    assert not is_bundled(str(elsewhere))
