@@ -90,10 +90,25 @@ class BlockBias:
         of_block: a `Block` to ``[batch, heads, n, key]``, float32; called for a block of n queries at a time.
         reads_scores: whether it reads `Block.scores`, or what it returns is stored elsewhere. Otherwise the
             engine may leave out the scores, and overwrites the result in place.
+        shifted: the same bias with the part that is linear in the keys left to q · k, where there is such a part.
     """
 
     of_block: Callable[[Block], Tensor]
     reads_scores: bool = True
+    shifted: ShiftedQuery | None = None
+
+
+@dataclass(frozen=True)
+class ShiftedQuery:
+    """A bias u · k_j · scaling + rest, as (q_i + u) · k_j in place of q_i · k_j: one pass over the keys less.
+
+    Attributes:
+        by: u, ``[heads, head_dim]``, float32.
+        rest: what is left of `BlockBias.of_block`, under its terms; `Block.query` is without u.
+    """
+
+    by: Tensor
+    rest: Callable[[Block], Tensor]
 
 
 Bias = KeyBias | ToeplitzBias | BlockBias

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
+from torch import Tensor
 
+from hf_posenc.attention import dispatch
 from hf_posenc.attention.routes import dense_blocks, hankel_view, sliding_window
+from hf_posenc.core.terms import Block, BlockBias, ShiftedQuery, Terms
 
-from .formula import ALL, BOTH_WAYS, LEARNED, Problem
+from .formula import ALL, BOTH_WAYS, LEARNED, Problem, mix
 
 FAST = {
     "key bias": "key bias",
@@ -99,3 +105,30 @@ def test_only_inputs_that_require_gradients_get_one(kind: str) -> None:
 @pytest.mark.parametrize("kind", FAST)
 def test_the_expected_route_is_taken(kind: str) -> None:
     assert Problem(kind).route() == FAST[kind]
+
+
+@pytest.mark.parametrize("queries", [1, 140])
+def test_shifted_queries_are_the_same_as_the_bias(queries: int) -> None:
+    """Both forms of u · k against the formula; what is left of the bias reads the queries without u."""
+    problem = Problem("content", queries=queries, keys=150, kv_heads=2)
+    u = torch.randn(problem.heads, problem.head_dim, generator=torch.Generator().manual_seed(2))
+    call = problem.call()
+    (left,) = call.terms.bias
+
+    def whole(block: Block) -> Tensor:
+        key = block.key.repeat_interleave(problem.heads // problem.kv_heads, 1)
+        return left.of_block(block) + block.scaling * torch.einsum("hd,bhjd->bhj", u, key)[:, :, None]
+
+    bias = BlockBias(whole, reads_scores=False, shifted=ShiftedQuery(u, left.of_block))
+    call = replace(call, terms=Terms(bias=(bias,)))
+    query, key, value, learned = (t.double() for t in problem.leaves)
+    distance = problem.query_positions()[:, :, None] - problem.key_positions()[:, None, :]
+    of_content = problem.position.bias(distance, query, learned)
+    moved = query + u.double()[:, None]
+    expected = mix([moved], [key], value, problem.seen(), scaling=problem.scaling, bias=of_content)
+    with torch.no_grad():
+        assert dispatch.route(call) == "content"
+        shifted = dispatch.attend(call).double()
+    assert (shifted - expected).abs().max() <= problem.limit
+    assert (dense_blocks.attend_by_blocks(call).double() - expected).abs().max() <= problem.limit
+    assert (problem.expected() - expected).abs().max() > 0.1, "control: without u"

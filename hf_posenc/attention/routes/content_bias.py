@@ -5,6 +5,8 @@ The kernel replaces eight passes of the general route over the scores, and block
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -33,7 +35,8 @@ def accepts(call: AttentionCall) -> bool:
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     (keys,), _ = upcast(call)
-    query, out = call.queries[0], torch.empty_like(call.queries[0])
+    query, call = _shifted(call)
+    out = torch.empty_like(query)
     for start in range(0, call.query_length, ROWS):
         rows = slice(start, min(start + ROWS, call.query_length))
         seen = slice(0, call.first_row + rows.stop if call.ctx.causal else call.key_length)
@@ -42,6 +45,18 @@ def attend(call: AttentionCall) -> Tensor:
             causal=False, mask=_mask(call, keys, rows, seen), scale=call.scaling * call.terms.logit_scale,
         )[0]  # fmt: skip
     return out
+
+
+def _shifted(call: AttentionCall) -> tuple[Tensor, AttentionCall]:
+    """Queries to multiply with the keys, and the call with the biases that are left then."""
+    query, left = call.queries[0], []
+    for bias in call.terms.bias:
+        if isinstance(bias, BlockBias) and bias.shifted is not None:
+            query = query + bias.shifted.by[:, None].to(query.dtype)
+            left.append(replace(bias, of_block=bias.shifted.rest, shifted=None))
+        else:
+            left.append(bias)
+    return query, replace(call, terms=replace(call.terms, bias=tuple(left)))
 
 
 def _mask(call: AttentionCall, keys: Tensor, rows: slice, seen: slice) -> Tensor:

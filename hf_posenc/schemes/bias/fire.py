@@ -105,7 +105,8 @@ class FIRE(Scheme):
         """f at ``x […]``, ``[heads, …]``.
 
         On the interval from 0 to the largest x most ReLUs are linear: units that are active throughout add up to one
-        line, and units that are inactive throughout vanish. Only the few others are evaluated, once for all heads.
+        line, and units that are inactive throughout vanish. The few others are evaluated, once for all heads, and with
+        them ReLU(x) and ReLU(1), which are x and 1.
         """
         weight, shift = self.inner.weight.float()[:, 0], self.inner.bias.float()
         # A copy: weights loaded from a file have another memory alignment, for which kernels may round differently.
@@ -113,17 +114,23 @@ class FIRE(Scheme):
         ends = torch.stack((shift, weight * x.detach().amax().clamp(min=1.0) + shift)).detach()
         on, off = ends.amin(0) > 0, ends.amax(0) <= 0
         bends = ~(on | off)
-        slope, offset = out @ (weight * on), out @ (shift * on) + self.outer.bias.float()
+        line = torch.stack((out @ (weight * on), out @ (shift * on) + self.outer.bias.float()), dim=1)
         if not is_traced():  # their number is unknown while tracing
             weight, shift, out = weight[bends], shift[bends], out[:, bends]
         else:
             out = out * bends
+        weight, shift = torch.cat((weight, weight.new_tensor([1, 0]))), torch.cat((shift, shift.new_tensor([0, 1])))
+        out = torch.cat((out, line), dim=1)
 
-        def evaluated(part: Tensor) -> Tensor:
-            units = torch.addmm(shift[:, None], weight[:, None], part).relu_()
-            return torch.addmm(offset[:, None], slope[:, None], part).addmm_(out, units)
+        def units(part: Tensor) -> Tensor:
+            return torch.addmm(shift[:, None], weight[:, None], part).relu_()
 
         flat = x.reshape(1, -1)
         if is_traced() or flat.numel() <= AT_ONCE:
-            return evaluated(flat).view(-1, *x.shape)
-        return torch.cat([evaluated(part) for part in flat.split(AT_ONCE, 1)], 1).view(-1, *x.shape)
+            return (out @ units(flat)).view(-1, *x.shape)
+        if torch.is_grad_enabled():
+            return torch.cat([out @ units(part) for part in flat.split(AT_ONCE, 1)], 1).view(-1, *x.shape)
+        values = flat.new_empty(len(out), flat.numel())
+        for part, place in zip(flat.split(AT_ONCE, 1), values.split(AT_ONCE, 1), strict=True):
+            torch.mm(out, units(part), out=place)
+        return values.view(-1, *x.shape)
