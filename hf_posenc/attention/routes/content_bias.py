@@ -69,7 +69,7 @@ def _mask(call: AttentionCall, keys: Tensor, rows: slice, seen: slice) -> Tensor
         visible = visible.tril_(seen.stop - n)
     query, keys = wide(call.queries[0][:, :, rows]), keys[:, :, seen]
     reads_scores = any(isinstance(bias, BlockBias) and bias.reads_scores for bias in call.terms.bias)
-    scores = products(query, keys) * call.scaling if reads_scores else query.new_empty(0)
+    scores = products(query * call.scaling, keys) if reads_scores else query.new_empty(0)
     block = Block(query, keys, scores, call.scaling, rows, here, there, visible)
     indices = slice(call.first_row + rows.start, call.first_row + rows.stop)
     bias = biased(None, block, call.terms.bias, indices)

@@ -92,11 +92,14 @@ def weigh_and_mix(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor,
     logits = biased(blocks[0].scores, blocks[0], terms.bias, indices)
     for block, mine in zip(blocks[1:], claims[1:], strict=True):
         logits = torch.where(mine, biased(block.scores, block, terms.bias, indices), logits)
-    logits = logits * terms.logit_scale
+    if terms.logit_scale != 1.0:  # each of these is a pass over all pairs, forwards and backwards
+        logits = logits * terms.logit_scale
     if terms.row_scale is not None:
         logits = logits * terms.row_scale[:, :, rows, None]
+    if isinstance(added, Tensor):
+        logits = logits + added
     # Keeps queries without a visible key finite.
-    logits = (logits + added).masked_fill(~seen, torch.finfo(logits.dtype).min)
+    logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
     weights = softmax_with_sink(logits, terms.sink)
     weights = nn.functional.dropout(weights, call.dropout) if call.dropout else weights
     mixed = spread(weights, values)
@@ -109,7 +112,7 @@ def block_of(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: s
     """The block of some queries in one region, with its rotated queries and keys and its positions."""
     region, query = call.terms.regions[number], wide(call.queries[number][:, :, rows])
     here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions)
-    scores = products(query, keys[number]) * call.scaling
+    scores = products(query * call.scaling, keys[number])
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
     return Block(query, keys[number], scores, call.scaling, rows, here, there, seen)
