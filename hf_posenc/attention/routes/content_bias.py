@@ -14,7 +14,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.routes.dense_blocks import biased, upcast, wide
 from hf_posenc.core.grouped_heads import products
-from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.core.terms import Bias, Block, BlockBias
 from hf_posenc.core.tracing import is_traced
 
 ROWS = 128  # of 64, 128, 256 the fastest
@@ -49,7 +49,8 @@ def attend(call: AttentionCall) -> Tensor:
 
 def _shifted(call: AttentionCall) -> tuple[Tensor, AttentionCall]:
     """Queries to multiply with the keys, and the call with the biases that are left then."""
-    query, left = call.queries[0], []
+    query = call.queries[0]
+    left: list[Bias] = []
     for bias in call.terms.bias:
         if isinstance(bias, BlockBias) and bias.shifted is not None:
             query = query + bias.shifted.by[:, None].to(query.dtype)
