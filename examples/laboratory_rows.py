@@ -3,32 +3,29 @@
 text        windows of the standard library's source
 copy        random tokens, repeated until the row ends
 statements  a few needles in random order, over and over: each repeat is an answer
+questions   several questions about one text, in the words of the tasks: more answers a row than the tasks have
 tasks       prompts of the harness's own generators with their answers, from seeds that the harness does not use
 
-Every row is `LENGTH` tokens and as many weights: the loss counts answers `ANSWER` times and prompts `PROMPT` times.
+Every row is `LENGTH` tokens and as many weights: the loss counts text and copies once, the first two tokens of an
+answer, which must be chosen, `CHOICE` times, the rest of it `ANSWER` times, and prompts `PROMPT` times.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from laboratory_texts import TASKS, TEXTS, statement
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.common_words import CommonWords, FrequentWords
-from hf_posenc.eval.texts.needles import NEEDLE, Niah
-from hf_posenc.eval.texts.questions import PERSON, TRADES, Questions
-from hf_posenc.eval.texts.variable_tracking import STATEMENT, VariableTracking
-from hf_posenc.eval.texts.vocabulary import CONSONANTS, VOWELS, coined, number
+from hf_posenc.eval.texts.vocabulary import CONSONANTS, VOWELS, coined
 
 LENGTH = 256
-VOCABULARY = 1280
+VOCABULARY = 1536
 SPECIAL = ("<|endoftext|>", "<pad>")
 END, PAD = range(len(SPECIAL))
-ANSWER, PROMPT = 5.0, 0.1
+CHOICE, ANSWER, PROMPT = 10.0, 5.0, 0.1
 ALPHABET = 1000
 """Distinct tokens of random strings, as the harness's tasks have."""
 
@@ -45,7 +42,7 @@ COINED = (
 
 
 def trained_tokenizer(texts: Sequence[str]) -> Tokenizer:
-    """Byte-level BPE that reads digits one by one and invented words by syllables: keys are about equally long."""
+    """Byte-level BPE that reads digits one by one and invented words as four syllables: all keys are equally long."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -60,96 +57,9 @@ def trained_tokenizer(texts: Sequence[str]) -> Tokenizer:
     )
     rng = random.Random(0)
     prompts = [draw(rng).prompt(rng.randrange(20)) for draw in TASKS for _ in range(300)]
-    words = [f" {word} {word.capitalize()}" for word in (coined(rng) for _ in range(4000))]
+    words = [f" {word} {word.capitalize()}" for word in (coined(rng) for _ in range(30_000))]
     tokenizer.train_from_iterator([*texts, *prompts, *words], trainer)
     return tokenizer
-
-
-@dataclass(frozen=True)
-class PasskeyPrompt:
-    """A passkey at a depth, in its repeated filler."""
-
-    key: str
-    depth: float
-
-    @property
-    def answers(self) -> tuple[str, ...]:
-        """The key."""
-        return (self.key,)
-
-    def prompt(self, units: int) -> str:
-        """The prompt with ``units`` sentences of filler."""
-        before = round(self.depth * units)
-        return passkey.compose(self.key, before, units - before)
-
-
-def seed(rng: random.Random) -> str:
-    """One that no task of the harness uses."""
-    return f"laboratory-{rng.getrandbits(48)}"
-
-
-def haystack(rng: random.Random) -> str:
-    return rng.choice(("prose", "prose", "repeat", "needles"))
-
-
-def single(rng: random.Random) -> Niah:
-    return Niah(seed(rng), rng.random(), haystack=rng.choice(("prose", "repeat")))
-
-
-def multi_key(rng: random.Random) -> Niah:
-    return Niah(seed(rng), rng.random(), distractors=rng.randint(1, 4), haystack=haystack(rng))
-
-
-def multi_value(rng: random.Random) -> Niah:
-    return Niah(seed(rng), rng.random(), codes=rng.randint(2, 4))
-
-
-def multi_query(rng: random.Random) -> Niah:
-    return Niah(seed(rng), rng.random(), queries=rng.randint(2, 4))
-
-
-def tracking(rng: random.Random) -> VariableTracking:
-    return VariableTracking(seed(rng), hops=rng.randint(1, 4), chains=rng.randint(1, 2))
-
-
-def question(rng: random.Random) -> Questions:
-    return Questions(seed(rng), rng.random(), hops=rng.choice((1, 1, 2)))
-
-
-def frequent(rng: random.Random) -> FrequentWords:
-    return FrequentWords(seed(rng), count=rng.randint(1, 3))
-
-
-def common(rng: random.Random) -> CommonWords:
-    return CommonWords(seed(rng), count=rng.randint(1, 3), often=rng.randint(3, 6))
-
-
-def hidden_key(rng: random.Random) -> PasskeyPrompt:
-    return PasskeyPrompt(passkey.draw_key(rng), rng.random())
-
-
-TASKS: tuple[Callable[[random.Random], Any], ...] = (
-    hidden_key, single, multi_key, multi_key, multi_value, multi_query, tracking, question, frequent, common,
-)  # fmt: skip
-
-
-def joined(answers: Sequence[str]) -> str:
-    """Answers as they continue a question."""
-    return "".join(f" {answer}," for answer in answers).removesuffix(",")
-
-
-def statement(rng: random.Random) -> str:
-    """A needle of any task."""
-    kind = rng.randrange(4)
-    if kind == 0:
-        return NEEDLE.format(key=coined(rng), value=number(rng))
-    if kind == 1:
-        return STATEMENT.format(name=coined(rng), value=rng.choice((coined, number))(rng))
-    if kind == 2:
-        name = f"{coined(rng).capitalize()} {coined(rng).capitalize()}"
-        return PERSON.format(name=name, town=coined(rng).capitalize(), trade=rng.choice(TRADES))
-    what, _, _ = passkey.NEEDLE.partition(" is ")
-    return f"{what} of {coined(rng)} is {passkey.draw_key(rng)}."
 
 
 class Rows:
@@ -162,14 +72,13 @@ class Rows:
 
     def row(self, rng: random.Random, progress: float) -> Row:
         """A row at a share of the training; short prompts come first, several in a row."""
-        statements = 0.35 if progress < 0.2 else 0.1
+        statements = 0.25 if progress < 0.15 else 0.08
+        kinds = {self.text: 0.2, self.copy: 0.1, self.statements: statements, self.questions: 0.3}
         share = rng.random()
-        if share < 0.22:
-            return self.text(rng)
-        if share < 0.37:
-            return self.copy(rng)
-        if share < 0.37 + statements:
-            return self.statements(rng)
+        for kind, of_rows in kinds.items():
+            if share < of_rows:
+                return kind(rng)
+            share -= of_rows
         return self.tasks(rng, progress)
 
     def text(self, rng: random.Random) -> Row:
@@ -195,6 +104,31 @@ class Rows:
             weights += [1.0] * len(again)
         return row[:LENGTH], weights[:LENGTH]
 
+    def questions(self, rng: random.Random) -> Row:
+        """Short texts, each with all its questions in random order, as many as fit of a few tries."""
+        row: list[int] = []
+        weights: list[float] = []
+        for _ in range(6):
+            text, asked = rng.choice(TEXTS)(rng)
+            ids = self.tokenizer.encode(text).ids
+            counted = [PROMPT] * len(ids)
+            for question, answers in rng.sample(asked, len(asked)):
+                ids += (more := self.tokenizer.encode(question).ids)
+                counted += [PROMPT] * len(more)
+                more, weighed = self.weighed(answers)
+                ids += more
+                counted += weighed
+            if len(row) + len(ids) < LENGTH:
+                row += [*ids, END]
+                weights += [*counted, PROMPT]
+        return self.filled(row, weights, rng)
+
+    def filled(self, row: list[int], weights: list[float], rng: random.Random) -> Row:
+        """A row with text in what is left of it."""
+        left = LENGTH - len(row)
+        start = rng.randrange(len(self.stream) - LENGTH)
+        return row + self.stream[start : start + left], weights + [PROMPT] * left
+
     def tasks(self, rng: random.Random, progress: float) -> Row:
         """Prompts with answers until the row is full; later ones take up to all of it."""
         row: list[int] = []
@@ -206,18 +140,29 @@ class Rows:
             weights += weighted
             if not ids:
                 break
-        left = LENGTH - len(row)
-        start = rng.randrange(len(self.stream) - LENGTH)
-        return row + self.stream[start : start + left], weights + [PROMPT] * left
+        return self.filled(row, weights, rng)
 
     def task(self, rng: random.Random, room: int) -> Row:
         """One prompt of at most ``room`` tokens with its answer; nothing where none of a few tries fits."""
         tries = (self.answered(rng.choice(TASKS)(rng), room) for _ in range(4))
         return next((row for row in tries if row[0]), ([], []))
 
+    def weighed(self, answers: Sequence[str]) -> Row:
+        """Answers as they continue a question; where one begins, what it is must be chosen, and the rest copied."""
+        ids: list[int] = []
+        weights: list[float] = []
+        for answer in answers:
+            if ids:
+                ids += self.tokenizer.encode(",").ids
+                weights.append(ANSWER)
+            more = self.tokenizer.encode(f" {answer}").ids
+            ids += more
+            weights += [CHOICE] * 2 + [ANSWER] * (len(more) - 2)
+        return ids, weights
+
     def answered(self, exercise: Any, room: int) -> Row:
         """A prompt with the most filler that fits, its answer and the closing token; nothing where none fits."""
-        answer = self.tokenizer.encode(joined(exercise.answers)).ids
+        answer, weights = self.weighed(exercise.answers)
         limit = room - len(answer) - 1
         units, prompt = 0, self.tokenizer.encode(exercise.prompt(0)).ids
         if len(prompt) > limit:
@@ -228,7 +173,7 @@ class Rows:
             if len(longer) <= limit:
                 units, prompt = units + step, longer
             step //= 2
-        return [*prompt, *answer, END], [PROMPT] * len(prompt) + [ANSWER] * len(answer) + [PROMPT]
+        return [*prompt, *answer, END], [PROMPT] * len(prompt) + weights + [PROMPT]
 
     def batches(self, size: int, first: int, last: int, order: int) -> Iterator[list[Row]]:
         """The batches from ``first`` to before ``last``."""

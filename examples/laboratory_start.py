@@ -1,15 +1,22 @@
 """Starting weights of the laboratory models: an induction circuit, which minutes of training are too short to find.
 
-layer 0       the first three heads read the token before            x_t + P x_{t−1}
-layers 1, 2   the last three heads look for it and copy what came    q = U x_t,  k = U Pᵀ x_s,  output V Vᵀ x_s
+layer 0       head i of the first half reads the token i + 1 before         x_t + Σ_i P^i x_{t−i}
+layers 1, 2   heads of the last half look for the same tokens before, and copy what came after them:
+              q = U h_t,  k = U Pᵀ h_s,  output V Vᵀ h_s
 
 The matrices are random orthogonal ones, as in mimetic initialisation (Trockman, Kolter 2023, arXiv:2305.09828); the
-circuit is that of Olsson et al. 2022, arXiv:2209.11895. How the first heads find the token before depends on the
-scheme, so it is fitted: a few seconds of regression of the first layer's queries, keys and positional parameters, on
-random tokens. From the same seed, all else is equal for every scheme.
+circuit is an induction head (Olsson et al. 2022, arXiv:2209.11895) of several tokens (Akyürek et al. 2024,
+arXiv:2401.12973). How heads find tokens by position depends on the scheme, so that is fitted: a minute or two of
+regression of the queries, keys and positional parameters of layers 0 and 1, on random tokens. From the same seed, all
+else is equal for every scheme.
 """
 
 from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,21 +25,25 @@ from transformers import LlamaForCausalLM
 EMBEDDING_SCALE = 0.1
 CONSTANT_SHARE = 0.7
 """Norm of the direction that all embeddings share, which queries by position alone need, in those of the embeddings."""
+MOVED = 2.0
+"""Norm of what the first layer writes, in those of the embeddings' part that it reads."""
 SHARPNESS = 4.0
 """Scale of the matching heads' queries times that of their keys."""
 COPIED = 0.5
 """Scale of what they write."""
-FITTED, ROUNDS = 0.25, 6
-"""The fit ends where it misses less than this share of the token before, and after so many rounds."""
+LENGTH = 256
+"""Tokens of a row of the regressions."""
+ROUNDS = 900
+
+Drawn = tuple[Tensor, Tensor, Tensor]
+"""Tokens `[rows, length]`; which of them count `[rows, length]`; and the index of what each head should read there,
+`[rows, heads, length]`."""
 
 
-def start_from_induction(model: LlamaForCausalLM, seed: int) -> float:
-    """Write the circuit; returns the share of the previous token that the first layer misses after the fit.
-
-    It stays at 0.2 at the least, because the other heads are random; without positions a first layer finds nothing.
-    """
+def start_from_induction(model: LlamaForCausalLM, seed: int) -> tuple[float, float]:
+    """Write the circuit; returns the shares that its heads miss after the fit, of layer 0 and of layer 1."""
     generator = torch.Generator().manual_seed(seed)
-    width = model.config.hidden_size
+    width, first, second = model.config.hidden_size, *(layer.self_attn for layer in model.model.layers[:2])
     shared = torch.randn(width, generator=generator)
     shared /= shared.norm()
     without_shared = torch.eye(width) - torch.outer(shared, shared)
@@ -41,14 +52,13 @@ def start_from_induction(model: LlamaForCausalLM, seed: int) -> float:
         embedding = model.model.embed_tokens.weight
         embedding.copy_(EMBEDDING_SCALE * torch.randn(embedding.shape, generator=generator))
         embedding.copy_(embedding @ without_shared + EMBEDDING_SCALE * CONSTANT_SHARE * width**0.5 * shared)
-        write_previous(model.model.layers[0].self_attn, previous, without_shared, generator)
+        write_previous(first, previous, without_shared, generator)
         for layer in model.model.layers[1:3]:
             write_matching(layer.self_attn, previous, without_shared, generator)
-    for _ in range(ROUNDS):
-        missed = fit_previous(model, generator)
-        if missed < FITTED:
-            break
-    return missed
+    vocabulary, half = model.config.vocab_size, model.config.num_attention_heads // 2
+    before = fit(model, first, range(half), lambda: by_offset(vocabulary, half, generator))
+    matched = fit(model, second, range(half, 2 * half), lambda: by_match(vocabulary, half, generator))
+    return before, matched
 
 
 def orthogonal(size: int, generator: torch.Generator) -> Tensor:
@@ -56,20 +66,23 @@ def orthogonal(size: int, generator: torch.Generator) -> Tensor:
 
 
 def write_previous(attention: nn.Module, previous: Tensor, without_shared: Tensor, generator: torch.Generator) -> None:
-    """The first half of the heads moves what they attend to into the directions ``previous``.
+    """Head i moves a part of what it reads, the same for all heads, into the directions ``previous ** (i + 1)``.
 
     Queries and keys start opposed, so that a token is not its own best match.
     """
-    half = len(previous) // 2
-    values, queries = orthogonal(len(previous), generator)[:half], orthogonal(len(previous), generator)[:half]
-    attention.v_proj.weight[:half] = values @ without_shared
-    attention.o_proj.weight[:, :half] = EMBEDDING_SCALE * previous @ values.T
+    size, half = attention.head_dim, len(previous) // 2
+    values, queries = orthogonal(len(previous), generator)[:size], orthogonal(len(previous), generator)[:half]
+    moved = MOVED * EMBEDDING_SCALE * previous @ values.T
+    for start in range(0, half, size):
+        attention.v_proj.weight[start : start + size] = values @ without_shared
+        attention.o_proj.weight[:, start : start + size] = moved
+        moved = previous @ moved
     attention.q_proj.weight[:half] = 0.5 * queries @ without_shared
     attention.k_proj.weight[:half] = -0.5 * queries @ without_shared
 
 
 def write_matching(attention: nn.Module, previous: Tensor, without_shared: Tensor, generator: torch.Generator) -> None:
-    """The last half of the heads attends to what came after earlier occurrences of a token, and copies it."""
+    """The last half of the heads attends to what came after earlier occurrences of the last tokens, and copies it."""
     half = len(previous) // 2
     match, values = orthogonal(len(previous), generator)[half:], orthogonal(len(previous), generator)[half:]
     attention.q_proj.weight[half:] = SHARPNESS**0.5 * match @ without_shared
@@ -78,40 +91,85 @@ def write_matching(attention: nn.Module, previous: Tensor, without_shared: Tenso
     attention.o_proj.weight[:, half:] = COPIED * values.T
 
 
-def fit_previous(model: LlamaForCausalLM, generator: torch.Generator, steps: int = 150) -> float:
-    """Regress the first layer's attention on the token before."""
-    layer, shared = model.model.layers[0], getattr(model.model, "posenc", None)
-    attention = layer.self_attn
+def by_offset(vocabulary: int, heads: int, generator: torch.Generator) -> Drawn:
+    """Random tokens, in half of the rows few that recur: head i should read the token i + 1 before."""
+    few = torch.randint(2, vocabulary, (16,), generator=generator)
+    recurring = few[torch.randint(16, (1, LENGTH), generator=generator)]
+    ids = torch.cat((recurring, torch.randint(2, vocabulary, (1, LENGTH), generator=generator)))
+    asked = (torch.arange(LENGTH) >= heads).expand_as(ids)
+    read = torch.arange(LENGTH) - torch.arange(1, heads + 1)[:, None]
+    return ids, asked, read.clamp(min=0).expand(len(ids), -1, -1)
+
+
+def by_match(vocabulary: int, heads: int, generator: torch.Generator) -> Drawn:
+    """A few strings among random tokens, then one of them after the other at random until the row is full: from there
+    on, every head should read what followed the same tokens the first time."""
+    rows = [matching_row(vocabulary, heads, generator) for _ in range(2)]
+    ids, asked, read = (torch.stack(part) for part in zip(*rows, strict=True))
+    return ids, asked, read
+
+
+def matching_row(vocabulary: int, heads: int, generator: torch.Generator) -> Drawn:
+    """One such row. Its strings are equal but for three tokens, of which the last two come before two equal ones, and
+    what follows those: the nearest tokens do not tell which string it is."""
+    integer = partial(torch.randint, generator=generator)
+    count = int(integer(2, 7, ()))
+    equal, own = integer(2, vocabulary, (4,)), integer(2, vocabulary, (count, 9))
+    strings = torch.cat((equal[:2].expand(count, -1), own[:, :3], equal[2:].expand(count, -1), own[:, 3:]), dim=1)
+    size = strings.shape[1]
+    gaps = integer(0, LENGTH // 2 // count - size + 1, (count,))
+    starts = gaps.cumsum(0) + size * torch.arange(count)
+    ids = integer(2, vocabulary, (LENGTH,))
+    for start, string in zip(starts.tolist(), strings, strict=True):
+        ids[start : start + size] = string
+    asked, read = torch.zeros(LENGTH, dtype=torch.bool), torch.zeros(LENGTH, dtype=torch.long)
+    for start in range(int(starts[-1]) + size, LENGTH - size + 1, size):
+        again = int(integer(count, ()))
+        ids[start : start + size] = strings[again]
+        asked[start + 4 : start + size - 1] = True
+        read[start : start + size] = starts[again] + 1 + torch.arange(size)
+    return ids, asked, read.expand(heads, -1)
+
+
+def fit(model: LlamaForCausalLM, attention: nn.Module, heads: range, draw: Callable[[], Drawn]) -> float:
+    """Regress what heads of a layer read on the values at the drawn indices; returns the share missed in the end."""
+    size, shared = attention.head_dim, getattr(model.model, "posenc", None)
     fitted = [p for n, p in attention.named_parameters() if not n.startswith(("v_proj", "o_proj"))]
     fitted += [] if shared is None else list(shared.parameters())
-    optimizer = torch.optim.Adam(fitted, lr=5e-3)
-    written: list[Tensor] = []
-    hooks = [
-        attention.register_forward_hook(lambda module, inputs, output: written.append(output[0])),
-        layer.post_attention_layernorm.register_forward_pre_hook(stop),
-    ]
-    half = model.config.hidden_size // 2
-    moved = (attention.o_proj.weight[:, :half] @ attention.v_proj.weight[:half]).detach().T
-    missed = torch.tensor(1.0)
-    for _ in range(steps):
-        ids = torch.randint(2, model.config.vocab_size, (8, 64), generator=generator)
-        try:
-            model(input_ids=ids, use_cache=False)
-        except Enough:
-            wanted = (layer.input_layernorm(model.model.embed_tokens(ids)) @ moved).detach()[:, :-1]
-            missed = (written.pop()[:, 1:] - wanted).pow(2).mean() / wanted.pow(2).mean()
-        missed.backward()
+    optimizer = torch.optim.Adam(fitted, lr=3e-3)
+    missed = []
+    for _ in range(ROUNDS):
+        ids, asked, index = draw()
+        offered, read = (x.unflatten(-1, (-1, size))[:, :, heads] for x in inner(model, attention, ids))
+        wanted = offered.detach().transpose(1, 2).gather(2, index[..., None].expand(-1, -1, -1, size)).transpose(1, 2)
+        off = (read - wanted)[asked].pow(2).mean() / wanted[asked].pow(2).mean()
+        off.backward()
         optimizer.step()
         optimizer.zero_grad()
+        missed.append(off.item())
+    model.zero_grad()
+    return statistics.mean(missed[-50:])
+
+
+def inner(model: LlamaForCausalLM, attention: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Values, and what the heads make of them, `[rows, length, heads · head_dim]`; the rest of the model is not run."""
+    found: list[Tensor] = []
+
+    def stop(module: nn.Module, inputs: tuple[Tensor]) -> None:
+        found.append(inputs[0])
+        raise Enough
+
+    hooks = [
+        attention.v_proj.register_forward_hook(lambda module, inputs, output: found.append(output)),
+        attention.o_proj.register_forward_pre_hook(stop),
+    ]
+    with suppress(Enough):
+        model(input_ids=ids, use_cache=False)
     for hook in hooks:
         hook.remove()
-    model.zero_grad()
-    return missed.item()
+    values, read = found
+    return values, read
 
 
 class Enough(Exception):
     """The rest of the model is not needed."""
-
-
-def stop(*_: object) -> None:
-    raise Enough

@@ -4,14 +4,13 @@
     python examples/train_laboratory.py rope --out runs/laboratory --export hf_posenc/laboratory/rope
 
 All start from the same weights and read the same rows in the same order (`laboratory_rows`), so what differs later is
-due to the scheme. Matrices are trained with Muon, the rest with AdamW.
+due to the scheme.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import sys
 import sysconfig
@@ -21,9 +20,9 @@ from pathlib import Path
 import torch
 from laboratory_rows import ANSWER, END, LENGTH, PAD, TASKS, VOCABULARY, Row, Rows, trained_tokenizer
 from laboratory_start import start_from_induction
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from training_state import load_state, save_state
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hf_posenc import patch_model
@@ -48,7 +47,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("scheme", metavar="SCHEME[:OPTION=VALUE,…]")
     parser.add_argument("--out", type=Path, required=True, help="folder of the training states")
     parser.add_argument("--export", type=Path, help="folder to write the finished model and tokenizer to")
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=8, help=f"rows of {LENGTH} tokens a step")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
@@ -66,8 +65,8 @@ def shared_tokenizer(texts: list[str], path: Path) -> Tokenizer:
 def build(scheme: str) -> LlamaForCausalLM:
     """Four layers of width 192, with random weights."""
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
-        num_key_value_heads=6, max_position_embeddings=LENGTH, tie_word_embeddings=True, bos_token_id=END,
+        vocab_size=VOCABULARY, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
+        num_key_value_heads=8, max_position_embeddings=LENGTH, tie_word_embeddings=True, bos_token_id=END,
         eos_token_id=END, pad_token_id=PAD,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
@@ -78,42 +77,18 @@ def build(scheme: str) -> LlamaForCausalLM:
 
 
 class Run:
-    """A training that can be killed at any time: the state is written beside the old one, then moved over it."""
+    """A training that can be killed at any time, and goes on where it was last saved."""
 
     def __init__(self, model: LlamaForCausalLM, arguments: argparse.Namespace) -> None:
         self.model, self.arguments, self.step = model, arguments, 0
         self.file = arguments.out / f"{arguments.scheme.replace(':', '_')}.safetensors"
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr, betas=(0.9, 0.98), weight_decay=0.0)
         if self.file.exists():
-            self.restore()
+            self.step = load_state(self.file, model, [self.optimizer])
+            print(f"resumed at step {self.step}", flush=True)
         else:
-            missed = start_from_induction(model, arguments.seed)
-            print(f"the first layer misses {missed:.2f} of the token before", flush=True)
-
-    def state(self) -> dict[str, Tensor]:
-        state = {f"model.{k}": v for k, v in self.model.named_parameters()}
-        for j, entry in self.optimizer.state_dict()["state"].items():
-            state |= {f"optimizer.{j}.{k}": torch.as_tensor(v) for k, v in entry.items()}
-        return {k: v.detach().clone().contiguous() for k, v in state.items()} | {"step": torch.tensor(self.step)}
-
-    def save(self) -> None:
-        half_written = self.file.with_suffix(".tmp")
-        save_file(self.state(), half_written)
-        os.replace(half_written, self.file)
-
-    def restore(self) -> None:
-        state = load_file(self.file)
-        self.step = int(state.pop("step"))
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                parameter.copy_(state[f"model.{name}"])
-        whole = self.optimizer.state_dict()
-        for key, value in state.items():
-            if key.startswith("optimizer."):
-                _, j, name = key.split(".", 2)
-                whole["state"].setdefault(int(j), {})[name] = value
-        self.optimizer.load_state_dict(whole)
-        print(f"resumed at step {self.step}", flush=True)
+            before, matched = start_from_induction(model, arguments.seed)
+            print(f"missed: {before:.2f} of the tokens before, {matched:.2f} of what followed the same", flush=True)
 
     def rate(self) -> float:
         """Linear warm-up, flat, and linear to zero over the last 40 %, as a share of the peak."""
@@ -134,9 +109,9 @@ class Run:
             if self.step % 50 == 0:
                 print(f"step {self.step}  loss {loss.item():.3f}  {time.process_time() / 60:.1f} min", flush=True)
             if self.step % self.arguments.save_every == 0:
-                self.save()
+                save_state(self.file, self.model, [self.optimizer], self.step)
                 print(f"step {self.step}  {self.abilities(rows)}", flush=True)
-        self.save()
+        save_state(self.file, self.model, [self.optimizer], self.step)
 
     def loss(self, batch: list[Row]) -> Tensor:
         """Weighted mean over the tokens of a batch."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
 import sys
 import sysconfig
@@ -25,9 +24,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
+from training_state import load_state, save_state
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -245,7 +244,7 @@ def evaluation_rows(tokenizer: Tokenizer, *, masked: bool) -> tuple[Tensor, Tens
 
 
 class Run:
-    """A training run that can be killed at any time: state is written beside the old one, then moved over it."""
+    """A training that can be killed at any time, and goes on where it was last saved."""
 
     def __init__(self, model: PreTrainedModel, arguments: argparse.Namespace) -> None:
         self.model, self.arguments = model, arguments
@@ -260,34 +259,8 @@ class Run:
         self.peaks = [arguments.muon_lr, arguments.lr]
         self.step = 0
         if self.checkpoint.exists():
-            self.restore()
-
-    def state(self) -> dict[str, Tensor]:
-        state = {f"model.{k}": v for k, v in self.model.named_parameters()}
-        for i, optimizer in enumerate(self.optimizers):
-            for j, entry in optimizer.state_dict()["state"].items():
-                state |= {f"optimizer.{i}.{j}.{k}": torch.as_tensor(v) for k, v in entry.items()}
-        return {k: v.detach().clone().contiguous() for k, v in state.items()} | {"step": torch.tensor(self.step)}
-
-    def save(self) -> None:
-        half_written = self.checkpoint.with_suffix(".tmp")
-        save_file(self.state(), half_written)
-        os.replace(half_written, self.checkpoint)
-
-    def restore(self) -> None:
-        state = load_file(self.checkpoint)
-        self.step = int(state.pop("step"))
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                parameter.copy_(state[f"model.{name}"])
-        for i, optimizer in enumerate(self.optimizers):
-            whole = optimizer.state_dict()
-            for key, value in state.items():
-                if key.startswith(f"optimizer.{i}."):
-                    _, _, j, name = key.split(".", 3)
-                    whole["state"].setdefault(int(j), {})[name] = value
-            optimizer.load_state_dict(whole)
-        print(f"resumed at step {self.step}", flush=True)
+            self.step = load_state(self.checkpoint, model, self.optimizers)
+            print(f"resumed at step {self.step}", flush=True)
 
     def rate(self) -> float:
         """Linear warm-up, then cosine to 2 %, as a share of the peak."""
@@ -319,9 +292,9 @@ class Run:
                 left = (self.arguments.steps - self.step) / speed / 60
                 print(f"step {self.step}  loss {loss.item():.3f}  {speed:.2f} steps/s  {left:.0f} min left", flush=True)
             if self.step % self.arguments.save_every == 0:
-                self.save()
+                save_state(self.checkpoint, self.model, self.optimizers, self.step)
                 print(f"step {self.step}  held out {self.evaluate(loss_of, held_out):.3f}", flush=True)
-        self.save()
+        save_state(self.checkpoint, self.model, self.optimizers, self.step)
         print(f"held out {self.evaluate(loss_of, held_out):.4f}", flush=True)
 
     @torch.no_grad()

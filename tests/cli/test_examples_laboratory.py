@@ -40,26 +40,27 @@ def rows(recipe: ModuleType) -> object:
 
 
 def test_invented_words_and_numbers_are_divided_alike(rows: object) -> None:
-    """A word is its syllables, the first of them one token or two; a number its digits."""
+    """A word is its four syllables, a number its digits."""
     rng = random.Random(0)
     for _ in range(200):
         word = coined(rng)
-        *first, second, third, last = rows.tokenizer.encode(f" {word}").tokens
-        assert "".join(first).removeprefix("Ġ") == word[:2]
-        assert len(first) <= 2
-        assert (second, third, last) == (word[2:4], word[4:6], word[6])
+        assert rows.tokenizer.encode(f" {word}").tokens == [f"Ġ{word[:2]}", word[2:4], word[4:6], word[6]]
         assert len(rows.tokenizer.encode(number(rng)).ids) == 7
 
 
 def test_every_row_is_full_and_answers_weigh_more(recipe: ModuleType, rows: object) -> None:
+    weighty = {importlib.import_module("laboratory_rows").CHOICE, recipe.ANSWER}
     for seed in range(60):
         ids, weights = rows.row(random.Random(seed), seed / 60)
         assert len(ids) == len(weights) == recipe.LENGTH
-        assert set(weights) <= {0.0, 1.0, 0.1, recipe.ANSWER}
-    ids, weights = rows.tasks(random.Random(1), 0.5)
-    answers = rows.tokenizer.decode([i for i, w in zip(ids, weights, strict=True) if w == recipe.ANSWER])
-    prompt = rows.tokenizer.decode([i for i, w in zip(ids, weights, strict=True) if w != recipe.ANSWER])
-    assert all(word in prompt for word in answers.replace(",", " ").split() if len(word) == 7)
+        assert set(weights) <= {0.0, 1.0, 0.1, *weighty}
+    for kind in (lambda rng: rows.tasks(rng, 0.5), rows.questions):
+        ids, weights = kind(random.Random(1))
+        answers = rows.tokenizer.decode([i for i, w in zip(ids, weights, strict=True) if w in weighty])
+        prompt = rows.tokenizer.decode([i for i, w in zip(ids, weights, strict=True) if w not in weighty])
+        found = [word for word in answers.replace(",", " ").split() if len(word) == 7]
+        assert found
+        assert all(word in prompt for word in found)
 
 
 def test_a_row_does_not_depend_on_those_before(rows: object) -> None:
@@ -68,14 +69,36 @@ def test_a_row_does_not_depend_on_those_before(rows: object) -> None:
     assert list(rows.batches(2, 3, 4, order=1)) != [third]
 
 
-def test_the_start_copies_and_random_weights_do_not(recipe: ModuleType) -> None:
+def test_the_start_finds_what_followed_the_same_tokens(recipe: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = importlib.import_module("laboratory_start")
     torch.manual_seed(0)
     model = recipe.build("rope")
     string = torch.randint(2, 1000, (32, 12))
-    before = loss_of_copy(model, string)
-    missed = recipe.start_from_induction(model, 0)
-    assert missed < 0.25
-    assert loss_of_copy(model, string) < before - 0.5
+    random_weights = loss_of_copy(model, string)
+    monkeypatch.setattr(start, "ROUNDS", 1)
+    _, unfitted = start.start_from_induction(model, 0)
+    monkeypatch.setattr(start, "ROUNDS", 200)  # of 900
+    before, matched = start.start_from_induction(model, 0)
+    assert before < 0.05
+    assert matched < 0.7 * unfitted
+    assert loss_of_copy(model, string) < random_weights - 0.5
+
+
+def test_what_the_start_is_fitted_to_are_the_same_tokens(recipe: ModuleType) -> None:
+    start = importlib.import_module("laboratory_start")
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(20):
+        ids, asked, index = start.by_match(500, 4, generator)
+        rows, places = asked.nonzero(as_tuple=True)
+        assert len(rows) > 10
+        read = index[rows, 0, places]
+        assert (read < places).all()
+        for back in (1, 2, 3):
+            assert torch.equal(ids[rows, places - back + 1], ids[rows, read - back])
+        assert torch.equal(ids[rows, places + 1], ids[rows, read])
+    ids, asked, index = start.by_offset(500, 4, generator)
+    assert torch.equal(index[0, 2, 10:], torch.arange(10, start.LENGTH) - 3)
+    assert not asked[:, :4].any()
 
 
 @torch.no_grad()
@@ -90,6 +113,7 @@ def test_a_training_resumes_and_is_exported_with_its_scheme(
     recipe: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(recipe, "TRAINING", ("abc", "ast"))
+    monkeypatch.setattr(importlib.import_module("laboratory_start"), "ROUNDS", 2)
     words = ["train_laboratory.py", "t5", "--out", str(tmp_path), "--batch", "1"]
     monkeypatch.setattr(sys, "argv", [*words, "--steps", "1"])
     recipe.main()
@@ -97,3 +121,35 @@ def test_a_training_resumes_and_is_exported_with_its_scheme(
     recipe.main()
     assert "resumed at step 1" in capsys.readouterr().out
     assert describe(from_pretrained(tmp_path / "made")).scheme == "t5"
+
+
+def test_a_restored_state_goes_on_as_if_never_stopped(recipe: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "state.safetensors"
+    one, optimizers = small()
+    for step in range(3):
+        take_step(one, optimizers, step)
+    recipe.save_state(file, one, optimizers, 3)
+    assert [path.name for path in tmp_path.iterdir()] == ["state.safetensors"]
+    two, others = small(seed=1)
+    assert recipe.load_state(file, two, others) == 3
+    forgetful, fresh = small()
+    forgetful.load_state_dict(one.state_dict())
+    for step in range(3, 6):
+        for model, of_model in ((one, optimizers), (two, others), (forgetful, fresh)):
+            take_step(model, of_model, step)
+    assert torch.equal(one.weight, two.weight)
+    assert not torch.equal(one.weight, forgetful.weight), "control: without what the optimizers remember"
+
+
+def small(seed: int = 0) -> tuple[torch.nn.Linear, list[torch.optim.Optimizer]]:
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(4, 4)
+    return model, [torch.optim.SGD([model.weight], lr=0.1, momentum=0.9), torch.optim.AdamW([model.bias], lr=0.1)]
+
+
+def take_step(model: torch.nn.Linear, optimizers: list[torch.optim.Optimizer], step: int) -> None:
+    torch.manual_seed(step)
+    model(torch.randn(8, 4)).square().sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()

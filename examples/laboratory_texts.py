@@ -1,0 +1,160 @@
+"""What the laboratory models are asked: the tasks of the harness, and short texts with several questions each.
+
+All invented words and numbers come from seeds that the harness does not use.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from hf_posenc.eval.texts import passkey
+from hf_posenc.eval.texts.common_words import CommonWords, FrequentWords
+from hf_posenc.eval.texts.haystack import listed
+from hf_posenc.eval.texts.needles import NEEDLE, ONE, QUERIES, VALUES, Niah
+from hf_posenc.eval.texts.questions import DOCUMENT, GOODS, ONE_HOP, PERSON, TOWN, TRADES, TWO_HOPS, Questions
+from hf_posenc.eval.texts.variable_tracking import QUESTION, STATEMENT, VariableTracking
+from hf_posenc.eval.texts.vocabulary import coined, number, sentence
+
+
+@dataclass(frozen=True)
+class PasskeyPrompt:
+    """A passkey at a depth, in its repeated filler."""
+
+    key: str
+    depth: float
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The key."""
+        return (self.key,)
+
+    def prompt(self, units: int) -> str:
+        """The prompt with ``units`` sentences of filler."""
+        before = round(self.depth * units)
+        return passkey.compose(self.key, before, units - before)
+
+
+def seed(rng: random.Random) -> str:
+    """One that no task of the harness uses."""
+    return f"laboratory-{rng.getrandbits(48)}"
+
+
+def haystack(rng: random.Random) -> str:
+    return rng.choice(("prose", "prose", "repeat", "needles"))
+
+
+def single(rng: random.Random) -> Niah:
+    return Niah(seed(rng), rng.random(), haystack=rng.choice(("prose", "repeat")))
+
+
+def multi_key(rng: random.Random) -> Niah:
+    return Niah(seed(rng), rng.random(), distractors=rng.randint(1, 4), haystack=haystack(rng))
+
+
+def multi_value(rng: random.Random) -> Niah:
+    return Niah(seed(rng), rng.random(), codes=rng.randint(2, 4))
+
+
+def multi_query(rng: random.Random) -> Niah:
+    return Niah(seed(rng), rng.random(), queries=rng.randint(2, 4))
+
+
+def tracking(rng: random.Random) -> VariableTracking:
+    return VariableTracking(seed(rng), hops=rng.randint(1, 4), chains=rng.randint(1, 2))
+
+
+def question(rng: random.Random) -> Questions:
+    return Questions(seed(rng), rng.random(), hops=rng.choice((1, 1, 2)))
+
+
+def frequent(rng: random.Random) -> FrequentWords:
+    return FrequentWords(seed(rng), count=rng.randint(1, 3))
+
+
+def common(rng: random.Random) -> CommonWords:
+    return CommonWords(seed(rng), count=rng.randint(1, 3), often=rng.randint(3, 6))
+
+
+def hidden_key(rng: random.Random) -> PasskeyPrompt:
+    return PasskeyPrompt(passkey.draw_key(rng), rng.random())
+
+
+TASKS: tuple[Callable[[random.Random], Any], ...] = (
+    hidden_key, single, multi_key, multi_key, multi_value, multi_query, multi_query, tracking, tracking, question,
+    question, frequent, frequent, common,
+)  # fmt: skip
+
+
+def statement(rng: random.Random) -> str:
+    """A needle of any task."""
+    kind = rng.randrange(4)
+    if kind == 0:
+        return NEEDLE.format(key=coined(rng), value=number(rng))
+    if kind == 1:
+        return STATEMENT.format(name=coined(rng), value=rng.choice((coined, number))(rng))
+    if kind == 2:
+        name = f"{coined(rng).capitalize()} {coined(rng).capitalize()}"
+        return PERSON.format(name=name, town=coined(rng).capitalize(), trade=rng.choice(TRADES))
+    what, _, _ = passkey.NEEDLE.partition(" is ")
+    return f"{what} of {coined(rng)} is {passkey.draw_key(rng)}."
+
+
+Asked = tuple[str, list[str]]
+"""A question up to where its answer begins, and the answers."""
+
+
+def codes(rng: random.Random) -> tuple[str, list[Asked]]:
+    """Things with one code or several, and questions about one, about several, and about one with several codes."""
+    counts = [rng.choice((1, 1, 1, 2, 3, 4)) for _ in range(rng.randint(1, 4))]
+    owned = {coined(rng): [number(rng) for _ in range(count)] for count in counts}
+    needles = [NEEDLE.format(key=key, value=value) for key, values in owned.items() for value in values]
+    rng.shuffle(needles)
+    mixed = needles + [sentence(rng) for _ in range(rng.choice((0, 0, 1, 2, 4)))]
+    rng.shuffle(mixed)
+    text = " ".join(mixed)
+    owned = {key: sorted(values, key=text.index) for key, values in owned.items()}
+    alone = [key for key, values in owned.items() if len(values) == 1]
+    together = rng.sample(alone, rng.randint(2, len(alone))) if len(alone) > 1 and rng.random() < 0.7 else []
+    asked = [
+        (ONE.format(key=key) if len(values) == 1 else VALUES.format(count=len(values), key=key), values)
+        for key, values in owned.items()
+        if key not in together
+    ]
+    if together:
+        asked.append((QUERIES.format(keys=listed(together)), [owned[key][0] for key in together]))
+    return text, asked
+
+
+def chains(rng: random.Random) -> tuple[str, list[Asked]]:
+    """Chains of names, and which names stand for each number."""
+    links = [[number(rng), *(coined(rng) for _ in range(rng.randint(1, 4)))] for _ in range(rng.randint(1, 2))]
+    placed = []
+    for chain in links:
+        places = sorted(rng.random() for _ in chain[1:])
+        statements = [STATEMENT.format(name=name, value=value) for value, name in pairwise(chain)]
+        placed += list(zip(places, statements, strict=True))
+    placed += [(rng.random(), sentence(rng)) for _ in range(rng.choice((0, 0, 1, 3)))]
+    asked = [(QUESTION.format(count=len(names), value=value), names) for value, *names in links]
+    return " ".join(text for _, text in sorted(placed)), asked
+
+
+def lives(rng: random.Random) -> tuple[str, list[Asked]]:
+    """People and their towns, and questions of one step and of two."""
+    people = [[coined(rng).capitalize() for _ in range(4)] for _ in range(rng.randint(1, 3))]
+    documents, asked = [], []
+    for first, last, town, river in people:
+        name = f"{first} {last}"
+        documents.append(PERSON.format(name=name, town=town, trade=rng.choice(TRADES)))
+        asked.append((ONE_HOP.format(name=name), [town]))
+        if rng.random() < 0.5:
+            documents.append(TOWN.format(town=town, river=river, goods=rng.choice(GOODS)))
+            asked.append((TWO_HOPS.format(name=name), [river]))
+    rng.shuffle(documents)
+    return "\n".join(DOCUMENT.format(number=i, text=text) for i, text in enumerate(documents, 1)), asked
+
+
+TEXTS: tuple[Callable[[random.Random], tuple[str, list[Asked]]], ...] = (codes, codes, chains, lives)
