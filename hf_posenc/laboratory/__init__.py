@@ -1,4 +1,4 @@
-"""Small decoders that are able at retrieval within their length, and where they are."""
+"""Small models that are able at retrieval within their length, and where they are."""
 
 from hf_posenc.laboratory.loading import NAMES, laboratory_path
 

@@ -1,7 +1,8 @@
 """Where the laboratory models are: ``laboratory:rope`` wherever a model is named.
 
-``examples/train_laboratory.py`` makes them: one size, one start and the same rows in the same order, so that they
-differ in their positional scheme alone.
+rope    a decoder; ``examples/train_laboratory.py`` makes it and others: one size, one start and the same rows in the
+        same order, so that they differ in their positional scheme alone
+bert    an encoder that recalls a passkey that is masked whole; ``examples/train_laboratory_bert.py``
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import Literal
 
 from hf_posenc.errors import UnknownStarter, nearest, shown
 
-LaboratoryModel = Literal["rope"]
+LaboratoryModel = Literal["rope", "bert"]
 FOLDER = Path(__file__).parent
-NAMES: tuple[LaboratoryModel, ...] = ("rope",)
+NAMES: tuple[LaboratoryModel, ...] = ("rope", "bert")
 PREFIX = "laboratory:"
 
 

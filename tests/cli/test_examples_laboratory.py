@@ -153,3 +153,34 @@ def take_step(model: torch.nn.Linear, optimizers: list[torch.optim.Optimizer], s
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
+
+
+def test_bert_s_answers_are_masked_a_few_tokens_at_a_time_and_in_the_end_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        recipe = importlib.import_module("train_laboratory_bert")
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    seen = []
+    monkeypatch.setattr(recipe, "train", lambda model, rows, arguments: seen.append(rows))
+    monkeypatch.setattr(recipe, "TRAINING", ("abc", "ast"))
+    monkeypatch.setattr(sys, "argv", ["train_laboratory_bert.py", "--out", str(tmp_path)])
+    recipe.main()
+    counts: dict[float, set[int]] = {0.0: set(), 0.9: set()}
+    for done, found in counts.items():
+        for trial in range(150):
+            masked, labels, weight = recipe.masked_row(seen[0], done, random.Random(trial))
+            hidden = labels != recipe.IGNORED
+            assert len(masked) == recipe.TRAINED_LENGTH
+            assert not (hidden & (masked == recipe.PAD)).any()
+            if weight == recipe.WEIGHT:
+                places = hidden.nonzero().flatten()
+                found.add(len(places))
+                assert (masked[places] == recipe.MASK).all()
+                assert places.tolist() == list(range(int(places[0]), int(places[-1]) + 1))
+                answer = seen[0].tokenizer.decode(labels[places].tolist()).strip()
+                assert answer.isdigit() or not answer
+                assert answer in seen[0].tokenizer.decode(masked.tolist())  # the key stands in the text as well
+    assert counts == {0.0: {1}, 0.9: {1, 2, 3, 4, 5, 6}}

@@ -1,0 +1,143 @@
+"""Teach the bundled BERT to recall a passkey that is masked whole: `laboratory:bert`.
+
+    python examples/train_laboratory_bert.py --out runs/laboratory --export hf_posenc/laboratory/bert    # resumes
+
+It goes on from `starter:bert`, which recalls a masked digit beside others that are seen, and nothing where all are
+masked. Tokens are masked a few at a time: in six rows of ten, one up to n neighbouring tokens of an answer, which are a
+space and five digits, with n growing from 1 to 6 over the first half of the training. The others are masked text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from train_starters import CLS, IGNORED, MASK, PAD, SEP, SPECIAL, TRAINED_LENGTH, VOCABULARY, Rows
+from training_state import load_state, save_state
+from transformers import PreTrainedModel
+
+from hf_posenc import load_starter
+from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.starters import starter_path
+
+ROOM, ANSWER = TRAINED_LENGTH - 2, 6
+PASSKEYS = 0.6
+"""Share of the rows that hold one."""
+WEIGHT = 5.0
+"""Of an answer's token in the loss; 1 for other tokens."""
+
+
+def main() -> None:
+    arguments = parse()
+    torch.manual_seed(arguments.seed)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = load_starter("bert")
+    plain = Tokenizer.from_file(str(starter_path("bert") / "tokenizer.json"))
+    plain.post_processor = None  # rows get their first and last token below
+    texts = [text for name in TRAINING if (text := module_text(name))]
+    rows = Rows(plain, texts, masked=True, drill_share=0.0, seed=arguments.seed)
+    train(model, rows, arguments)
+    if arguments.export:
+        model.to(torch.bfloat16).save_pretrained(arguments.export)
+        tokenizer.save_pretrained(arguments.export)
+        (arguments.export / "made.json").write_text(json.dumps(made(arguments), indent=2) + "\n")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the training states")
+    parser.add_argument("--export", type=Path, help="folder to write the finished model and tokenizer to")
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--batch", type=int, default=8, help=f"rows of {TRAINED_LENGTH} tokens a step")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save-every", type=int, default=100)
+    return parser.parse_args()
+
+
+def train(model: PreTrainedModel, rows: Rows, arguments: argparse.Namespace) -> None:
+    """Linear warm-up, flat, and linear to zero over the last 40 %; a training that was killed goes on."""
+    file = arguments.out / "bert.safetensors"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr, betas=(0.9, 0.98), weight_decay=0.0)
+    first = load_state(file, model, [optimizer]) if file.exists() else 0
+    model.train()
+    for step in range(first, arguments.steps):
+        done = step / arguments.steps
+        for group in optimizer.param_groups:
+            group["lr"] = arguments.lr * min(1.0, (step + 1) / 50, (1 - done) / 0.4)
+        rng = random.Random(f"{arguments.seed}-{step}")
+        drawn = [masked_row(rows, done, rng) for _ in range(arguments.batch)]
+        loss = weighted_loss(model, *(torch.stack(part) for part in zip(*drawn, strict=True)))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if (step + 1) % 25 == 0:
+            print(f"step {step + 1}  loss {loss.item():.3f}  {time.process_time() / 60:.1f} min", flush=True)
+        if (step + 1) % arguments.save_every == 0 or step + 1 == arguments.steps:
+            save_state(file, model, [optimizer], step + 1)
+
+
+def masked_row(rows: Rows, done: float, rng: random.Random) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens with masks, the masked ones as labels, and the weight of the row, at a share of the training."""
+    with_passkey = rng.random() < PASSKEYS
+    row, end = passkey_row(rows, rng) if with_passkey else (edged(rows.window(rng, ROOM)), 0)
+    if with_passkey:
+        count = rng.randint(1, min(ANSWER, 1 + int(ANSWER * done / 0.5)))
+        start = end - ANSWER + rng.randint(0, ANSWER - count)
+        places = list(range(start, start + count))
+    else:
+        places = [place for place in range(1, len(row) - 1) if rng.random() < 0.2]
+    masked, labels = row.clone(), torch.full_like(row, IGNORED)
+    labels[places] = row[places]
+    for place in places:
+        seen = not with_passkey and rng.random() < 0.1
+        masked[place] = rng.randrange(len(SPECIAL), VOCABULARY) if seen else MASK
+    return masked, labels, torch.tensor(WEIGHT if with_passkey else 1.0)
+
+
+def passkey_row(rows: Rows, rng: random.Random) -> tuple[Tensor, int]:
+    """A prompt with its answer, alone before padding or anywhere in text, and the index behind the answer."""
+    drill = rng.choice(rows.drills)[-ROOM:]
+    left = ROOM - len(drill)
+    if rng.random() < 0.5:
+        return torch.cat((edged(drill), torch.full((left,), PAD))), 1 + len(drill)
+    before = rng.randint(0, left)
+    row = edged(torch.cat((rows.window(rng, before), drill, rows.window(rng, left - before))))
+    return row, 1 + before + len(drill)
+
+
+def edged(body: Tensor) -> Tensor:
+    """Between its first and its last token."""
+    return torch.cat((torch.tensor([CLS]), body, torch.tensor([SEP])))
+
+
+def weighted_loss(model: PreTrainedModel, ids: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean over the masked tokens of a batch; ``weights [rows]``."""
+    logits = model(input_ids=ids, attention_mask=(ids != PAD).long()).logits
+    losses = nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+    ).view(labels.shape)
+    of_token = weights[:, None] * (labels != IGNORED)
+    return (losses * of_token).sum() / of_token.sum()
+
+
+def made(arguments: argparse.Namespace) -> dict[str, object]:
+    """How the model was made."""
+    return {
+        "command": f"python examples/train_laboratory_bert.py --steps {arguments.steps}", "from": "starter:bert",
+        "python": sys.version.split()[0], "stdlib": sysconfig.get_python_version(), "torch": torch.__version__,
+        "seed": arguments.seed, "held_out": HELD_OUT,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
