@@ -185,6 +185,39 @@ def test_the_index_of_the_last_term(p2c_index: str, causal: bool) -> None:
     assert (scores_of(one, project, query, key)[0] - expected)[:, seen].abs().max() > 0.1
 
 
+@pytest.mark.parametrize("p2c_index", ["code", "paper"])
+@pytest.mark.parametrize("terms", ["c2p+p2c", "p2c"])
+@pytest.mark.parametrize(("first", "kept"), [(0, None), (LENGTH - 1, None), (LENGTH - 1, {})])  # {}: with a KV cache
+def test_a_decoder_reads_far_keys_with_its_queries(p2c_index: str, terms: str, first: int, kept: Any) -> None:
+    """u · k of what is added to the queries, and what is left, are both terms."""
+    one = scheme(causal=True, p2c_index=p2c_index, terms=terms, **SMALL)
+    project = Projections(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    query, key = queries_and_keys()
+    positions = torch.arange(LENGTH)[None]
+    ctx = PositionContext(positions, positions, True, contiguous=True, projections=project, layer=0, kept=kept)  # type: ignore[arg-type]
+    rows = slice(first, LENGTH)
+    with torch.no_grad():
+        bias, block = one.bias(ctx), content.block(ctx, query, key, rows)
+        assert bias.shifted is not None
+        moved = torch.einsum("hd,bhjd->bhj", bias.shifted.by, key)[:, :, None] / math.sqrt(HEAD_DIM)
+        left = bias.shifted.rest(block)
+        codes = one.codes()
+        of_query, of_key = project.query(codes), project.key(codes) * (1 if "c2p" in terms else 0)
+        expected = written_out(one, query[0], key[0], of_query, of_key, distances(LENGTH))[:, rows]
+    seen = block.seen[0, 0]
+    assert (left + moved - expected)[..., seen].abs().max() < 1e-5
+    assert (left - expected)[..., seen].abs().max() > 0.1, "control: without u"
+
+
+def test_neither_an_encoder_nor_a_content_query_alone_moves_codes() -> None:
+    """An encoder has two farthest distances; without the last term there is nothing to move."""
+    project = Projections(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    positions = torch.arange(LENGTH)[None]
+    for causal, terms in ((False, "c2p+p2c"), (True, "c2p")):
+        ctx = PositionContext(positions, positions, causal, contiguous=True, projections=project, layer=0)  # type: ignore[arg-type]
+        assert scheme(causal=causal, terms=terms, **SMALL).bias(ctx).shifted is None
+
+
 def test_use_outside_a_model_explains_the_error() -> None:
     positions = torch.arange(3)[None]
     ctx = PositionContext(positions, positions, causal=True, contiguous=True)

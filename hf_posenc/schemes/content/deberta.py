@@ -22,7 +22,7 @@ He, Liu, Gao, Chen 2020, arXiv:2006.03654, section 3.1; He, Gao, Chen 2021, arXi
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from hf_posenc.core.context import PositionContext, Projections
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.grouped_heads import products
-from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.core.terms import Block, BlockBias, ShiftedQuery
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
@@ -49,6 +49,23 @@ Disentangled: TypeAlias = Literal["c2p+p2c", "c2p", "p2c"]
 Buckets: TypeAlias = Annotated[int, Ge(4)] | Literal[-1]
 STD = 0.02
 EPSILON = 1e-7  # of the released models' norms
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The table as a layer projects it, float32.
+
+    Attributes:
+        keys: Kr, ``[kv_heads, rows, head_dim]``; None where content-to-position is left out.
+        queries: Qr, ``[heads, rows, head_dim]``; None where position-to-content is left out.
+        far_queries: Qr again; None where nothing is left of it for keys farther than the table tells apart.
+        behind: Qr of all nearer keys, the farthest first, ``[heads, distances, head_dim]``; None where unknown.
+    """
+
+    keys: Tensor | None
+    queries: Tensor | None
+    far_queries: Tensor | None
+    behind: Tensor | None = None
 
 
 @register_scheme("deberta", aliases=("disentangled",), paper="2006.03654")
@@ -138,16 +155,38 @@ class DeBERTa(Scheme):
         if len(self.own) > 0:
             project = self.own[ctx.layer]  # type: ignore[assignment]  # modules are not typed by what they hold
         dtype = self.table.weight.dtype if ctx.hidden is None else ctx.hidden.dtype  # of the projections
-        keys, queries = ctx.with_cache(("deberta", id(self.original)), partial(self.projected, project, dtype))
+        made = partial(self.projected, project, dtype, continues=ctx.kept is not None)
+        codes, shifted = ctx.with_cache(("deberta", id(self.original)), made)
         even = ctx.steady and not is_traced()
-        return BlockBias(partial(self._of_block, keys, queries, even), reads_scores=False)
+        return BlockBias(
+            partial(self._of_block, codes, even),
+            reads_scores=False,
+            shifted=shifted and ShiftedQuery(shifted[0], partial(self._of_block, shifted[1], even)),
+        )
 
-    def projected(self, project: Projections, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """Kr ``[kv_heads, rows, head_dim]`` and Qr ``[heads, rows, head_dim]``, float32; None for a term left out."""
-        codes = self.codes().to(dtype)
-        keys = project.key(codes[self.rows()]).float() if "c2p" in self.active else None
-        queries = project.query(codes[self.rows(self.mirrored)]).float() if "p2c" in self.active else None
-        return keys, queries
+    def projected(
+        self, project: Projections, dtype: torch.dtype, continues: bool
+    ) -> tuple[Codes, tuple[Tensor, Codes] | None]:
+        """The table as a layer projects it; and in a decoder Qr of all far keys, and the codes without it.
+
+        A text that ``continues``, token by token, would gather the same rows for each.
+        """
+        rows = self.codes().to(dtype)
+        keys = project.key(rows[self.rows()]).float() if "c2p" in self.active else None
+        if "p2c" not in self.active:
+            return Codes(keys, None, None), None
+        queries = project.query(rows[self.rows(self.mirrored)]).float()
+        codes = Codes(keys, queries, queries)
+        if not self.geometry.causal:
+            return codes, None
+        farthest = queries[:, 0 if self.mirrored else -1]
+        left = queries - farthest[:, None]
+        return codes, (farthest, Codes(keys, left, None, left[:, self._behind()] if continues else None))
+
+    def _behind(self) -> Tensor:
+        """The rows of Qr for all distances that the table tells apart, the greatest first."""
+        distance = torch.arange(self.farthest - 1, -1, -1, device=self.table.weight.device)
+        return self.index(-distance if self.mirrored else distance) - self.rows(self.mirrored).start
 
     def codes(self) -> Tensor:
         """The table before projection, normalised if asked for, ``[2 · side, width]``, in its own dtype."""
@@ -178,48 +217,56 @@ class DeBERTa(Scheme):
         steps = torch.bucketize(distance.abs(), starts, right=True)
         return (self.side + torch.where(distance < 0, -steps, steps)).clamp(max=2 * self.side - 1)
 
-    def _of_block(self, keys: Tensor | None, queries: Tensor | None, even: bool, block: Block) -> Tensor:
+    def _of_block(self, codes: Codes, even: bool, block: Block) -> Tensor:
         """Both terms of a block, ``[batch, heads, n, key]``; ``even`` where its positions run in steps of one."""
         block = replace(block, query=block.query * block.scaling)
-        queries = None if queries is None else queries * block.scaling
-        near = partial(self._of_near, keys, queries, even and not torch.is_grad_enabled())
+        near = partial(self._of_near, codes, even and not torch.is_grad_enabled())
         if not even:
             return near(block)
-        far = partial(self._of_far, keys, queries)
+        far = partial(self._of_far, codes)
         return near_and_far(block, self.farthest, causal=self.geometry.causal, near=near, far=far)
 
-    def _of_far(self, keys: Tensor | None, queries: Tensor | None, block: Block, distance: int) -> Tensor:
+    def _of_far(self, codes: Codes, block: Block, distance: int) -> Tensor:
         """Both terms where all keys have the row of one distance: a value of the query plus one of the key."""
         terms = []
-        if keys is not None:
+        if codes.keys is not None:
             row = self.row(distance)
-            terms.append(products(block.query, keys[None, :, row : row + 1]))
-        if queries is not None:
+            terms.append(products(block.query, codes.keys[None, :, row : row + 1]))
+        if codes.far_queries is not None:
             row = self.row(distance, self.mirrored)
-            code = queries[None, :, row : row + 1].expand(len(block.query), -1, -1, -1)
-            terms.append(products(code, block.key))
-        return sum(terms[1:], terms[0])
+            code = codes.far_queries[None, :, row : row + 1].expand(len(block.query), -1, -1, -1)
+            terms.append(products(code * block.scaling, block.key))
+        return sum(terms, block.query.new_zeros(1, 1, 1, 1))
 
     def row(self, distance: int, mirrored: bool = False) -> int:
         """The row of a distance among those that this model uses."""
         at = torch.tensor(-distance if mirrored else distance)
         return int(self.index(at)) - self.rows(mirrored).start
 
-    def _of_near(self, keys: Tensor | None, queries: Tensor | None, skew: bool, block: Block) -> Tensor:
+    def _of_near(self, codes: Codes, skew: bool, block: Block) -> Tensor:
         """Both terms where every pair has a row of its own."""
         distance = block.distance.clamp(min=0) if self.geometry.causal else block.distance
         terms = []
-        if keys is not None:
-            terms.append(self._of_queries(keys, distance, skew, block))
-        if queries is not None:
-            index = self.index(-distance if self.mirrored else distance) - self.rows(self.mirrored).start
-            terms.append(of_one_row(queries, index, block) if index.shape[1] == 1 else of_rows(queries, index, block))
+        if codes.keys is not None:
+            terms.append(self._of_queries(codes.keys, distance, skew, block))
+        if codes.queries is not None:
+            terms.append(self._of_keys(codes, distance, skew, block))
         return sum(terms[1:], terms[0])
+
+    def _of_keys(self, codes: Codes, distance: Tensor, skew: bool, block: Block) -> Tensor:
+        """Qr[δ(i, j)] · k_j, ``[batch, heads, n, key]``."""
+        _, n, keys = distance.shape
+        if skew and n == 1 and codes.behind is not None and keys <= codes.behind.shape[1]:
+            return of_one_row(codes.behind[None, :, -keys:], block)
+        index = self.index(-distance if self.mirrored else distance) - self.rows(self.mirrored).start
+        if n == 1:
+            return of_one_row(codes.queries[:, index[:, 0]].transpose(0, 1), block)  # type: ignore[index]
+        return of_rows(codes.queries, index, block)  # type: ignore[arg-type]
 
     def _of_queries(self, keys: Tensor, distance: Tensor, skew: bool, block: Block) -> Tensor:
         """q_i · Kr[δ(i, j)], ``[batch, heads, n, key]``, of ``keys [kv_heads, rows of the table, head_dim]``."""
         batch, heads = block.query.shape[:2]
-        if skew:
+        if skew and distance.shape[1] > 1:
             least = 0 if self.geometry.causal else None
             row_of = lambda d: self.index(d if least is None else d.clamp(min=least)) - self.rows().start  # noqa: E731
             return skewed(block.query, keys.repeat_interleave(heads // len(keys), 0), row_of, block)
@@ -229,14 +276,14 @@ class DeBERTa(Scheme):
 
 
 def of_rows(queries: Tensor, index: Tensor, block: Block) -> Tensor:
-    """Qr[δ(i, j)] · k_j, ``[batch, heads, n, key]``, of ``queries [heads, rows of the table, head_dim]``."""
+    """Qr[δ(i, j)] · k_j · scaling, ``[batch, heads, n, key]``, of ``queries [heads, rows of the table, head_dim]``."""
     batch, heads = block.query.shape[:2]
-    of_codes = products(queries.expand(batch, -1, -1, -1), block.key)  # [batch, heads, rows of the table, key]
+    codes = (queries * block.scaling).expand(batch, -1, -1, -1)
+    of_codes = products(codes, block.key)  # [batch, heads, rows of the table, key]
     return of_codes.gather(2, index[:, None].expand(batch, heads, -1, -1))
 
 
-def of_one_row(queries: Tensor, index: Tensor, block: Block) -> Tensor:
-    """The same for one query, whose keys have one row of the table each."""
-    groups = block.key.shape[1]
-    rows = queries[:, index[:, 0]].transpose(0, 1).unflatten(1, (groups, -1))  # [batch, kv_heads, group, key, head_dim]
-    return (rows * block.key[:, :, None]).sum(-1).flatten(1, 2)[:, :, None]
+def of_one_row(rows: Tensor, block: Block) -> Tensor:
+    """The same for one query, of the ``rows`` of its keys, ``[batch or 1, heads, key, head_dim]``."""
+    rows = rows.unflatten(1, (block.key.shape[1], -1))  # [batch or 1, kv_heads, group, key, head_dim]
+    return (rows * block.key[:, :, None]).sum(-1).flatten(1, 2)[:, :, None] * block.scaling
