@@ -42,7 +42,7 @@ about that one model.
 `--list` names all findings, `--all` runs them, `--quick` takes a smaller budget and says so in every output,
 `--output` names the folder: `finding.json`, the raw cells (`cells/`, one file each), and the picture. The same command
 goes on where it was interrupted, and costs nothing when all cells are there. `--model` and `--text` run a finding on
-yours. In Python:
+yours. Intervals are narrower with more `--seeds`, which are added to the stored ones, or more `--samples`. In Python:
 
 ```python
 from hf_posenc.insight.findings import all_findings

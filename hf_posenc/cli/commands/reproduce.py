@@ -39,13 +39,21 @@ def reproduce(
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
+    seeds: Annotated[
+        int | None,
+        Option(
+            min=2, help="Trainings of each variant from random weights; default: the budget's. Stored ones are kept."
+        ),
+    ] = None,
+    samples: Annotated[int | None, Option(min=2, help="Documents; default: the budget's.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run published findings again: reproduced, not reproduced, or not decidable at this size.
 
     Each finding is a list of claimed orders, decided by paired differences over documents, corrected for their number.
-    Raw cells are stored as they are measured: the same command resumes, and costs nothing when all are there. The exit
-    code says whether the findings ran, not what their verdict is.
+    Raw cells are stored as they are measured: the same command resumes, and costs nothing when all are there. What is
+    undecided may be decided with more --seeds or --samples. The exit code says whether the findings ran, not what their
+    verdict is.
     """
     from hf_posenc.insight.findings import all_findings
 
@@ -62,7 +70,7 @@ def reproduce(
     chosen = list(known) if every else list(dict.fromkeys(names or ()))
     alone = len(chosen) == 1 and not every
     places = {name: folder if folder is None or alone else folder / name for name in chosen}
-    results = run_each(places, {"quick": quick, "model": model, "text": given})
+    results = run_each(places, {"quick": quick, "model": model, "text": given, "seeds": seeds, "samples": samples})
     if as_json:
         shown: list[dict[str, Any]] = [result.to_dict() for result in results]
         output.show_json(shown[0] if alone else shown)
@@ -78,7 +86,9 @@ def run_each(places: Mapping[str, Path | None], given: Mapping[str, Any]) -> lis
     from hf_posenc.insight.findings.run import check_taken
 
     for name in places:  # told now, and not after the ones before have run
-        check_taken(finding_named(name), given["model"], given["text"])
+        finding = finding_named(name)
+        check_taken(finding, given["model"], given["text"])
+        finding.given(given["quick"], given["seeds"], given["samples"])
     results = []
     with output.progress() as progress:
         for number, (name, place) in enumerate(places.items()):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+from hf_posenc.errors import UnknownFinding
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.insight.findings.cells import Scores
 from hf_posenc.insight.findings.claims import Able, Claim, Metric
@@ -116,6 +117,21 @@ class Finding:
     def budget(self, quick: bool) -> Budget:
         """The smaller budget or the full one."""
         return self.quick if quick else self.full
+
+    def given(self, quick: bool, seeds: int | None, samples: int | None) -> Finding:
+        """The finding with other numbers of seeds and samples in one of its budgets; None leaves each as it is.
+
+        Raises:
+            UnknownFinding: it trains nothing from random weights, or draws no samples.
+        """
+        budget = self.budget(quick)
+        if seeds is not None and len(self.full.seeds) == 1:
+            raise UnknownFinding(f"{self.name} trains nothing from random weights. Leave --seeds {seeds} out.")
+        if samples is not None and "samples" not in budget.options:
+            raise UnknownFinding(f"{self.name} has a fixed set of questions. Leave --samples {samples} out.")
+        options = budget.options if samples is None else {**budget.options, "samples": samples}
+        changed = Budget(budget.seeds if seeds is None else tuple(range(seeds)), options)
+        return replace(self, quick=changed) if quick else replace(self, full=changed)
 
     def slots(self, quick: bool) -> list[tuple[str, int]]:
         """Variants with seeds, in the order they are measured."""

@@ -32,6 +32,8 @@ def reproduce(
     quick: bool = False,
     model: str | None = None,
     text: Any = None,
+    seeds: int | None = None,
+    samples: int | None = None,
     progress: ProgressCallback = lambda done, doing: None,
 ) -> Reproduction:
     """Reproduce a published finding, and decide by paired intervals whether it shows here.
@@ -46,15 +48,19 @@ def reproduce(
         quick: use a smaller budget, which every output says.
         model: name of a model instead of the finding's own, such as ``"starter:llama"``.
         text: to measure on, as `hf_posenc.eval.evaluate` takes it; by default held-out modules of the standard library.
+        seeds: number of trainings of each variant from random weights, instead of the budget's; those that are stored
+            are kept.
+        samples: number of documents, instead of the budget's.
         progress: called with the completed fraction and a description of the current step.
 
     Raises:
-        UnknownFinding: there is no finding of that name, or it takes no model or no text.
+        UnknownFinding: there is no finding of that name, or it takes no model, text, seeds or samples.
         PosEncError: a scheme is refused for the model.
     """
     chosen = finding if isinstance(finding, Finding) else finding_named(finding)
     require_matplotlib()
     check_taken(chosen, model, text)
+    chosen = chosen.given(quick, seeds, samples)
     folder = Path(output) if output is not None else Path(FOLDER[quick]) / chosen.name
     own_text = measured_text(text) if chosen.reads_text else None
     named = model or chosen.model
@@ -64,7 +70,7 @@ def reproduce(
         chosen, quick, named, None if own_text is None else own_text.label, cells,
         judge(chosen.claims, chosen.metrics, cells), judge(chosen.needs, chosen.metrics, cells),
         [file_of(folder, cell.settings).name for cell in cells], shared,
-        command(chosen, quick, model, own_text),
+        command(chosen, quick, model, own_text, seeds, samples),
     )  # fmt: skip
     result.save(folder)
     write_pictures(result, folder)
@@ -121,10 +127,13 @@ def measure(finding: Finding, job: Job, wanted: dict[float, dict[str, Any]], fol
         raise CellMissing(f"{finding.name} did not score {job.variant} at {missing}. Yield every point of the job.")
 
 
-def command(finding: Finding, quick: bool, model: str | None, text: MeasuredText | None) -> str:
+def command(
+    finding: Finding, quick: bool, model: str | None, text: MeasuredText | None, seeds: int | None, samples: int | None
+) -> str:
     """The command that makes a result again."""
     label = None if text is None else text.label
     texts = [] if label is None else [label] if isinstance(label, str) else label
     words = ["hf-posenc", "reproduce", finding.name, *(["--quick"] if quick else [])]
-    words += ["--model", model] if model else []
+    given = {"--model": model, "--seeds": seeds, "--samples": samples}
+    words += [word for name, value in given.items() if value is not None for word in (name, str(value))]
     return shlex.join(words + [word for name in texts for word in ("--text", name)])

@@ -43,6 +43,9 @@ FINDING = Finding(
 )
 
 
+DRAWN = {"documents": 12, "samples": 6}
+
+
 @pytest.fixture(autouse=True)
 def nothing_measured() -> None:
     MEASURED.clear()
@@ -135,11 +138,32 @@ def test_a_changed_cell_is_noticed(tmp_path: Path) -> None:
         reproduce(FINDING, output=tmp_path)
 
 
+def test_more_seeds_add_to_the_stored_ones(tmp_path: Path) -> None:
+    reproduce(FINDING, output=tmp_path)
+    MEASURED.clear()
+    result = reproduce(FINDING, output=tmp_path, seeds=4)
+    assert {seed for _, seed, _ in MEASURED} == {2, 3}
+    assert {cell.seed for cell in result.cells} == {0, 1, 2, 3} == set(result.to_dict()["seeds"])
+    assert "--seeds 4" in result.command
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_samples_of_the_budget_that_is_run(tmp_path: Path, quick: bool) -> None:
+    sampled = replace(FINDING, full=Budget((0, 1), DRAWN), quick=Budget((0,), DRAWN))
+    result = reproduce(sampled, output=tmp_path, quick=quick, samples=9)
+    assert result.to_dict()["options"] == {"documents": 12, "samples": 9}
+    assert "--samples 9" in result.command
+
+
 def test_what_has_no_effect_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownFinding, match="takes none"):
         reproduce(FINDING, output=tmp_path, model="starter:llama")
     with pytest.raises(UnknownFinding, match="reads none"):
         reproduce(FINDING, output=tmp_path, text="book.txt")
+    with pytest.raises(UnknownFinding, match="fixed set of questions"):
+        reproduce(FINDING, output=tmp_path, samples=9)
+    with pytest.raises(UnknownFinding, match="nothing from random weights"):
+        reproduce(replace(FINDING, full=Budget((0,), DRAWN)), output=tmp_path, seeds=9)
     with pytest.raises(UnknownFinding, match="zero_shot_order"):
         reproduce("zero_shot_oder", output=tmp_path)
 
