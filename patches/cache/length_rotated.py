@@ -20,7 +20,7 @@ RotateColumns = Callable[[slice], Tensor]
 
 
 class LengthRotatedLayer(PreallocatedLayer):
-    """Preallocated layer with a rotated copy of its keys; every change but growth discards the copy."""
+    """Preallocated layer with a rotated copy of its keys, which a new order of the sequences discards."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,9 +57,11 @@ class LengthRotatedLayer(PreallocatedLayer):
         super().reorder_cache(beam_idx)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """The newest keys go."""
-        self.copy = None
+        """The newest keys go, from both."""
         super().crop(tokens_to_remove)
+        if self.copy is not None:
+            length, first, keys = self.copy
+            self.copy = (length, first, keys[:, :, : self.get_seq_length()])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Rows are repeated."""

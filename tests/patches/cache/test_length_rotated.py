@@ -18,8 +18,8 @@ def text(length: int) -> torch.Tensor:
     return torch.randint(3, 96, (1, length), generator=torch.Generator().manual_seed(5))
 
 
-def keys_rotated(monkeypatch: pytest.MonkeyPatch, granularity: int) -> list[int]:
-    """Keys that the first layer rotated, for each decoded token."""
+def keys_rotated(monkeypatch: pytest.MonkeyPatch, granularity: int, cropped: int | None = None) -> list[int]:
+    """Keys that the first layer rotated, for each decoded token; before that of number ``cropped`` two are removed."""
     model = patch_model(tiny_model("llama"), "dynamic_ntk", granularity=granularity, factor=4)
     counted: list[int] = []
     rotate = length_rotation.rotate
@@ -33,7 +33,9 @@ def keys_rotated(monkeypatch: pytest.MonkeyPatch, granularity: int) -> list[int]
     with torch.no_grad():
         model(tokens[:, : TRAINED_LENGTH + 1], past_key_values=cache)
         monkeypatch.setattr(length_rotation, "rotate", counting)
-        for t in range(TRAINED_LENGTH + 1, tokens.shape[1]):
+        for number, t in enumerate(range(TRAINED_LENGTH + 1, tokens.shape[1])):
+            if number == cropped:
+                cache.crop(-2)
             model(tokens[:, t : t + 1], past_key_values=cache)
     assert all(isinstance(layer, LengthRotatedLayer) for layer in cache.layers)
     return counted[:: model.config.num_hidden_layers]
@@ -42,6 +44,13 @@ def keys_rotated(monkeypatch: pytest.MonkeyPatch, granularity: int) -> list[int]
 def test_one_key_a_token_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = keys_rotated(monkeypatch, STEP)
     assert sum(count > 1 for count in counted) == 3  # the first token, and where each of two steps ends
+
+
+def test_what_is_left_of_a_cropped_text_stays_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As assisted decoding does it, once for every few tokens."""
+    counted = keys_rotated(monkeypatch, STEP, cropped=4)
+    assert counted[4] == 1
+    assert sum(count > 1 for count in counted) == 2  # the first token, and where a step ends
 
 
 def test_control_every_length_has_a_rotation_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
