@@ -2,6 +2,7 @@
 
 text        windows of the standard library's source
 copy        random tokens, repeated until the row ends
+pairs       random tokens, then some of them again, each with the one that followed it
 statements  a few needles in random order, over and over: each repeat is an answer
 questions   several questions about one text, in the words of the tasks: more answers a row than the tasks have
 tasks       prompts of the harness's own generators with their answers, from seeds that the harness does not use
@@ -72,8 +73,8 @@ class Rows:
 
     def row(self, rng: random.Random, progress: float) -> Row:
         """A row at a share of the training; short prompts come first, several in a row."""
-        statements = 0.25 if progress < 0.15 else 0.08
-        kinds = {self.text: 0.2, self.copy: 0.1, self.statements: statements, self.questions: 0.3}
+        statements = 0.25 if progress < 0.15 else 0.05
+        kinds = {self.text: 0.2, self.copy: 0.08, self.pairs: 0.05, self.statements: statements, self.questions: 0.3}
         share = rng.random()
         for kind, of_rows in kinds.items():
             if share < of_rows:
@@ -92,6 +93,17 @@ class Rows:
         string = [rng.choice(alphabet) for _ in range(size)]
         row = (string * (LENGTH // size + 1))[:LENGTH]
         return row, [0.0] * size + [1.0] * (LENGTH - size)
+
+    def pairs(self, rng: random.Random) -> Row:
+        """Random tokens, then some of them again, each with the one that followed it."""
+        size = rng.randint(8, LENGTH - 16)
+        row = rng.sample(self.alphabet, size)
+        weights = [0.0] * size
+        while len(row) < LENGTH:
+            place = rng.randrange(size - 1)
+            row += row[place : place + 2]
+            weights += [0.0, 1.0]
+        return row[:LENGTH], weights[:LENGTH]
 
     def statements(self, rng: random.Random) -> Row:
         """A few needles, then one of them after the other at random until the row is full."""
