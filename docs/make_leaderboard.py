@@ -1,23 +1,22 @@
-"""Write docs/leaderboard.md and the files beside it from a leaderboard that was made:
+"""Write docs/leaderboard.md, docs/leaderboard-laboratory.md and the files beside them from leaderboards that were made:
 
     hf-posenc leaderboard
-    python docs/make_leaderboard.py [FOLDER]
+    hf-posenc leaderboard --models laboratory:rope --tasks … --output results/leaderboard-laboratory
+    python docs/make_leaderboard.py
 
-FOLDER is where the first command wrote, by default results/leaderboard; without such a folder the page is written again
-from the committed docs/leaderboard/leaderboard.json.
+Where there is no such folder of results, a page is written again from the committed leaderboard.json.
 """
 
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard
 from hf_posenc.insight.leaderboard.exports import markdown_text
 
 DOCS = Path(__file__).parent
-PAGE, FOLDER = DOCS / "leaderboard.md", DOCS / "leaderboard"
+RESULTS = DOCS.parent / "results"
 KEPT = ("leaderboard.json", "leaderboard.csv", "pareto_*.png")
 HEAD = """# Leaderboard
 
@@ -41,29 +40,50 @@ better and surely worse. Equal places are the rule where documents are few. In P
 [](#hf_posenc.insight.leaderboard.leaderboard).
 
 The bundled models below are small and were trained on 256 tokens: their orders of schemes are those of these models.
-The same numbers with all commands: [leaderboard.json](leaderboard/leaderboard.json),
-[leaderboard.csv](leaderboard/leaderboard.csv). A test draws one of the cells and measures it again. This page is
+On a model that can retrieve more than a passkey: [](leaderboard-laboratory.md).
+"""
+LABORATORY = """# Leaderboard of retrieval
+
+Loss says little about what a model finds in a long text. Below, [`hf-posenc leaderboard`](leaderboard.md) ranks
+schemes on a [laboratory model](starters.md#laboratory-models), which answers within its 256 tokens what the starters
+cannot: one code among several, questions about one document of many, strings to copy.
+"""
+FILES = """
+The same numbers with all commands: [leaderboard.json]({name}/leaderboard.json),
+[leaderboard.csv]({name}/leaderboard.csv). A test draws one of the cells and measures it again. This page is
 written by `python docs/make_leaderboard.py`.
 
 """
+PAGES = {"leaderboard": HEAD, "leaderboard-laboratory": LABORATORY}
 
 
-def page(board: Leaderboard) -> str:
+def folder(name: str) -> Path:
+    """Where the figures of a page are."""
+    return DOCS / name
+
+
+def page(name: str, board: Leaderboard) -> str:
     """The page in Markdown."""
-    return HEAD + markdown_text(board, "leaderboard/")
+    return PAGES[name] + FILES.format(name=name) + markdown_text(board, f"{name}/")
+
+
+def copied(made: Path, kept: Path) -> None:
+    """Replace the committed files by those that were made."""
+    kept.mkdir(exist_ok=True)
+    for old in kept.iterdir():
+        old.unlink()
+    for pattern in KEPT:
+        for file in made.glob(pattern):
+            shutil.copy(file, kept)
 
 
 def main() -> None:
-    """Copy what was made, and write the page."""
-    made = Path(sys.argv[1] if len(sys.argv) > 1 else "results/leaderboard")
-    if made.is_dir():
-        FOLDER.mkdir(exist_ok=True)
-        for old in FOLDER.iterdir():
-            old.unlink()
-        for pattern in KEPT:
-            for file in made.glob(pattern):
-                shutil.copy(file, FOLDER)
-    PAGE.write_text(page(read_leaderboard(FOLDER / "leaderboard.json")), encoding="utf-8")
+    """Copy what was made, and write the pages."""
+    for name in PAGES:
+        if (made := RESULTS / name).is_dir():
+            copied(made, folder(name))
+        board = read_leaderboard(folder(name) / "leaderboard.json")
+        (DOCS / f"{name}.md").write_text(page(name, board), encoding="utf-8")
 
 
 if __name__ == "__main__":

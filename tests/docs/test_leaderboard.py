@@ -1,4 +1,4 @@
-"""The committed leaderboard: its page is current, and a cell drawn at random is measured again."""
+"""The committed leaderboards: their pages are current, and a cell drawn at random is measured again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from hf_posenc import load_starter
+from hf_posenc import from_pretrained
 from hf_posenc.cli import main
 from hf_posenc.eval.catalogue import TEXT_TASKS
 from hf_posenc.eval.comparison.identity import digest_of, model_digest
@@ -20,7 +21,6 @@ from hf_posenc.eval.texts.measured_text import default_text
 from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard
 from hf_posenc.insight.leaderboard.exports import csv_text
 from hf_posenc.insight.leaderboard.line import Line, Score
-from hf_posenc.starters.loading import PREFIX
 
 pytest.importorskip("matplotlib")
 
@@ -33,9 +33,14 @@ OWN_TEXT = ("posenc_passkey", "posenc_passkey_gen")
 """Tasks of the leaderboard that make their own text where none is given, on every Python."""
 
 
+@pytest.fixture(scope="module", params=make_leaderboard.PAGES)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def board() -> Leaderboard:
-    return read_leaderboard(DOCS / "leaderboard" / "leaderboard.json")
+def board(name: str) -> Leaderboard:
+    return read_leaderboard(make_leaderboard.folder(name) / "leaderboard.json")
 
 
 def drawn(board: Leaderboard, seed: int) -> tuple[Line, Score]:
@@ -64,7 +69,7 @@ def agrees(line: Line, stored: Score, found: float) -> bool:
 def test_a_drawn_cell_is_measured_again(board: Leaderboard, seed: int, tmp_path: Path) -> None:
     line, stored = drawn(board, seed)
     model = next(model for model in board.about["models"] if model["name"] == line.model)
-    digest = model_digest(load_starter(line.model.removeprefix(PREFIX))[0])  # type: ignore[arg-type]
+    digest = model_digest(from_pretrained(line.model, dtype=torch.float32))
     assert digest == model["digests"]["model"], "The weights are others: make the leaderboard again."
     words = shlex.split(stored.command)
     words[words.index("--out") + 1] = str(tmp_path)
@@ -78,9 +83,10 @@ def test_a_drawn_cell_is_measured_again(board: Leaderboard, seed: int, tmp_path:
     assert not agrees(line, edited, found)  # control: an edited figure is noticed
 
 
-def test_the_page_and_the_table_are_those_of_the_figures(board: Leaderboard) -> None:
-    assert (DOCS / "leaderboard.md").read_text(encoding="utf-8") == make_leaderboard.page(board)
-    assert (DOCS / "leaderboard" / "leaderboard.csv").read_text(encoding="utf-8") == csv_text(board)
+def test_the_page_and_the_table_are_those_of_the_figures(name: str, board: Leaderboard) -> None:
+    assert (DOCS / f"{name}.md").read_text(encoding="utf-8") == make_leaderboard.page(name, board)
+    table = make_leaderboard.folder(name) / "leaderboard.csv"
+    assert table.read_text(encoding="utf-8") == csv_text(board)
 
 
 def test_it_says_when_and_where_it_was_made(board: Leaderboard) -> None:
