@@ -31,7 +31,7 @@ FINDING = register_finding(
             Order("rope", "sinusoidal", 4.0),
             Order("alibi", "alibi", 4.0, worse_at=1.0, margin=-0.05),
         ),
-        full=Budget(seeds=(0, 1, 2), options={"tasks": {"text": FULL}, "scores": SCORES}),
+        full=Budget(seeds=tuple(range(8)), options={"tasks": {"text": FULL}, "scores": SCORES}),
         quick=Budget(seeds=(0, 1), options={"tasks": {"text": FULL | {"steps": 60}}, "scores": SCORES}),
         measure=measure_cells,
     )

@@ -34,7 +34,7 @@ FINDING = register_finding(
             Order(better=POSE, worse=ZERO, at=FACTOR),
             Order(better=POSE, worse=WHOLE, at=FACTOR, margin=-0.05),
         ),
-        full=Budget(options={"factor": FACTOR, "training": {"steps": 40}, "scores": SCORES, "samples": 32}),
+        full=Budget(options={"factor": FACTOR, "training": {"steps": 40}, "scores": SCORES, "samples": 96}),
         quick=Budget(options={"factor": FACTOR, "training": {"steps": 12}, "scores": SCORES, "samples": 8}),
         measure=tuned,
         model="starter:llama",

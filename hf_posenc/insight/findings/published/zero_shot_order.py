@@ -39,7 +39,7 @@ FINDING = register_finding(
         point_format="{:g}×",
         metrics=(LOSS,),
         claims=tuple(Order(better=better, worse=worse, at=at) for at in FACTORS for worse, better in pairwise(CHAIN)),
-        full=Budget(options={"scores": SCORES, "samples": 32}),
+        full=Budget(options={"scores": SCORES, "samples": 96}),
         quick=Budget(options={"scores": SCORES, "samples": 8, "scored": 32}),
         measure=sweep,
         model="starter:llama",
