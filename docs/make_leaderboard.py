@@ -13,11 +13,11 @@ import shutil
 from pathlib import Path
 
 from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard
-from hf_posenc.insight.leaderboard.exports import markdown_text
+from hf_posenc.insight.leaderboard.exports import csv_text, markdown_text, picture_files
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
-KEPT = ("leaderboard.json", "leaderboard.csv", "pareto_*.png")
+FIGURES = "leaderboard.json"
 HEAD = """# Leaderboard
 
 `hf-posenc leaderboard` ranks schemes on models: effective context length, loss, retrieval, and cost in time and
@@ -67,22 +67,19 @@ def page(name: str, board: Leaderboard) -> str:
     return PAGES[name] + FILES.format(name=name) + markdown_text(board, f"{name}/")
 
 
-def copied(made: Path, kept: Path) -> None:
-    """Replace the committed files by those that were made."""
-    kept.mkdir(exist_ok=True)
-    for old in kept.iterdir():
-        old.unlink()
-    for pattern in KEPT:
-        for file in made.glob(pattern):
-            shutil.copy(file, kept)
-
-
 def main() -> None:
-    """Copy what was made, and write the pages."""
+    """Copy the figures that were made, and write tables, pictures and pages from them."""
     for name in PAGES:
-        if (made := RESULTS / name).is_dir():
-            copied(made, folder(name))
-        board = read_leaderboard(folder(name) / "leaderboard.json")
+        kept, made = folder(name), RESULTS / name / FIGURES
+        if made.exists():
+            shutil.rmtree(kept, ignore_errors=True)
+            kept.mkdir()
+            shutil.copy(made, kept)
+        board = read_leaderboard(kept / FIGURES)
+        (kept / "leaderboard.csv").write_text(csv_text(board), encoding="utf-8")
+        for file, content in picture_files(board).items():
+            if file.endswith(".png"):
+                (kept / file).write_bytes(content)
         (DOCS / f"{name}.md").write_text(page(name, board), encoding="utf-8")
 
 

@@ -28,7 +28,7 @@ from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.insight.leaderboard import Leaderboard, leaderboard, paired_costs, read_leaderboard
 from hf_posenc.insight.leaderboard.choose import REPLACES, SAME, TRAINING, kind_of, zero_shot_schemes
 from hf_posenc.insight.leaderboard.exports import CSV_COLUMNS, csv_text, latex_text, markdown_text
-from hf_posenc.insight.leaderboard.line import Line, PairedCost, Rank, Score
+from hf_posenc.insight.leaderboard.line import Behind, Line, PairedCost, Rank, Score
 from hf_posenc.insight.leaderboard.page import page_html
 from hf_posenc.insight.leaderboard.pareto import front, picture, points_of
 from hf_posenc.insight.leaderboard.ranks import ranks
@@ -236,6 +236,18 @@ def test_the_front_is_what_nothing_dominates() -> None:
     }  # fmt: skip
     assert {point.line.scheme for point in front(points)} == expected
     assert picture([line("alone", 2.0, 1.0)]) is None
+
+
+@pytest.mark.parametrize(("metric", "reach"), [("acc", (0.0, 100.0)), ("nll", (-0.3, 1.2))])
+def test_bars_of_shares_end_at_none_and_all(metric: str, reach: tuple[float, float]) -> None:
+    """Bars are those of the difference from the first line, ±0.3 here; a loss has no bounds."""
+    pytest.importorskip("matplotlib")
+    pair = [line("none", 0.0, 1.0, metric=metric), line("most", 0.9, 1.2, metric=metric)]
+    drawn = picture([replace(one, behind=Behind("first", 0.0, -0.3, 0.3)) for one in pair])
+    assert drawn is not None
+    bars = [path for lines in drawn[0].axes[0].collections for path in lines.get_paths()]
+    heights = [float(y) for path in bars for y in path.vertices[:, 1]]
+    assert (min(heights), max(heights)) == pytest.approx(reach)
 
 
 def test_of_shares_more_is_better() -> None:

@@ -18,7 +18,10 @@ from hf_posenc.insight.leaderboard.line import Line
 
 FRONT, OTHERS = COLOURS[5], COLOURS[7]
 WIDTH, HEIGHT, PER_LABEL, MARGINS = 5.8, 2.2, 0.165, 0.6  # inches
-LEADER = {"arrowstyle": "-", "color": NEUTRAL, "alpha": 0.25, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 3}
+LEADER = {
+    "arrowstyle": "-", "color": NEUTRAL, "alpha": 0.25, "linewidth": 0.6, "shrinkA": 2, "shrinkB": 3,
+    "relpos": (0, 0.5),
+}  # fmt: skip
 FARTHEST = 1.0
 """Losses that are so many nats above the lowest are drawn at the edge, so that the others can be told apart."""
 
@@ -98,6 +101,8 @@ def draw_points(axes: Any, points: Sequence[Point], chosen: Sequence[Point]) -> 
             below, above = (
                 point.score + to_units(point.line.metric, bound - behind.value) for bound in (behind.low, behind.high)
             )
+            if point.line.is_share:  # Student's t knows no bounds
+                below, above = max(below, 0.0), min(above, 100.0)
             axes.vlines(x, below, above if edge is None else min(above, edge), color=colour, linewidth=0.9, alpha=0.5)
     return edge
 
