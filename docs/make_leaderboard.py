@@ -71,11 +71,11 @@ def main() -> None:
     """Copy the figures that were made, and write tables, pictures and pages from them."""
     for name in PAGES:
         kept, made = folder(name), RESULTS / name / FIGURES
+        board = read_leaderboard(made if made.exists() else kept / FIGURES)
         if made.exists():
             shutil.rmtree(kept, ignore_errors=True)
             kept.mkdir()
             shutil.copy(made, kept)
-        board = read_leaderboard(kept / FIGURES)
         (kept / "leaderboard.csv").write_text(csv_text(board), encoding="utf-8")
         for file, content in picture_files(board).items():
             if file.endswith(".png"):

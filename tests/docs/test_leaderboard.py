@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -87,6 +88,17 @@ def test_the_page_and_the_table_are_those_of_the_figures(name: str, board: Leade
     assert (DOCS / f"{name}.md").read_text(encoding="utf-8") == make_leaderboard.page(name, board)
     table = make_leaderboard.folder(name) / "leaderboard.csv"
     assert table.read_text(encoding="utf-8") == csv_text(board)
+
+
+def test_what_the_choice_of_a_scheme_says_of_retrieval() -> None:
+    """The schemes that may be first on every task, and no others, are named as such."""
+    board = read_leaderboard(make_leaderboard.folder("leaderboard-laboratory") / "leaderboard.json")
+    first = {line.scheme: True for line in board.lines}
+    for line in board.lines:
+        first[line.scheme] &= line.rank is not None and line.rank.first == 1
+    text = " ".join((DOCS / "choose.md").read_text(encoding="utf-8").split())
+    named = text.partition("Of all schemes there, only ")[2].partition(" may be first on every task")[0]
+    assert set(re.findall("`(.*?)`", named)) == {scheme for scheme, everywhere in first.items() if everywhere}
 
 
 def test_it_says_when_and_where_it_was_made(board: Leaderboard) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from hf_posenc.errors import UnknownFinding
+from hf_posenc.errors import OptionOutOfRange, UnknownFinding
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.insight.findings.cells import Scores
 from hf_posenc.insight.findings.claims import Able, Claim, Metric
@@ -123,8 +123,12 @@ class Finding:
 
         Raises:
             UnknownFinding: it trains nothing from random weights, or draws no samples.
+            OptionOutOfRange: fewer than two, which have no interval.
         """
         budget = self.budget(quick)
+        for name, number in (("seeds", seeds), ("samples", samples)):
+            if number is not None and number < 2:
+                raise OptionOutOfRange(f"{name} must be at least 2, for an interval, got {number}. Leave --{name} out.")
         if seeds is not None and len(self.full.seeds) == 1:
             raise UnknownFinding(f"{self.name} trains nothing from random weights. Leave --seeds {seeds} out.")
         if samples is not None and "samples" not in budget.options:

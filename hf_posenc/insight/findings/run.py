@@ -55,6 +55,7 @@ def reproduce(
 
     Raises:
         UnknownFinding: there is no finding of that name, or it takes no model, text, seeds or samples.
+        OptionOutOfRange: fewer than two seeds or samples.
         PosEncError: a scheme is refused for the model.
     """
     chosen = finding if isinstance(finding, Finding) else finding_named(finding)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hf_posenc.errors import CellMissing, UnknownFinding
+from hf_posenc.errors import CellMissing, OptionOutOfRange, UnknownFinding
 from hf_posenc.eval.errors import StoreChanged
 from hf_posenc.insight.findings import Budget, Finding, Job, Order, Score, reproduce, verdict_of
 from hf_posenc.insight.findings.cells import Scores
@@ -166,6 +166,13 @@ def test_what_has_no_effect_is_refused(tmp_path: Path) -> None:
         reproduce(replace(FINDING, full=Budget((0,), DRAWN)), output=tmp_path, seeds=9)
     with pytest.raises(UnknownFinding, match="zero_shot_order"):
         reproduce("zero_shot_oder", output=tmp_path)
+
+
+@pytest.mark.parametrize("given", [{"seeds": 0}, {"seeds": 1}, {"samples": -1}])
+def test_numbers_without_an_interval_are_refused(tmp_path: Path, given: dict[str, int]) -> None:
+    with pytest.raises(OptionOutOfRange, match="at least 2"):
+        reproduce(FINDING, output=tmp_path, **given)
+    assert not MEASURED
 
 
 def test_a_point_that_is_not_scored_is_an_error(tmp_path: Path) -> None:
