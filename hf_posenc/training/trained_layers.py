@@ -35,8 +35,21 @@ def fully_trained_modules(model: nn.Module, *, train_embeddings: bool = True) ->
 
 
 def norm_layers(model: nn.Module) -> set[str]:
-    """Names of the base's normalisation layers."""
-    return {last_name(name) for name, module in base_modules(model) if "Norm" in type(module).__name__}
+    """Names of the base's normalisation layers; PEFT takes all modules whose names end with one of them."""
+    norms = {module for _, module in base_modules(model) if "Norm" in type(module).__name__}
+    schemes = [name for name, _ in model.named_modules() if "posenc" in name.split(".")]
+    return {distinct_end(name, schemes) for name, module in model.named_modules() if module in norms}
+
+
+def distinct_end(name: str, others: list[str]) -> str:
+    """The shortest end of a module's name, in whole parts, that none of the others ends with; else all of it.
+
+    Llama has a ``norm``, and so does DeBERTa's table: trained as part of the scheme and again alone, PEFT could not
+    load it.
+    """
+    parts = name.split(".")
+    ends = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
+    return next((end for end in ends if not any(other.endswith(end) for other in others)), name)
 
 
 def position_parameters(model: nn.Module) -> list[str]:

@@ -142,6 +142,21 @@ def test_what_is_trained(kind) -> None:
     assert set(config.modules_to_save) == whole[kind]
 
 
+@pytest.mark.parametrize("method", ["lora", "ia3"])
+def test_a_scheme_with_a_module_of_the_models_names_is_loaded_again(method, tokenizer, tmp_path) -> None:
+    """Llama ends with a ``norm``, and so does DeBERTa's table."""
+    tuned = run(
+        patch_model(llama(), "deberta", factor=FACTOR), tokenizer, steps=2, method=method, output=tmp_path
+    ).model
+    again = load_peft_adapter(llama(), tmp_path, patch="apply")
+    ids = tokenizer(TEXTS[0], return_tensors="pt")["input_ids"][:, :TARGET]
+    with torch.no_grad():
+        found, expected = again(ids).logits, tuned(ids).logits
+        untrained = patch_model(llama(), "deberta", factor=FACTOR)(ids).logits
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert (untrained - expected).abs().max() > 1e-3, "control: trained"
+
+
 def test_tied_embeddings_stay_tied(tokenizer) -> None:
     tuned = tune(patch_model(llama(tie_word_embeddings=True), "yarn", factor=FACTOR), tokenizer, steps=2)
     merged = tuned.merge_and_unload()
