@@ -169,7 +169,7 @@ def finish_part(model: nn.Module) -> None:
         layers = stored.layout.representatives(scheme.geometry.layers) if stored else (0,)
         with unpatched_view(patch):
             probe = EffectProbe(adapter, base, scheme.geometry, layers)
-        patch.report = replace(patch.report, proof=probe.verdict())
+        patch.report = replace(patch.report, proof=probe.verdict(patch))
 
 
 def apply_scheme(scheme: SchemeConfig, model: M) -> M:

@@ -162,7 +162,7 @@ def _install(
         write_outer_config(model, vars(base)[ENTRY])
         patch.record = ConfigRecord.of(base, adapter, geometry)
         with explained_forward(adapter, base):
-            proof = probe.verdict()
+            proof = probe.verdict(patch)
     except BaseException:
         undo(base, patch)
         raise

@@ -25,11 +25,13 @@ from hf_posenc.patches.offloading import computing_device, offloads_of
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.expected_effect import differs_from_host
+from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
+    from hf_posenc.patching.state import Patch
 
 TOKENS = 64
 SHARPENING = (1.0, 10.0, 100.0)
@@ -65,7 +67,7 @@ class EffectProbe:
     """
 
     def __init__(self, adapter: Adapter, base: nn.Module, geometry: Geometry, layers: Sequence[int] = (0,)) -> None:
-        self.adapter, self.base, self.geometry = adapter, base, geometry
+        self.adapter, self.base, self.geometry, self.layers = adapter, base, geometry, layers
         parameter = next(base.parameters())
         self.attentions: list[Any] = list(adapter.attentions(base))
         offloads = offloads_of(base)
@@ -82,35 +84,47 @@ class EffectProbe:
         generator = torch.Generator().manual_seed(0)
         hidden = torch.randn(1, len(positions), geometry.width, generator=generator)
         self.hidden = hidden.to(device, parameter.dtype)
-        nudged = self.positions if geometry.rotary is None else perturb_positions(self.positions, generator)
-        self.before = {layer: [self.run(layer, sharper, self.positions) for sharper in SHARPENING] for layer in layers}
-        self.nudged = {layer: [self.run(layer, sharper, nudged) for sharper in SHARPENING] for layer in layers}
+        self.nudged = self.positions if geometry.rotary is None else perturb_positions(self.positions, generator)
+        with evaluation_mode(base):
+            self.unpatched = {layer: self.run_unpatched(layer, SHARPENING[0]) for layer in layers}
+
+    def run_unpatched(self, layer: int, sharper: float) -> tuple[Tensor, Tensor]:
+        """Outputs of a layer before the patch, at the probed positions and at those beside them."""
+        return self.run(layer, sharper, self.positions), self.run(layer, sharper, self.nudged)
 
     def run(self, layer: int, sharper: float, positions: Tensor) -> Tensor:
         """A layer's output ``[token, width]``, float32, with its scores multiplied."""
-        with torch.no_grad(), evaluation_mode(self.base), scaled_scores(self.attentions[layer], sharper):
+        with torch.no_grad(), scaled_scores(self.attentions[layer], sharper):
             return probed(self.adapter, self.base, self.hidden, positions, layer)[0].float()
 
-    def verdict(self) -> Proof:
+    def verdict(self, patch: Patch) -> Proof:
         """Compare with the patched layers: the patch has an effect if one layer's outputs changed.
+
+        Args:
+            patch: that the model carries now; where the first outputs do not tell, it is taken off for further ones.
 
         Raises:
             NoEffect: outputs did not change where they must, or changed where they must not.
         """
         if self.deferred:
             return Proof("deferred")
-        proofs = [self.verdict_of(layer) for layer in self.before]
+        with evaluation_mode(self.base):
+            proofs = [self.verdict_of(layer, patch) for layer in self.layers]
         moved = [proof for proof in proofs if proof.verdict == "moved"]
         if not moved:
             return max(proofs, key=lambda proof: proof.change)
         return Proof("moved", max(p.change for p in moved), min(p.unchanged_below for p in moved))
 
-    def verdict_of(self, layer: int) -> Proof:
+    def verdict_of(self, layer: int, patch: Patch) -> Proof:
         """The verdict on one layer. Raises as `verdict` does."""
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         must_move = differs_from_host(scheme, self.positions, self.geometry.of_layer(layer))
         change, moves = 0.0, False
-        for sharper, before, nudged in zip(SHARPENING, self.before[layer], self.nudged[layer], strict=True):
+        before, nudged = self.unpatched[layer]
+        for sharper in SHARPENING:
+            if sharper != SHARPENING[0]:
+                with unpatched_view(patch):
+                    before, nudged = self.run_unpatched(layer, sharper)
             moved = relative_change(self.run(layer, sharper, self.positions), before)
             rounding, angles = ROUNDING[self.hidden.dtype] * sharper, relative_change(nudged, before).cummax(0).values
             self.check_unaffected(moved, (MAX_CHANGE * angles).clamp(min=rounding), scheme)

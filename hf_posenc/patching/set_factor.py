@@ -109,7 +109,7 @@ def _take_over_all(
         for old, new in pairs:
             take_over(old, new)
         with explained_forward(record.adapter, base):
-            return probe.verdict()
+            return probe.verdict(patch)
     except BaseException:
         for module, attributes in kept:
             set_attributes(module, attributes)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from hf_posenc.patches.offloading import change_class
-from hf_posenc.patching.state import Patch
+
+if TYPE_CHECKING:
+    from hf_posenc.patching.state import Patch
 
 
 @contextmanager

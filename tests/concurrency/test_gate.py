@@ -209,7 +209,7 @@ def test_a_patch_that_fails(pool: ThreadPoolExecutor, monkeypatch: pytest.Monkey
     example = PatchedModel("llama", "t5")
     reached, go_on = threading.Event(), threading.Event()
 
-    def verdict(probe: patch.EffectProbe) -> None:
+    def verdict(probe: patch.EffectProbe, made: object) -> None:
         reached.set()
         assert go_on.wait(LONG)
         raise NoEffect("Nothing moved. Try again.")
