@@ -30,6 +30,7 @@ from hf_posenc.patches.call_plan import CallPlan, plan_of
 from hf_posenc.patches.context_parallel import check_context_parallel
 from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.patches.engine_backend import ComputeCall, engine_for
+from hf_posenc.patches.packed_documents import Document, joined
 from hf_posenc.patches.rotate_qk import rotated, scale
 from hf_posenc.patches.shared_terms import SharedTerms
 from hf_posenc.patches.shifted_groups import RotatedCall, attend_in_groups
@@ -114,6 +115,25 @@ class PatchedAttention(nn.Module):
         """
         cache = self_attention_cache(cache)
         plan = plan_of(self, q, cache, mask, host)
+        if plan.documents and self.posenc_group_length is None:
+            return self._attend_in_documents(plan, q, k, v, hidden, host), None
+        return self._attend(plan, q, k, v, hidden, cache, host)
+
+    def _attend_in_documents(
+        self, plan: CallPlan, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, host: dict[str, Any]
+    ) -> Tensor:
+        """Mixed values of packed rows, each document by its own plan."""
+
+        def attend(number: int, document: Document) -> Tensor:
+            own, states = plan.documents[number][1], hidden[document.rows, document.tokens]
+            return self._attend(own, document.of(q), document.of(k), document.of(v), states, None, host)[0]
+
+        return joined([document for document, _ in plan.documents], attend)
+
+    def _attend(
+        self, plan: CallPlan, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, cache: Cache | None, host: dict[str, Any]
+    ) -> AttentionOutput:
+        """The stages, as planned."""
         ctx = plan.ctx if plan.shared is not None else self._context(plan, hidden, cache)
         if plan.paged:
             return paged.attend(self, q, k, v, ctx, host)

@@ -25,6 +25,8 @@ from hf_posenc.patches.cache import paged
 from hf_posenc.patches.cache.eviction import eviction_state, has_gaps, mask_is_shorter, mask_of_gaps, mask_of_held
 from hf_posenc.patches.context_parallel import check_context_parallel, context_parallel_active
 from hf_posenc.patches.engine_backend import AttentionOutput, ComputeCall
+from hf_posenc.patches.packed_documents import Document, documents_of
+from hf_posenc.patches.packed_documents import context_of as context_of_document
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.positions import (
     KEYWORD,
@@ -78,6 +80,7 @@ class CallPlan:
         shared: terms of all layers; None where every layer has its own.
         function: the host's own attention function for the backend, once a layer has asked for it.
         compute: by everything else that decides the route (shapes, dtypes, dropout), how the engine computes a call.
+        documents: of packed rows that are computed one by one, with a plan each; else none.
     """
 
     scheme: Scheme
@@ -91,6 +94,7 @@ class CallPlan:
     shared: SharedTerms | None = None
     function: Callable[..., AttentionOutput] | None = None
     compute: dict[Hashable, ComputeCall] = field(default_factory=dict)
+    documents: tuple[tuple[Document, CallPlan], ...] = ()
 
 
 def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]) -> CallPlan:
@@ -144,9 +148,21 @@ def make_plan(
     by_engine = "cache" in host and paged.takes(scheme, ctx, host)
     in_reach, ctx = (mask, ctx) if by_engine else mask_in_reach(mask, ctx, cache, layer.layer_idx, forward, backend)
     plan = CallPlan(scheme, ctx, in_reach, mask, backend, by_engine, fixed)
-    if not by_engine and not is_traced():
+    if cache is None and not by_engine and not forward.own_mask and not host.get("output_attentions"):
+        # With the mask, which must outlive its identity: layers with a scheme of their own look at the same one.
+        found = ctx.once(("documents", id(in_reach)), lambda: (documents_of(in_reach, ctx, backend), in_reach))
+        plan.documents = tuple((document, plan_of_document(plan, document)) for document in found[0])
+    if not by_engine and not is_traced() and not plan.documents:
         share(plan)
     return plan
+
+
+def plan_of_document(plan: CallPlan, document: Document) -> CallPlan:
+    """The plan of a document of packed rows, which needs no mask."""
+    ctx = context_of_document(plan.ctx, document)
+    own = CallPlan(plan.scheme, ctx, None, None, plan.backend, False, plan.fixed)
+    share(own)
+    return own
 
 
 def mask_in_reach(

@@ -57,12 +57,15 @@ def bench(
     decode: Annotated[
         bool, Option("--decode", help="Time decoding of single tokens with a KV cache of each length.")
     ] = False,
+    static_decode: Annotated[
+        bool, Option("--static-decode", help="Time decoding with a KV cache of fixed size (StaticCache).")
+    ] = False,
     train: Annotated[bool, Option("--train", help="Time forward and backward passes.")] = False,
     prefill: Annotated[
         bool | None,
         Option(
             "--prefill/--no-prefill",
-            help="Time the forward pass over a whole text; default unless --decode or --train.",
+            help="Time the forward pass over a whole text; default without --decode, --static-decode and --train.",
         ),
     ] = None,
     baselines: Annotated[
@@ -73,6 +76,13 @@ def bench(
     ] = None,
     rounds: Annotated[int, Option(min=1, help="Measurements of each cell; fewer than 7 are unreliable.")] = 7,
     batch: Annotated[int, Option(min=1, help="Batch size.")] = 1,
+    rows: Annotated[
+        str,
+        Option(help="full; padded: rows of ever fewer tokens, down to half; packed: four documents in every row."),
+    ] = "full",
+    compiled: Annotated[
+        bool, Option("--compile", help="Run all models under torch.compile, with dynamic shapes.")
+    ] = False,
     dtype: Dtype = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
     threads: Annotated[int, Option(min=1, help="CPU threads.")] = 1,
@@ -95,7 +105,8 @@ def bench(
     from hf_posenc.insight.bench.busy import pin
 
     chosen = whole_numbers("--lengths", lengths) or [512, 2048]
-    cases = [name for name, wanted in (("decode", decode), ("train", train)) if wanted]
+    given = {"decode": decode, "static_decode": static_decode, "train": train}
+    cases = [name for name, wanted in given.items() if wanted]
     if prefill or (prefill is None and not cases):
         cases.insert(0, "prefill")
     if out is not None:
@@ -109,14 +120,18 @@ def bench(
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, kind, trained, dtype)
     cells: list[Cell] = []
-    about = about_run(context, measured_on, model if shape is None else f"{kind} {shape}", str(target.dtype), threads)
+    about = about_run(
+        context, measured_on, model if shape is None else f"{kind} {shape}", str(target.dtype), threads,
+        rows=rows, compiled=compiled,
+    )  # fmt: skip
     results = Results(cells, about, earlier, measured_on.torch.type)
     threads_before = torch.get_num_threads()
     try:
         with output.progress() as progress:
             for cell in run(
                 target, ",".join(schemes), chosen, cases=cases, baselines=words_of([baselines]), factor=factor,
-                rounds=rounds, batch=batch, device=measured_on, threads=threads, progress=progress,
+                rounds=rounds, batch=batch, rows=rows, compiled=compiled, device=measured_on, threads=threads,
+                progress=progress,
             ):  # fmt: skip
                 cells.append(cell)
                 if out is not None:

@@ -19,14 +19,27 @@ if TYPE_CHECKING:
 RESULTS, PLOTS = "bench.json", ("bench.svg", "bench.png")
 
 
-def about_run(context: Context, device: Device, model: str, dtype: str, threads: int) -> dict[str, Any]:
-    """Collect what the numbers depend on: command, model, dtype, device, threads, processors, environment."""
+def about_run(
+    context: Context, device: Device, model: str, dtype: str, threads: int, *, rows: str, compiled: bool
+) -> dict[str, Any]:
+    """Collect what the numbers depend on: command, model, dtype, device, threads, processors, rows, environment."""
     from hf_posenc.insight.bench.busy import allowed_cpus
 
     return {
         "command": command_line(context), "model": model, "dtype": dtype.removeprefix("torch."),
-        "device": device.name, "threads": threads, "cpus": allowed_cpus(), **environment(),
+        "device": device.name, "threads": threads, "cpus": allowed_cpus(),
+        "rows": rows, "compiled": compiled, **environment(),
     }  # fmt: skip
+
+
+def about_text(about: dict[str, Any]) -> str:
+    """In a line, what the numbers depend on."""
+    parts = ["{model}, {dtype}, {threads} thread(s) of {device}".format(**about)]
+    if about["rows"] != "full":
+        parts.append(f"{about['rows']} rows")
+    if about["compiled"]:
+        parts.append("compiled")
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ class Results:
         for remark in (*remarks(self.cells), *busy_remark(self.cells, self.about["threads"], self.device)):
             output.show_text(remark)
         if self.cells:
-            output.show_text("{model}, {dtype}, {threads} thread(s) of {device}".format(**self.about))
+            output.show_text(about_text(self.about))
         if out is not None and self.cells:
             output.show_text(f"Written to {out}: {', '.join((RESULTS, *PLOTS))}")
 

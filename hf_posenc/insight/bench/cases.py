@@ -1,4 +1,8 @@
-"""Benchmark cases: prefill, decoding of one token, and a training step."""
+"""Benchmark cases: prefill, decoding of one token, and a training step.
+
+Every case names the ``module`` that it calls, and says whether the shapes of its calls are ``dynamic``: what
+`torch.compile` is given.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache, DynamicCache, StaticCache, StaticLayer
 
 from hf_posenc.errors import PosEncError
+from hf_posenc.insight.bench.rows import Rows
 from hf_posenc.insight.bench.timing import MOST_CALLS
 from hf_posenc.patching.state import base_model_of
 
@@ -28,29 +33,32 @@ class Prefill:
     Every case says how many tokens ``beyond`` the length it may reach: each timed call of a decoding step adds one.
     """
 
-    name, decoder_only, scores_squared, beyond = "prefill", False, "one layer", 0
+    name, decoder_only, scores_squared, beyond, dynamic = "prefill", False, "one layer", 0, True
 
-    def __init__(self, model: nn.Module, ids: Tensor) -> None:
-        self.model, self.ids = model.eval(), ids
-        if last_logits_only(model):
-            self.more: dict[str, Any] = {"use_cache": True, "logits_to_keep": 1}
-        else:
-            self.model, self.more = base_model_of(model)[0], {}
-        with torch.inference_mode():
-            self.model(ids[:, :TINY], **self.more)
+    def __init__(self, model: nn.Module, rows: Rows) -> None:
+        self.module, self.rows, self.more = model.eval(), rows, {}
+        if not last_logits_only(model):
+            self.module = base_model_of(model)[0]
+        else:  # transformers takes no text for packed documents where there is a cache
+            self.more = {"use_cache": rows.positions is None, "logits_to_keep": 1}
+        self.run(Rows(rows.ids[:, :TINY]))
 
     @staticmethod
-    def tokens(ids: Tensor) -> int:
+    def tokens(rows: Rows) -> int:
         """Tokens of a call."""
-        return ids.numel()
+        return rows.tokens
 
     def reset(self) -> None:
         """Nothing to reset: calls do not depend on each other."""
 
     def call(self) -> None:
         """Run the forward pass."""
+        self.run(self.rows)
+
+    def run(self, rows: Rows) -> None:
+        """The forward pass over some rows."""
         with torch.inference_mode():
-            self.model(self.ids, **self.more)
+            self.module(rows.ids, **rows.keywords, **self.more)
 
     def held(self) -> int:
         """Bytes that remain allocated between calls."""
@@ -64,74 +72,112 @@ class Decode:
     keeps a copy of its keys, that token pays for it, and the timed one is like any in a long generation.
     """
 
-    name, decoder_only, scores_squared, beyond = "decode", True, None, MOST_CALLS + 1
+    name, decoder_only, scores_squared, beyond, dynamic = "decode", True, None, MOST_CALLS + 1, None
 
-    def __init__(self, model: nn.Module, ids: Tensor) -> None:
-        self.model, self.token, self.filled = model.eval(), ids[:, :1], ids.shape[1] - 1
+    def __init__(self, model: nn.Module, rows: Rows) -> None:
+        self.module, self.token, self.filled = model.eval(), rows.ids[:, :1], rows.ids.shape[1] - 1
         self.more = {"logits_to_keep": 1} if last_logits_only(model) else {}
-        self.cache = DynamicCache()
-        with torch.inference_mode():
-            for chunk in ids[:, : self.filled].split(CHUNK, dim=1):
-                model(chunk, past_key_values=self.cache, use_cache=True, **self.more)
+        self.mask = None if rows.mask is None else nn.functional.pad(rows.mask, (0, self.beyond), value=1)
+        self.cache, self.read = self.new_cache(rows.ids.shape[1] + self.beyond), 0
+        for chunk in rows.ids[:, : self.filled].split(CHUNK, dim=1):
+            self.append(chunk)
         kept = copy.deepcopy(self.cache)
         self.call()
-        self.kept = None if cropped(self.cache, self.filled) else kept
+        self.kept = None if self.cropped() else kept
+
+    def new_cache(self, room: int) -> Cache:
+        """An empty cache; one of a fixed size has room for as many tokens."""
+        return DynamicCache()
 
     @staticmethod
-    def tokens(ids: Tensor) -> int:
+    def tokens(rows: Rows) -> int:
         """Tokens of a call."""
-        return len(ids)
+        return len(rows.ids)
 
     def reset(self) -> None:
         """Restore the filled cache and decode one more token."""
         if self.kept is not None:
             self.cache = copy.deepcopy(self.kept)
         else:
-            cropped(self.cache, self.filled)
+            self.cropped()
+        self.read = self.filled
         self.call()
+
+    def cropped(self) -> bool:
+        """Remove the newest tokens; False where that is impossible because others were evicted for them."""
+        with suppress(PosEncError, RuntimeError, NotImplementedError):
+            if new := self.cache.get_seq_length() - self.filled:
+                self.cache.crop(-new)
+            return self.cache.get_seq_length() == self.filled
+        return False
 
     def call(self) -> None:
         """Decode one token."""
+        self.append(self.token)
+
+    def append(self, ids: Tensor) -> None:
+        """Read tokens behind those in the cache."""
+        self.read += ids.shape[1]
+        masked = {} if self.mask is None else {"attention_mask": self.mask[:, : self.read]}
         with torch.inference_mode():
-            self.model(self.token, past_key_values=self.cache, use_cache=True, **self.more)
+            self.module(ids, past_key_values=self.cache, use_cache=True, **masked, **self.more)
 
     def held(self) -> int:
         """Bytes of the cache."""
         return sum(tensor_storages(self.cache).values())
 
 
+class StaticDecode(Decode):
+    """Decode one token with a cache of a fixed size, the one that transformers compiles."""
+
+    name = "static_decode"
+
+    def new_cache(self, room: int) -> Cache:
+        """A cache with room for as many tokens."""
+        config: Any = base_model_of(self.module)[0].config
+        return StaticCache(config, max_cache_len=room)
+
+    def cropped(self) -> bool:
+        """Count the newest tokens out, in place: a compiled graph holds on to the tensors."""
+        layers = [layer for layer in self.cache.layers if isinstance(layer, StaticLayer)]
+        for layer in layers:
+            layer.cumulative_length.fill_(self.filled)
+        return len(layers) == len(self.cache.layers)
+
+
 class Train:
     """Training step without optimiser: forward and backward of the model's own loss, or of its states' mean square."""
 
-    name, decoder_only, scores_squared, beyond = "train", False, "all layers", 0
+    name, decoder_only, scores_squared, beyond, dynamic = "train", False, "all layers", 0, True
 
-    def __init__(self, model: nn.Module, ids: Tensor) -> None:
-        self.model, self.ids = model.train(), ids
+    def __init__(self, model: nn.Module, rows: Rows) -> None:
         accepts = inspect.signature(model.forward).parameters
         self.has_loss = "labels" in accepts and last_of(model) is not None
+        self.module, self.rows = model.train() if self.has_loss else base_model_of(model.train())[0], rows
         self.more = {"use_cache": False} if "use_cache" in accepts else {}
-        self.step(ids[:, :TINY])
+        self.step(Rows(rows.ids[:, :TINY]))
         self.reset()
 
     @staticmethod
-    def tokens(ids: Tensor) -> int:
+    def tokens(rows: Rows) -> int:
         """Tokens of a call."""
-        return ids.numel()
+        return rows.tokens
 
     def reset(self) -> None:
         """Drop the gradients."""
-        self.model.zero_grad(set_to_none=True)
+        self.module.zero_grad(set_to_none=True)
 
     def call(self) -> None:
         """One step."""
-        self.step(self.ids)
+        self.step(self.rows)
 
-    def step(self, ids: Tensor) -> None:
-        """Forward and backward of some tokens."""
+    def step(self, rows: Rows) -> None:
+        """Forward and backward of some rows."""
         if self.has_loss:
-            loss = self.model(ids, labels=ids, **self.more).loss
+            loss = self.module(rows.ids, labels=rows.labels, **rows.keywords, **self.more).loss
         else:
-            loss = base_model_of(self.model)[0](ids, **self.more).last_hidden_state.float().square().mean()
+            states = self.module(rows.ids, **rows.keywords, **self.more).last_hidden_state
+            loss = states.float().square().mean()
         loss.backward()
 
     def held(self) -> int:
@@ -139,16 +185,7 @@ class Train:
         return 0
 
 
-CASES = {case.name: case for case in (Prefill, Decode, Train)}
-
-
-def cropped(cache: Cache, length: int) -> bool:
-    """Remove the newest tokens from a cache; False where that is impossible because others were evicted for them."""
-    with suppress(PosEncError, RuntimeError, NotImplementedError):
-        if new := cache.get_seq_length() - length:
-            cache.crop(-new)
-        return cache.get_seq_length() == length
-    return False
+CASES = {case.name: case for case in (Prefill, Decode, StaticDecode, Train)}
 
 
 def last_logits_only(model: nn.Module) -> bool:

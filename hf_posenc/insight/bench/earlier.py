@@ -22,7 +22,8 @@ from hf_posenc.insight.bench.variants import UNPATCHED
 
 LARGEST = 64 << 20  # bytes of a file of results
 LEAST = 0.03  # a smaller change of a median is what two runs of the same code differ by
-SETTINGS = ("model", "dtype", "threads", "device")
+SETTINGS = {"model": None, "dtype": None, "threads": None, "device": None, "rows": "full", "compiled": False}
+"""With what a run before there was such a setting had."""
 Key = tuple[str, str, int]  # scheme, case, length
 
 
@@ -32,7 +33,7 @@ class Change:
 
     Attributes:
         scheme: label of the entry.
-        case: ``prefill``, ``decode`` or ``train``.
+        case: ``prefill``, ``decode``, ``static_decode`` or ``train``.
         length: tokens.
         before: ratio to the unpatched model in the earlier benchmark, processor time.
         now: the same today.
@@ -118,7 +119,7 @@ class Earlier:
 
     def other_settings(self, about: Mapping[str, Any]) -> list[str]:
         """What was different then, in words: a ratio depends on each of these."""
-        pairs = {name: (self.about.get(name), about.get(name)) for name in SETTINGS}
+        pairs = {name: (self.about.get(name, old), about.get(name, old)) for name, old in SETTINGS.items()}
         pairs["torch"] = tuple(one.get("versions", {}).get("torch") for one in (self.about, about))  # type: ignore[assignment]
         return [f"{name}: {then} then, {now} now" for name, (then, now) in pairs.items() if then != now]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hf_posenc.insight.bench.cases import CASES
 from hf_posenc.insight.bench.cell import Cell
 from hf_posenc.insight.bench.earlier import Change
 from hf_posenc.insight.bench.timing import Ratio
@@ -16,6 +17,7 @@ PROCESSOR = {UNPATCHED: ("CPU time",)}  # steadier than time on a busy machine; 
 TITLES = {
     "prefill": "prefill: a text is read",
     "decode": "decode: one token is read behind a cached text",
+    "static_decode": "decode: one token is read behind a text in a cache of fixed size (StaticCache)",
     "train": "train: forward and backward",
 }
 
@@ -24,7 +26,7 @@ def table(cells: Sequence[Cell], case: str) -> tuple[list[str], list[list[str]]]
     """Column heads and lines of a case."""
     mine = [cell for cell in cells if cell.case == case]
     roles = [role for role in (UNPATCHED, NAIVE) if any(role in cell.models for cell in mine)]
-    heads = ["scheme", "tokens", "ms/token" if case == "decode" else "ms", "tokens/s", "MiB"]
+    heads = ["scheme", "tokens", "ms/token" if CASES[case].decoder_only else "ms", "tokens/s", "MiB"]
     for role in roles:
         heads += [f"{what} / {role}" for what in ("time", *PROCESSOR.get(role, ()), "MiB")]
     return heads, [line(cell, roles) for cell in mine]

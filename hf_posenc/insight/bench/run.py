@@ -17,6 +17,7 @@ from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
 from hf_posenc.insight.bench.cases import CASES
 from hf_posenc.insight.bench.cell import Cell, Measured
 from hf_posenc.insight.bench.devices import Cpu, Device
+from hf_posenc.insight.bench.rows import KINDS
 from hf_posenc.insight.bench.settings import BenchSettings
 from hf_posenc.insight.bench.timing import interleaved
 from hf_posenc.insight.bench.variants import (
@@ -76,16 +77,19 @@ def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
         AlreadyPatched: the model is patched.
         UnsupportedModel: there is no adapter for the model.
     """
-    base, adapter = base_model_of(model)
     if is_patched(model):
         raise AlreadyPatched(
             "The model is patched, and the benchmark needs the unpatched model. Call unpatch_model(model) first."
         )
-    trained = adapter.trained_length(base.config)
-    causal = adapter.geometry(base.config, trained_length=trained, target_length=trained).causal
+    causal = is_causal(model)
     for case in settings.cases:
         if CASES[case].decoder_only and not causal:
             raise OptionOutOfRange(f"cases has {case!r}, but {type(model).__name__} has no cache. Leave it out.")
+    if settings.rows == "packed" and not causal:
+        raise OptionOutOfRange(
+            f"rows is 'packed', but {type(model).__name__} does not keep documents apart by their positions. "
+            "Time padded rows."
+        )
 
 
 def run(
@@ -117,10 +121,13 @@ def cell_of(
     """Measure one cell."""
     base, adapter = base_model_of(model)
     ids = text(model, settings.batch, length)
-    tokens = CASES[case].tokens(ids)
+    rows = KINDS[settings.rows](ids, causal=is_causal(model))
+    tokens = CASES[case].tokens(rows)
     running: dict[str, Any] = {}
     found: dict[str, Measured] = {}
     reach = length + CASES[case].beyond
+    if settings.compiled:
+        torch.compiler.reset()  # else the models of all cells count as recompilations of one, which has a limit
     try:
         for role in (UNPATCHED, PATCHED, NAIVE):
             if role != PATCHED and role not in settings.baselines:
@@ -132,12 +139,15 @@ def cell_of(
             try:
                 target = settings.target(trained_length_of_patch(adapter, base.config, entry.scheme, entry.options))
                 chosen = variant(model, role, entry, reach, max(target, reach), decodes=CASES[case].decoder_only)
-                running[role] = CASES[case](chosen, ids)
+                running[role] = CASES[case](chosen, rows)
             except PosEncError as error:
                 if role == PATCHED:
                     return Cell(entry.label, case, length, tokens, "refused", found, str(error))
                 found[role] = Measured(why_not=str(error))
                 continue
+            if settings.compiled:
+                progress(0.0, f"compiling {role}")
+                compile_case(running[role])
             running[role].reset()
             found[role] = Measured(memory=device.peak(running[role].call) + running[role].held())
         times = interleaved(
@@ -149,6 +159,20 @@ def cell_of(
     for role, taken in times.items():
         found[role] = Measured(tuple(taken), found[role].memory)
     return Cell(entry.label, case, length, tokens, "done", found)
+
+
+def compile_case(case: Any) -> None:
+    """Compile what a case calls, and call it once."""
+    case.module.compile(dynamic=case.dynamic)
+    case.reset()
+    case.call()
+
+
+def is_causal(model: PreTrainedModel) -> bool:
+    """Whether tokens do not see later ones."""
+    base, adapter = base_model_of(model)
+    trained = adapter.trained_length(base.config)
+    return adapter.geometry(base.config, trained_length=trained, target_length=trained).causal
 
 
 def text(model: PreTrainedModel, batch: int, length: int) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hf_posenc.core.lengths import check_factor
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench.cases import CASES
+from hf_posenc.insight.bench.rows import KINDS
 from hf_posenc.insight.bench.variants import BASELINES
 from hf_posenc.schemes.entry import Entry
 
@@ -26,6 +27,8 @@ class BenchSettings:
         factor: target length over trained length, where an entry has none.
         rounds: of each cell.
         batch: batch size.
+        rows: of `hf_posenc.insight.bench.rows.KINDS`.
+        compiled: whether all models run under `torch.compile`.
     """
 
     entries: Sequence[Entry]
@@ -35,9 +38,13 @@ class BenchSettings:
     factor: float | None = None
     rounds: int = 7
     batch: int = 1
+    rows: str = "full"
+    compiled: bool = False
 
     def __post_init__(self) -> None:
-        for name, chosen, known in (("cases", self.cases, CASES), ("baselines", self.baselines, BASELINES)):
+        for name, chosen, known in (
+            ("cases", self.cases, CASES), ("baselines", self.baselines, BASELINES), ("rows", [self.rows], KINDS)
+        ):  # fmt: skip
             for value in chosen:
                 if value not in known:
                     raise OptionOutOfRange(f"{name} has {value!r}. Choose among {', '.join(known)}.")
@@ -48,8 +55,25 @@ class BenchSettings:
                 raise OptionOutOfRange(f"{name} must be at least {least}, got {min(values, default='none')}.")
         if self.factor is not None:
             check_factor(self.factor)
+        self.check_together()
         if any(entry.scheme is None for entry in self.entries):
             raise OptionOutOfRange("unpatched is what schemes are compared with, and is no scheme. Leave it out.")
+
+    def check_together(self) -> None:
+        """Refuse settings that have no effect or no meaning with others."""
+        if self.rows == "padded" and self.batch == 1:
+            raise OptionOutOfRange("rows is 'padded', and a single row needs no padding. Raise batch to 2 or more.")
+        decoding = [case for case in self.cases if CASES[case].decoder_only]
+        if self.rows == "packed" and decoding:
+            raise OptionOutOfRange(
+                f"cases has {decoding[0]!r}, and a token is decoded behind one text, not behind packed ones. "
+                "Time prefill or train, or rows that are full or padded."
+            )
+        if self.compiled and "decode" in decoding:
+            raise OptionOutOfRange(
+                "compiled is set, and the cache of 'decode' grows with every token, which transformers does not "
+                "compile. Time 'static_decode'."
+            )
 
     def target(self, trained: int) -> int:
         """Target length of the schemes, in tokens."""

@@ -93,7 +93,7 @@ def test_a_slow_model_is_measured_as_slow(model: PreTrainedModel, monkeypatch: p
 
     class Thrice(real):  # type: ignore[misc,valid-type]
         def call(self) -> None:
-            for _ in range(3 if "Patched" in str(self.model) else 1):
+            for _ in range(3 if "Patched" in str(self.module) else 1):
                 super().call()
 
     honest = measured(model, "yarn", [128])[0].time_ratio(UNPATCHED).median

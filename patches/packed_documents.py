@@ -1,0 +1,104 @@
+"""Packed rows: each document attends by itself, as a text of its own would.
+
+    positions  0 1 2 3 0 1 2      mask  ▙ of 4 tokens, and ▙ of 3 behind it
+
+transformers tells documents apart by positions that start again, and makes a mask of all pairs of a row's tokens. With
+the mask every pair is computed; by document only those that see each other are, as a plain triangle.
+
+On CPU alone: a GPU would wait for the borders to be read, and be left idle by short documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.tracing import is_traced
+
+SHORTEST = 16  # tokens a document, on average: below, the calls take longer than the pairs that they save
+
+
+class Document(NamedTuple):
+    """Tokens of a batch that see each other.
+
+    Attributes:
+        rows: of the batch.
+        tokens: of these rows.
+    """
+
+    rows: slice
+    tokens: slice
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Its part of queries, keys or values, ``[batch, heads, token, width]``."""
+        return tensor[self.rows, :, self.tokens]
+
+    def positions(self, positions: Tensor) -> Tensor:
+        """Its part of ``[batch or 1, token]``."""
+        return positions[self.rows if len(positions) > 1 else slice(None), self.tokens]
+
+
+def documents_of(mask: Any, ctx: PositionContext, backend: str) -> tuple[Document, ...]:
+    """The documents of a call, row by row; none where its mask is another, or documents are too short.
+
+    Args:
+        mask: as transformers made it, ``[batch or 1, 1, query, key]``, true is visible.
+        ctx: positions of the call, whose keys are those of its queries.
+        backend: name of the attention implementation.
+    """
+    if backend != "sdpa" or is_traced() or not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        return ()
+    length = mask.shape[-1]
+    if mask.device.type != "cpu" or mask.shape[1:3] != (1, length) or not ctx.causal or ctx.coordinates is not None:
+        return ()
+    starts_anew = torch.nn.functional.pad(~mask[:, 0].diagonal(-1, dim1=-2, dim2=-1), (1, 0), value=True)
+    if starts_anew.sum() * SHORTEST > starts_anew.numel() or not is_block_diagonal(mask, starts_anew):
+        return ()
+    same = len(mask) == 1 or bool((starts_anew == starts_anew[:1]).all())
+    rows = [slice(None)] if same else [slice(row, row + 1) for row in range(len(mask))]
+    return tuple(
+        Document(row, slice(start, stop))
+        for number, row in enumerate(rows)
+        for start, stop in spans(starts_anew[number])
+    )
+
+
+def spans(starts_anew: Tensor) -> list[tuple[int, int]]:
+    """First tokens of the documents of a row, and the tokens behind their last."""
+    starts = starts_anew.nonzero().flatten().tolist()
+    return list(zip(starts, [*starts[1:], len(starts_anew)], strict=True))
+
+
+def is_block_diagonal(mask: Tensor, starts_anew: Tensor) -> bool:
+    """Whether queries see the tokens of their own document up to themselves, and no others."""
+    number = starts_anew.cumsum(-1)
+    own = (number[:, :, None] == number[:, None, :]).tril_()
+    return torch.equal(mask[:, 0], own)
+
+
+def context_of(ctx: PositionContext, document: Document) -> PositionContext:
+    """Positions of a document."""
+    positions = document.positions(ctx.query_positions)
+    steady = bool((positions[:, 1:] - positions[:, :-1] == 1).all())
+    same = steady and bool((positions[:, 0] == positions[0, 0]).all())
+    return replace(
+        ctx,
+        query_positions=positions[:1] if same else positions,
+        key_positions=positions[:1] if same else positions,
+        contiguous=steady,
+        memo={},
+        first=int(positions[0, 0]) if same else None,
+    )
+
+
+def joined(documents: Sequence[Document], attend: Callable[[int, Document], Tensor]) -> Tensor:
+    """What the documents, by number, attend to, ``[batch, token, heads, head_dim]``."""
+    rows: dict[int, list[Tensor]] = {}
+    for number, document in enumerate(documents):
+        rows.setdefault(document.rows.start or 0, []).append(attend(number, document))
+    return torch.cat([torch.cat(parts, dim=1) for parts in rows.values()])
