@@ -30,7 +30,7 @@ from hf_posenc.patches.call_plan import CallPlan, plan_of
 from hf_posenc.patches.context_parallel import check_context_parallel
 from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.patches.engine_backend import ComputeCall, engine_for
-from hf_posenc.patches.packed_documents import Document, joined
+from hf_posenc.patches.packed_documents import attend_in_documents
 from hf_posenc.patches.rotate_qk import rotated, scale
 from hf_posenc.patches.shared_terms import SharedTerms
 from hf_posenc.patches.shifted_groups import RotatedCall, attend_in_groups
@@ -95,7 +95,16 @@ class PatchedAttention(nn.Module):
         raise NotImplementedError
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        hidden: Tensor,
+        cache: Cache | None,
+        mask: Any,
+        host: dict[str, Any],
+        plan: CallPlan | None = None,
     ) -> AttentionOutput:
         """Compute position-aware attention in six stages: context, rotate, cache, terms, scale, compute.
 
@@ -105,6 +114,7 @@ class PatchedAttention(nn.Module):
             cache: takes the new keys, if given.
             mask: as transformers made it for the backend in use.
             host: the call's other keywords; handed to the host's own attention function where that computes the call.
+            plan: of the call; None where it has to be made or looked up.
 
         Returns:
             Mixed values ``[batch, query, heads, head_dim]`` and the attention weights, or None.
@@ -114,26 +124,10 @@ class PatchedAttention(nn.Module):
             PositionOutOfTable: a position is past the scheme's end.
         """
         cache = self_attention_cache(cache)
-        plan = plan_of(self, q, cache, mask, host)
+        if plan is None:
+            plan = plan_of(self, q, cache, mask, host)
         if plan.documents and self.posenc_group_length is None:
-            return self._attend_in_documents(plan, q, k, v, hidden, host), None
-        return self._attend(plan, q, k, v, hidden, cache, host)
-
-    def _attend_in_documents(
-        self, plan: CallPlan, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, host: dict[str, Any]
-    ) -> Tensor:
-        """Mixed values of packed rows, each document by its own plan."""
-
-        def attend(number: int, document: Document) -> Tensor:
-            own, states = plan.documents[number][1], hidden[document.rows, document.tokens]
-            return self._attend(own, document.of(q), document.of(k), document.of(v), states, None, host)[0]
-
-        return joined([document for document, _ in plan.documents], attend)
-
-    def _attend(
-        self, plan: CallPlan, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, cache: Cache | None, host: dict[str, Any]
-    ) -> AttentionOutput:
-        """The stages, as planned."""
+            return attend_in_documents(self.attend, plan.documents, q, k, v, hidden=hidden, host=host), None
         ctx = plan.ctx if plan.shared is not None else self._context(plan, hidden, cache)
         if plan.paged:
             return paged.attend(self, q, k, v, ctx, host)

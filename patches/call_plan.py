@@ -112,8 +112,10 @@ def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, 
         ids = host.get("position_ids")
         forward = ForwardContext(None, ids is None or in_steps_of_one(ids))
         return make_plan(layer, layer.scheme, query, cache, mask, host, forward)
-    scheme, sizes = layer.scheme, past_and_keys(cache, layer.layer_idx, query.shape[2])
-    past, keys = sizes
+    scheme, (past, keys) = layer.scheme, past_and_keys(cache, layer.layer_idx, query.shape[2])
+    if isinstance(past, Tensor) and past.device.type == "cpu" and not is_traced():
+        past = int(past)  # which a GPU would be waited for
+    sizes = past, keys
     if isinstance(past, Tensor) or is_traced():
         return make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
     key = (

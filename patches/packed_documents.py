@@ -10,7 +10,7 @@ On CPU alone: a GPU would wait for the borders to be read, and be left idle by s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -96,9 +96,28 @@ def context_of(ctx: PositionContext, document: Document) -> PositionContext:
     )
 
 
-def joined(documents: Sequence[Document], attend: Callable[[int, Document], Tensor]) -> Tensor:
-    """What the documents, by number, attend to, ``[batch, token, heads, head_dim]``."""
+def attend_in_documents(
+    attend: Callable[..., tuple[Tensor, Any]],
+    plans: Iterable[tuple[Document, Any]],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    hidden: Tensor,
+    host: dict[str, Any],
+) -> Tensor:
+    """Mixed values of packed rows, ``[batch, token, heads, head_dim]``.
+
+    Args:
+        attend: of a layer, `hf_posenc.patches.attention.PatchedAttention.attend`.
+        plans: the documents, row by row and in the order of their tokens, with the plan of each.
+        q: ``[batch, heads, token, head_dim]``, not rotated; ``k`` and ``v`` likewise.
+        hidden: what they were projected from, ``[batch, token, width]``.
+        host: the call's other keywords.
+    """
     rows: dict[int, list[Tensor]] = {}
-    for number, document in enumerate(documents):
-        rows.setdefault(document.rows.start or 0, []).append(attend(number, document))
-    return torch.cat([torch.cat(parts, dim=1) for parts in rows.values()])
+    for document, plan in plans:
+        parts, states = (document.of(q), document.of(k), document.of(v)), hidden[document.rows, document.tokens]
+        mixed, _ = attend(*parts, hidden=states, cache=None, mask=None, host=host, plan=plan)
+        rows.setdefault(document.rows.start or 0, []).append(mixed)
+    return torch.cat([torch.cat(mixed, dim=1) for mixed in rows.values()])

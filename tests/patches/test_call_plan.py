@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, StaticCache
 
 import hf_posenc
 import hf_posenc.patches
@@ -137,6 +137,21 @@ def plans_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(call_plan, "make_plan", lambda *args: made.append(make(*args)) or made[-1])
     model(text(20))
     return made
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "self_extend"])
+def test_layers_share_a_plan_with_a_cache_of_fixed_size(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = patched("llama", scheme)
+    cache = StaticCache(model.config, max_cache_len=CACHED)
+    made, make = [], call_plan.make_plan
+    monkeypatch.setattr(call_plan, "make_plan", lambda *args: made.append(make(*args)) or made[-1])
+    ids = torch.randint(0, 97, (1, CONTEXT), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = model(ids, use_cache=False).logits
+        made.clear()
+        parts = [model(part, past_key_values=cache).logits for part in ids.split([50, 1, 1, 12], dim=1)]
+    assert len(made) == 4
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("scheme", "shared"), [("yarn", True), ("t5", False), ("fox", False), ("deberta", False)])
