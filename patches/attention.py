@@ -203,6 +203,9 @@ class PatchedAttention(nn.Module):
         if plan.function is None:
             plan.function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
         scaling = getattr(self, self.score_factor) * terms.logit_scale
+        seen = plan.ctx.key_positions.shape[1]
+        if k.shape[2] > seen:  # the rest of a static cache is not written yet
+            k, v = k[:, :, :seen], v[:, :, :seen]
         return plan.function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
 
     def _by_engine(

@@ -24,7 +24,7 @@ from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.cache import paged
 from hf_posenc.patches.cache.eviction import eviction_state, has_gaps, mask_is_shorter, mask_of_gaps, mask_of_held
 from hf_posenc.patches.context_parallel import check_context_parallel, context_parallel_active
-from hf_posenc.patches.engine_backend import AttentionOutput, ComputeCall
+from hf_posenc.patches.engine_backend import ENGINE_BACKENDS, AttentionOutput, ComputeCall
 from hf_posenc.patches.packed_documents import Document, documents_of
 from hf_posenc.patches.packed_documents import context_of as context_of_document
 from hf_posenc.patches.placement import scheme_on
@@ -148,7 +148,12 @@ def make_plan(
     ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
     backend = layer.backend
     by_engine = "cache" in host and paged.takes(scheme, ctx, host)
-    in_reach, ctx = (mask, ctx) if by_engine else mask_in_reach(mask, ctx, cache, layer.layer_idx, forward, backend)
+    in_reach = mask
+    if not by_engine:
+        in_reach, ctx = mask_in_reach(mask, ctx, cache, layer.layer_idx, forward, backend)
+        past, keys = sizes or (0, 0)
+        if isinstance(past, int) and keys > past + query.shape[2] and backend in ENGINE_BACKENDS and not is_traced():
+            in_reach, ctx = written_alone(in_reach, ctx, past + query.shape[2])
     plan = CallPlan(scheme, ctx, in_reach, mask, backend, by_engine, fixed)
     if cache is None and not by_engine and not forward.own_mask and not host.get("output_attentions"):
         # With the mask, which must outlive its identity: layers with a scheme of their own look at the same one.
@@ -182,6 +187,15 @@ def mask_in_reach(
     if (not ctx.contiguous and has_gaps(cache, index)) or (mask is not None and mask_is_shorter(mask, ctx)):
         return mask_of_gaps(ctx, backend), ctx
     return mask, ctx
+
+
+def written_alone(mask: Tensor | None, ctx: PositionContext, written: int) -> tuple[Tensor | None, PositionContext]:
+    """The mask and positions of the first ``written`` keys, without the empty places of a cache of fixed size."""
+    ctx = replace(ctx, key_positions=ctx.key_positions[:, :written])
+    seen = None if mask is None else mask[..., :written]
+    if seen is None or (seen.shape[-2] == 1 and bool(seen.all() if seen.dtype == torch.bool else not seen.any())):
+        return None, ctx
+    return seen, ctx
 
 
 def share(plan: CallPlan) -> None:

@@ -16,6 +16,7 @@ from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaConfig,
 import hf_posenc
 import hf_posenc.patches
 from hf_posenc import patch_model
+from hf_posenc.core.context import PositionContext
 from hf_posenc.patches import call_plan
 from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patches.shared_terms import PER_LAYER, ReadsLayer
@@ -184,3 +185,18 @@ def test_layers_with_other_schemes_have_other_plans(monkeypatch: pytest.MonkeyPa
 def test_a_value_of_one_layer_cannot_be_used_for_all(use: Any) -> None:
     with pytest.raises(ReadsLayer):
         use(PER_LAYER)
+
+
+@pytest.mark.parametrize("hidden", [None, 0, 3])
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32], ids=str)
+def test_empty_places_of_a_cache_are_left_out(kind: torch.dtype, hidden: int | None) -> None:
+    positions = torch.arange(10)[None]
+    ctx = PositionContext(positions[:, 5:6], positions, causal=True, contiguous=True)
+    visible = torch.arange(10) <= 5
+    if hidden is not None:
+        visible[hidden] = False
+    mask = visible if kind == torch.bool else torch.zeros(10).masked_fill(~visible, -1e30)
+    found, cut = call_plan.written_alone(mask[None, None, None], ctx, 6)
+    assert torch.equal(cut.key_positions, positions[:, :6])
+    assert (found is None) == (hidden is None)
+    assert found is None or torch.equal(found, mask[None, None, None, :6])
