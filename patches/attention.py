@@ -185,7 +185,10 @@ class PatchedAttention(nn.Module):
         """By the host's own attention function where that can carry the terms, else by the engine."""
         plan, shared, ctx, queries, keys, v = call
         if shared.plain:
-            return self._by_host(queries[0], keys[0], v, shared.terms, plan.mask, host, plan)
+            k, seen = keys[0], plan.ctx.key_positions.shape[1]
+            if k.shape[2] > seen:  # the rest of a static cache is not written yet
+                k, v = k[:, :, :seen], v[:, :, :seen]
+            return self._by_host(queries[0], k, v, shared.terms, plan.mask, host, plan)
         if len(keys) != len(shared.key_copies) or len(keys) > 1:
             keys = tuple([keys[number % len(keys)] for number in shared.key_copies])
         return self._by_engine(queries, keys, v, shared.terms, ctx, plan, host, cache)
@@ -203,9 +206,6 @@ class PatchedAttention(nn.Module):
         if plan.function is None:
             plan.function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
         scaling = getattr(self, self.score_factor) * terms.logit_scale
-        seen = plan.ctx.key_positions.shape[1]
-        if k.shape[2] > seen:  # the rest of a static cache is not written yet
-            k, v = k[:, :, :seen], v[:, :, :seen]
         return plan.function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
 
     def _by_engine(
