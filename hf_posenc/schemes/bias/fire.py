@@ -26,6 +26,7 @@ from hf_posenc.schemes.bias.distances import of_even_block
 from hf_posenc.schemes.options import Positive, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 
+FEW = 1 << 13  # values, up to which finding units to leave out takes longer than evaluating all of them
 AT_ONCE = 1 << 16  # pairs: the values of all units then stay in the processor's cache, which halves the time
 
 
@@ -102,7 +103,27 @@ class FIRE(Scheme):
         return (self.c.float().abs() * x).log1p()
 
     def network(self, x: Tensor) -> Tensor:
-        """f at ``x […]``, ``[heads, …]``.
+        """f at ``x […]``, ``[heads, …]``."""
+        flat = x.reshape(1, -1)
+        if is_traced() or flat.numel() <= FEW:
+            inner = torch.addmm(self.inner.bias.float()[:, None], self.inner.weight.float(), flat).relu_()
+            return torch.addmm(self.outer.bias.float()[:, None], self.outer.weight.float(), inner).view(-1, *x.shape)
+        weight, shift, out = self.bent_units(flat)
+
+        def units(part: Tensor) -> Tensor:
+            return torch.addmm(shift[:, None], weight[:, None], part).relu_()
+
+        if flat.numel() <= AT_ONCE:
+            return (out @ units(flat)).view(-1, *x.shape)
+        if torch.is_grad_enabled():
+            return torch.cat([out @ units(part) for part in flat.split(AT_ONCE, 1)], 1).view(-1, *x.shape)
+        values = flat.new_empty(len(out), flat.numel())
+        for part, place in zip(flat.split(AT_ONCE, 1), values.split(AT_ONCE, 1), strict=True):
+            torch.mm(out, units(part), out=place)
+        return values.view(-1, *x.shape)
+
+    def bent_units(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A smaller network that equals f at ``x``: weights ``[units]``, shifts, and those of the heads.
 
         On the interval from 0 to the largest x most ReLUs are linear: units that are active throughout add up to one
         line, and units that are inactive throughout vanish. The few others are evaluated, once for all heads, and with
@@ -115,22 +136,6 @@ class FIRE(Scheme):
         on, off = ends.amin(0) > 0, ends.amax(0) <= 0
         bends = ~(on | off)
         line = torch.stack((out @ (weight * on), out @ (shift * on) + self.outer.bias.float()), dim=1)
-        if not is_traced():  # their number is unknown while tracing
-            weight, shift, out = weight[bends], shift[bends], out[:, bends]
-        else:
-            out = out * bends
+        weight, shift = weight[bends], shift[bends]
         weight, shift = torch.cat((weight, weight.new_tensor([1, 0]))), torch.cat((shift, shift.new_tensor([0, 1])))
-        out = torch.cat((out, line), dim=1)
-
-        def units(part: Tensor) -> Tensor:
-            return torch.addmm(shift[:, None], weight[:, None], part).relu_()
-
-        flat = x.reshape(1, -1)
-        if is_traced() or flat.numel() <= AT_ONCE:
-            return (out @ units(flat)).view(-1, *x.shape)
-        if torch.is_grad_enabled():
-            return torch.cat([out @ units(part) for part in flat.split(AT_ONCE, 1)], 1).view(-1, *x.shape)
-        values = flat.new_empty(len(out), flat.numel())
-        for part, place in zip(flat.split(AT_ONCE, 1), values.split(AT_ONCE, 1), strict=True):
-            torch.mm(out, units(part), out=place)
-        return values.view(-1, *x.shape)
+        return weight, shift, torch.cat((out[:, bends], line), dim=1)
