@@ -60,12 +60,15 @@ def bench(
     static_decode: Annotated[
         bool, Option("--static-decode", help="Time decoding with a KV cache of fixed size (StaticCache).")
     ] = False,
+    chunked_prefill: Annotated[
+        bool, Option("--chunked-prefill", help="Time reading a text into a KV cache 512 tokens at a time.")
+    ] = False,
     train: Annotated[bool, Option("--train", help="Time forward and backward passes.")] = False,
     prefill: Annotated[
         bool | None,
         Option(
             "--prefill/--no-prefill",
-            help="Time the forward pass over a whole text; default without --decode, --static-decode and --train.",
+            help="Time the forward pass over a whole text; default where no other case is asked for.",
         ),
     ] = None,
     baselines: Annotated[
@@ -105,7 +108,9 @@ def bench(
     from hf_posenc.insight.bench.busy import pin
 
     chosen = whole_numbers("--lengths", lengths) or [512, 2048]
-    given = {"decode": decode, "static_decode": static_decode, "train": train}
+    given = {
+        "chunked_prefill": chunked_prefill, "decode": decode, "static_decode": static_decode, "train": train
+    }  # fmt: skip
     cases = [name for name, wanted in given.items() if wanted]
     if prefill or (prefill is None and not cases):
         cases.insert(0, "prefill")

@@ -37,7 +37,7 @@ class Cell:
 
     Attributes:
         scheme: label of the entry.
-        case: ``prefill``, ``decode``, ``static_decode`` or ``train``.
+        case: of `hf_posenc.insight.bench.cases.CASES`.
         length: tokens of a text, or in the cache.
         tokens: of one call, over the batch.
         state: ``done``, ``refused`` where the scheme is not defined here, ``failed`` where an error ended it.

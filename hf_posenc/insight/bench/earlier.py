@@ -33,7 +33,7 @@ class Change:
 
     Attributes:
         scheme: label of the entry.
-        case: ``prefill``, ``decode``, ``static_decode`` or ``train``.
+        case: of `hf_posenc.insight.bench.cases.CASES`.
         length: tokens.
         before: ratio to the unpatched model in the earlier benchmark, processor time.
         now: the same today.

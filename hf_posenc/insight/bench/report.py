@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hf_posenc.insight.bench.cases import CASES
 from hf_posenc.insight.bench.cell import Cell
 from hf_posenc.insight.bench.earlier import Change
 from hf_posenc.insight.bench.timing import Ratio
@@ -14,8 +13,10 @@ from hf_posenc.insight.bench.variants import NAIVE, PATCHED, UNPATCHED
 NONE = "—"
 MIB = 2**20
 PROCESSOR = {UNPATCHED: ("CPU time",)}  # steadier than time on a busy machine; of naive forms the times differ anyway
+ONE_TOKEN = ("decode", "static_decode")
 TITLES = {
     "prefill": "prefill: a text is read",
+    "chunked_prefill": "prefill: a text is read into a KV cache, 512 tokens at a time",
     "decode": "decode: one token is read behind a cached text",
     "static_decode": "decode: one token is read behind a text in a cache of fixed size (StaticCache)",
     "train": "train: forward and backward",
@@ -26,7 +27,7 @@ def table(cells: Sequence[Cell], case: str) -> tuple[list[str], list[list[str]]]
     """Column heads and lines of a case."""
     mine = [cell for cell in cells if cell.case == case]
     roles = [role for role in (UNPATCHED, NAIVE) if any(role in cell.models for cell in mine)]
-    heads = ["scheme", "tokens", "ms/token" if CASES[case].decoder_only else "ms", "tokens/s", "MiB"]
+    heads = ["scheme", "tokens", "ms/token" if case in ONE_TOKEN else "ms", "tokens/s", "MiB"]
     for role in roles:
         heads += [f"{what} / {role}" for what in ("time", *PROCESSOR.get(role, ()), "MiB")]
     return heads, [line(cell, roles) for cell in mine]

@@ -66,12 +66,13 @@ class BenchSettings:
         decoding = [case for case in self.cases if CASES[case].decoder_only]
         if self.rows == "packed" and decoding:
             raise OptionOutOfRange(
-                f"cases has {decoding[0]!r}, and a token is decoded behind one text, not behind packed ones. "
+                f"cases has {decoding[0]!r}, and a KV cache holds one text, not packed ones. "
                 "Time prefill or train, or rows that are full or padded."
             )
-        if self.compiled and "decode" in decoding:
+        growing = [case for case in decoding if case != "static_decode"]
+        if self.compiled and growing:
             raise OptionOutOfRange(
-                "compiled is set, and the cache of 'decode' grows with every token, which transformers does not "
+                f"compiled is set, and the cache of {growing[0]!r} grows with every call, which transformers does not "
                 "compile. Time 'static_decode'."
             )
 
