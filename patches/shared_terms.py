@@ -18,6 +18,7 @@ from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import Bias, KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.placement import holder
+from hf_posenc.patches.rotate_at_read import stored_region
 from hf_posenc.patches.rotate_decode import DecodeRotation, NoRotation, decode_rotation
 from hf_posenc.patches.rotate_qk import key_copies, query_factor
 from hf_posenc.schemes.base import Scheme, implements
@@ -81,8 +82,8 @@ class FixedPart:
         learned: whether the scheme has parameters. Then nothing more is known than the next two.
         prepares: whether it changes queries and keys before they are rotated.
         extra_channels: whether it caches extra channels with every key.
-        rotation: of decode queries, or that there is none; None where positions decide the regions, or where it is no
-            single operation.
+        rotation: of decode queries and of the keys to cache, or that there is none; None where positions decide the
+            regions, or where it is no single operation.
         terms: None where they depend on positions or on a layer, or hold tensors.
     """
 
@@ -108,7 +109,8 @@ def fixed_part(scheme: Scheme, causal: bool) -> FixedPart:
     rotation, terms = None, None
     regions = _observed(scheme.regions, ctx)
     if regions is not None and all(map(_is_fixed, regions)):
-        rotation = decode_rotation(regions, scheme.rotation())
+        stored = stored_region(regions) if scheme.caches_one_key else None
+        rotation = decode_rotation(regions, scheme.rotation(), stored)
         terms = None if extra_channels else _observed(shared_terms, scheme, ctx)
     if terms is not None and _holds_tensors(terms):  # which would stay behind when the model moves
         terms = None

@@ -46,7 +46,7 @@ def visible_keys(call: AttentionCall) -> Seen:
 def _by_product(seen: Seen, keys: slice, logit_scale: float, call: AttentionCall) -> Tensor:
     query, (_, kv_heads, _, dim) = call.queries[0], call.values.shape
     scores = [
-        torch.bmm(call.queries[number].reshape(kv_heads, -1, dim), call.keys[number][0, :, some].mT)
+        torch.bmm(call.queries[number].reshape(kv_heads, -1, dim), call.keys_of(number, some)[0].mT)
         for number, some in seen
     ]
     weights = torch.cat(scores, dim=-1).mul_(call.scaling * logit_scale).softmax(-1)
@@ -58,7 +58,7 @@ def _by_kernel(seen: Seen, logit_scale: float, call: AttentionCall) -> Tensor:
     out, lse = None, None
     for number, keys in seen:
         more, more_lse = flash_cpu.attend(
-            call.queries[number], call.keys[number][:, :, keys], values[:, :, keys],
+            call.queries[number], call.keys_of(number, keys), values[:, :, keys],
             causal=False, mask=None, scale=scale,
         )  # fmt: skip
         if out is None or lse is None:
