@@ -43,7 +43,8 @@ def engine_for(
     """
     mask: Any = call.mask
     if call.at_read and not rotates_at_read(call, backend, weights=weights):
-        whole = engine_for(call.with_rotated_keys(), backend, scheme, cache, layer, weights=weights)
+        as_if_rotated = replace(call, at_read=())  # of the keys only shapes are looked at
+        whole = engine_for(as_if_rotated, backend, scheme, cache, layer, weights=weights)
         return partial(_with_rotated_keys, whole)
     if call.softcap is not None and backend not in ENGINE_BACKENDS:
         raise BackendCannotCarry(

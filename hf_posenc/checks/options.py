@@ -33,9 +33,9 @@ NUMBERS = (1, 2, 3, 8, 0.5, 0.25)  # for options whose default is None
 def every_option_has_effect(case: Case) -> Deviation:
     """For each option, at least one other value changes an output, a parameter's shape or the KV cache, or is refused.
 
-    Of the cache, the numbers it holds of a text count. Outputs are those of texts of half the trained length, the trained length and four times that, of a text at
-    position 16,376, and of two texts in training mode. Options that are lists are skipped. The value is the number of
-    options without effect.
+    Outputs are those of texts of half the trained length, the trained length and four times that, of a text at
+    position 16,376, and of two texts in training mode; of the cache, how many numbers it holds of a text counts.
+    Options that are lists are skipped. The value is the number of options without effect.
     """
     baseline = list(observations(case))
     without_effect = [
