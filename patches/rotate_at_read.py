@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
+import torch
 from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
@@ -41,9 +42,23 @@ class ReadRotation:
 
     def __call__(self, keys: Tensor, columns: slice) -> Tensor:
         """Rotate the cached keys of some columns, ``[batch, kv_heads, columns, head_dim]``."""
-        if is_traced() or keys.shape[2] > AT_ONCE:
-            return rotate(keys, self.rotation, self.cos_sin(columns))
-        return rotate_at_once(keys, self.rotation.layout, self.cos_sin(columns))
+        cos_sin, rotation = self.cos_sin(columns), self.rotation
+        if torch.is_grad_enabled() or is_traced() or keys.shape[2] > AT_ONCE:
+            return rotate(keys, rotation, cos_sin)
+        if rotation.layout == "half" and rotation.dims == keys.shape[-1] and keys.dtype == cos_sin[0].dtype:
+            return rotate_halves(keys, cos_sin)
+        return rotate_at_once(keys, rotation.layout, cos_sin)
+
+
+def rotate_halves(keys: Tensor, cos_sin: Table) -> Tensor:
+    """`rotate_at_once` of whole heads in layout ``half``, with one tensor less: partners are overwritten by the result.
+
+    A decoded token waits for memory, not for arithmetic. Without gradient, and in the dtype of the tables.
+    """
+    own, partner = cos_sin
+    half = keys.shape[-1] // 2
+    partners = torch.cat((keys[..., half:], keys[..., :half]), dim=-1)
+    return partners.mul_(partner).addcmul_(keys, own)
 
 
 @dataclass(frozen=True)
@@ -68,7 +83,7 @@ def keys_at_read(scheme: Scheme, ctx: PositionContext) -> KeysAtRead:
     """
     regions, rotation = scheme.regions(ctx), rotation_of(scheme, ctx)
     assert rotation is not None  # else there would be one copy in any case, and the option is refused
-    stored, alone = stored_region(regions), replace(rotation, amplitude=1.0)
+    stored, alone = stored_region(regions), scheme.keep("rotation at read", lambda: replace(rotation, amplitude=1.0))
     of_stored = regions[stored]
     return KeysAtRead(
         stored,
@@ -83,7 +98,8 @@ def keys_at_read(scheme: Scheme, ctx: PositionContext) -> KeysAtRead:
 
 def stored_region(regions: tuple[Region, ...]) -> int:
     """Number of the region that sees the most keys."""
-    return max(range(len(regions)), key=lambda number: most_keys(regions[number].band))
+    most = [most_keys(region.band) for region in regions]
+    return most.index(max(most))
 
 
 def most_keys(band: Band) -> float:
