@@ -18,10 +18,11 @@ from hf_posenc.checks.tiny_models import KV_HEADS, TRAINED_LENGTH, WIDTH, tiny_m
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.rotation.apply import rotate
 from hf_posenc.core.rotation.cache import AHEAD
 from hf_posenc.errors import CannotCombine, InvalidInput, OptionOutOfRange
 from hf_posenc.patches import rotate_at_read
-from hf_posenc.patches.rotate_at_read import stored_region
+from hf_posenc.patches.rotate_at_read import ReadRotation, stored_region
 from hf_posenc.schemes.remap.key_cache import check_one_key
 from hf_posenc.schemes.remap.rerope import ReRoPE
 
@@ -219,7 +220,7 @@ def test_the_cache_is_as_large_as_the_unpatched_models(scheme: str) -> None:
 def rotated_keys(monkeypatch: pytest.MonkeyPatch, model: PreTrainedModel, call: Read) -> list[int]:
     """How many keys were rotated at read in each layer of each forward pass of a call."""
     counted: list[int] = []
-    for name in ("rotate", "rotate_at_once"):
+    for name in ("rotate", "rotate_at_once", "rotate_halves"):
         own = getattr(rotate_at_read, name)
 
         def counting(x: Tensor, *rest: Any, own: Callable[..., Tensor] = own) -> Tensor:
@@ -254,6 +255,17 @@ def test_so_does_a_decoded_token_of_padded_rows(monkeypatch: pytest.MonkeyPatch)
 @torch.no_grad()
 def test_control_weights_need_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(rotated_keys(monkeypatch, patched("rerope", "one"), weights)) == 51
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_few_keys_are_rotated_as_many_are(dtype: torch.dtype) -> None:
+    """Of whole heads and of a part, in one operation or 256 positions at a time."""
+    keys, positions = torch.randn(2, 3, 300, 8).to(dtype), torch.arange(300)[None]
+    for rotation in (PLAIN, Rotation((1.0, 0.5, 0.1, 0.01)), Rotation((1.0, 0.5, 0.1, 0.01), "interleaved")):
+        read = ReadRotation(rotation, lambda columns, by=rotation: rotate_at_read.table(by, positions[:, columns]))
+        few, many = read(keys[:, :, 20:90], slice(20, 90)), rotate(keys, rotation, read.cos_sin(slice(0, 300)))
+        torch.testing.assert_close(few, many[:, :, 20:90], rtol=0, atol=1e-6 if dtype == torch.float32 else 0.05)
 
 
 @torch.no_grad()
