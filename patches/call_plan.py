@@ -164,7 +164,7 @@ def make_plan(
         if isinstance(past, int) and keys > past + query.shape[2] and backend in ENGINE_BACKENDS and not is_traced():
             in_reach, ctx = written_alone(in_reach, ctx, past + query.shape[2])
     plan = CallPlan(scheme, ctx, in_reach, mask, backend, by_engine, fixed)
-    if cache is not None and scheme.caches_one_key:
+    if cache is not None and fixed.one_key:
         plan.at_read = keys_at_read(scheme, ctx)
     if cache is None and not by_engine and not forward.own_mask and not host.get("output_attentions"):
         # With the mask, which must outlive its identity: layers with a scheme of their own look at the same one.
@@ -231,7 +231,7 @@ def rotation_of_layers(plan: CallPlan) -> Rotate | None:
     known, ctx = plan.fixed.rotation, plan.ctx
     if isinstance(known, NoRotation):
         return known
-    caches = plan.at_read is not None or not plan.scheme.caches_one_key  # else every region's keys are needed now
+    caches = plan.at_read is not None or not plan.fixed.one_key  # else every region's keys are needed now
     if known is not None and caches and ctx.first is not None and ctx.query_positions.shape[1] == 1:
         return known.at(ctx.first, ctx.device)
     regions = region_rotations(plan.scheme, of_any_layer(ctx), stored=plan.stored)

@@ -119,14 +119,23 @@ def differences(
     def of_columns(columns: slice) -> Table:
         return of_positions(ctx.key_positions[:, columns])
 
-    if is_traced():  # a graph has one length, and other layers may have other keys
+    if is_traced():
         return of_columns
-    first = first_of_run(ctx)
-    make = (
-        of_columns if first is None else partial(_kept, scheme, ctx, (number, "at read", rotation), first, of_positions)
-    )
-    name = id(scheme.original), number, "at read"
-    return lambda columns: ctx.once((*name, columns.start, columns.stop), lambda: make(columns))
+    first, use = first_of_run(ctx), (number, "at read", rotation)
+    return once(of_columns if first is None else partial(_kept, scheme, ctx, use, first, of_positions))
+
+
+def once(make: Callable[[slice], Table]) -> Callable[[slice], Table]:
+    """The same function, which makes the tables of equal columns once: the layers that share it read the same keys."""
+    made: dict[tuple[int, int], Table] = {}
+
+    def known(columns: slice) -> Table:
+        ends = columns.start, columns.stop
+        if ends not in made:
+            made[ends] = make(columns)
+        return made[ends]
+
+    return known
 
 
 def first_of_run(ctx: PositionContext) -> int | None:
