@@ -148,10 +148,10 @@ class PatchedAttention(nn.Module):
     def _rotate(
         self, plan: CallPlan, ctx: PositionContext, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-        """Queries of every region, the different copies of the keys, and the values."""
+        """Queries of every region, the different copies of the keys or the one to cache, and the values."""
         if plan.fixed.prepares:
             q, k = plan.scheme.prepare(q, k)
-        return rotated(plan.scheme, q, k, v, ctx) if plan.rotate is None else plan.rotate(q, k, v)
+        return rotated(plan.scheme, q, k, v, ctx, stored=plan.stored) if plan.rotate is None else plan.rotate(q, k, v)
 
     def _update(
         self, plan: CallPlan, ctx: PositionContext, keys: tuple[Tensor, ...], v: Tensor, cache: Cache | None
@@ -226,9 +226,11 @@ class PatchedAttention(nn.Module):
             None if terms.rows is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
         )
         scaling = getattr(self, self.score_factor)
+        at_read = () if plan.at_read is None else plan.at_read.rotations
         call = AttentionCall(
-            queries, keys, v, terms, ctx, plan.mask, scaling, self.live_dropout, rotated_keys, softcap=softcap
-        )
+            queries, keys, v, terms, ctx, plan.mask, scaling, self.live_dropout, rotated_keys, softcap=softcap,
+            at_read=at_read,
+        )  # fmt: skip
         if plan.shared is None or own_sink is not None:  # every layer has its own terms, or its own sink
             return self._engine_for(call, plan, host, cache)(call)
         kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype)

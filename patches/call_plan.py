@@ -36,6 +36,7 @@ from hf_posenc.patches.positions import (
     is_causal_only,
     past_and_keys,
 )
+from hf_posenc.patches.rotate_at_read import KeysAtRead, keys_at_read
 from hf_posenc.patches.rotate_decode import NoRotation
 from hf_posenc.patches.rotate_qk import region_rotations, rotate_regions
 from hf_posenc.patches.shared_terms import PER_LAYER, FixedPart, ReadsLayer, SharedTerms, fixed_part, shared_terms
@@ -80,6 +81,8 @@ class CallPlan:
         shared: terms of all layers; None where every layer has its own.
         function: the host's own attention function for the backend, once a layer has asked for it.
         compute: by everything else that decides the route (shapes, dtypes, dropout), how the engine computes a call.
+        at_read: how keys are read of a cache that holds one copy of each; None where it has what regions read, or where
+            nothing is cached.
         documents: of packed rows that are computed one by one, with a plan each; else none.
     """
 
@@ -94,7 +97,13 @@ class CallPlan:
     shared: SharedTerms | None = None
     function: Callable[..., AttentionOutput] | None = None
     compute: dict[Hashable, ComputeCall] = field(default_factory=dict)
+    at_read: KeysAtRead | None = None
     documents: tuple[tuple[Document, CallPlan], ...] = ()
+
+    @property
+    def stored(self) -> int | None:
+        """Number of the one region whose keys are cached; None for a copy for each that differs."""
+        return None if self.at_read is None else self.at_read.stored
 
 
 def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]) -> CallPlan:
@@ -155,6 +164,8 @@ def make_plan(
         if isinstance(past, int) and keys > past + query.shape[2] and backend in ENGINE_BACKENDS and not is_traced():
             in_reach, ctx = written_alone(in_reach, ctx, past + query.shape[2])
     plan = CallPlan(scheme, ctx, in_reach, mask, backend, by_engine, fixed)
+    if cache is not None and fixed.one_key:
+        plan.at_read = keys_at_read(scheme, ctx)
     if cache is None and not by_engine and not forward.own_mask and not host.get("output_attentions"):
         # With the mask, which must outlive its identity: layers with a scheme of their own look at the same one.
         found = ctx.once(("documents", id(in_reach)), lambda: (documents_of(in_reach, ctx, backend), in_reach))
@@ -220,9 +231,10 @@ def rotation_of_layers(plan: CallPlan) -> Rotate | None:
     known, ctx = plan.fixed.rotation, plan.ctx
     if isinstance(known, NoRotation):
         return known
-    if known is not None and ctx.first is not None and ctx.query_positions.shape[1] == 1:
+    caches = plan.at_read is not None or not plan.fixed.one_key  # else every region's keys are needed now
+    if known is not None and caches and ctx.first is not None and ctx.query_positions.shape[1] == 1:
         return known.at(ctx.first, ctx.device)
-    regions = region_rotations(plan.scheme, of_any_layer(ctx))
+    regions = region_rotations(plan.scheme, of_any_layer(ctx), stored=plan.stored)
     if any(region.rotation is not None and region.rotation.learned for region in regions):
         return None
     return partial(rotate_regions, regions)

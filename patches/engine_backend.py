@@ -42,6 +42,10 @@ def engine_for(
         BackendCannotCarry: the backend cannot compute the call.
     """
     mask: Any = call.mask
+    if call.at_read and not rotates_at_read(call, backend, weights=weights):
+        as_if_rotated = replace(call, at_read=())  # of the keys only shapes are looked at
+        whole = engine_for(as_if_rotated, backend, scheme, cache, layer, weights=weights)
+        return partial(_with_rotated_keys, whole)
     if call.softcap is not None and backend not in ENGINE_BACKENDS:
         raise BackendCannotCarry(
             f"This model bounds its attention scores, which scheme {scheme!r} does not compute under {backend!r}. "
@@ -68,6 +72,12 @@ def engine_for(
     return partial(_trimmed, seen, compute) if trim else compute
 
 
+def rotates_at_read(call: AttentionCall, backend: str, *, weights: bool) -> bool:
+    """Whether a call is computed by a route that rotates the keys that it reads, and no others."""
+    masked = call.mask is None or isinstance(call.mask, Tensor)
+    return backend == "sdpa" and not weights and masked and dispatch.rotates_at_read(call)
+
+
 def refuse_unwritten(cache: Cache | None, layer: int | None, backend: str) -> None:
     """Keys of a static cache that nothing was written to yet need a mask, which FlashAttention does not take.
 
@@ -88,6 +98,10 @@ def trimmed(call: AttentionCall, seen: int) -> AttentionCall:
 
 def _trimmed(seen: int, compute: ComputeCall, call: AttentionCall) -> AttentionOutput:
     return compute(trimmed(call, seen))
+
+
+def _with_rotated_keys(compute: ComputeCall, call: AttentionCall) -> AttentionOutput:
+    return compute(call.with_rotated_keys())
 
 
 def _with_weights(reference: Callable[[AttentionCall], tuple[Tensor, Tensor]], call: AttentionCall) -> AttentionOutput:

@@ -17,6 +17,7 @@ from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry, MaskMismatch, NeedsWholeText
 from hf_posenc.patches.attention_masks import check_mask, check_rows, counted_positions, scores_mask, spread_rows
 from hf_posenc.patches.cache.key_positions import reads_keys
+from hf_posenc.patches.cache.own_keys import check_own_keys
 from hf_posenc.patches.cache.paged import paged_cache
 from hf_posenc.patches.cache.paged_support import check_scheme, mark_pages
 from hf_posenc.patches.cache.prepare import prepare_cache, record_positions
@@ -59,6 +60,8 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     positions = _read_positions(kwargs, padding, tokens.shape[1], cache)
     moved = _move_positions(schemes[0], kwargs, tokens, cache, training=module.training)
     cache = prepare_cache(module, kwargs, tokens, padding, moved, module.__dict__[ATTENTIONS])
+    if any(scheme.caches_one_key for scheme in schemes):
+        check_own_keys(cache)
     keys = record_positions(kwargs, cache, tokens, padding, moved) if any(map(reads_keys, schemes)) else None
     contiguous = unmasked and not in_pages and moved is None and (positions is None or in_steps_of_one(positions))
     counted = contiguous and kwargs.get("position_ids") is None and coordinates is None and not is_traced()

@@ -20,12 +20,15 @@ from hf_posenc.core.rotation.cache import CosSinCache
 Use = tuple[Rotation, PositionMap]
 
 
-def decode_rotation(regions: tuple[Region, ...], shared: Rotation | None) -> DecodeRotation | NoRotation | None:
+def decode_rotation(
+    regions: tuple[Region, ...], shared: Rotation | None, stored: int | None = None
+) -> DecodeRotation | NoRotation | None:
     """How queries and keys of these regions are rotated in one operation; None where that is not possible.
 
     Args:
         regions: of the scheme.
         shared: its rotation, for regions that have none of their own.
+        stored: number of the one region whose keys are rotated; None for a copy for each that differs.
     """
     rotations = [region.rotation or shared for region in regions]
     if all(rotation is None for rotation in rotations):
@@ -34,8 +37,8 @@ def decode_rotation(regions: tuple[Region, ...], shared: Rotation | None) -> Dec
         return None
     queries = [(r, region.query_at) for r, region in zip(rotations, regions, strict=True)]
     keys: dict[object, Any] = {}
-    for rotation, region in zip(rotations, regions, strict=True):
-        keys.setdefault(region.copy, (rotation, region.key_at))
+    for number in range(len(regions)) if stored is None else (stored,):
+        keys.setdefault(regions[number].copy, (rotations[number], regions[number].key_at))
     if len({(r.dims, r.layout) for r, _ in keys.values()}) > 1:
         return None
     return DecodeRotation(queries, list(keys.values()))  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ class RegionRotation:
         rotation: of its channels; None where nothing is rotated.
         query: cos and sin of the queries, each ``[batch or 1, 1, query, dims]``; None without a rotation.
         key: cos and sin of the new keys; None without a rotation.
-        new_copy: whether the region reads a copy of the keys of its own, not that of an earlier region.
+        new_copy: whether its keys are a copy to cache; else it reads that of another region.
         values: whether the values are rotated as its keys are.
     """
 
@@ -41,7 +41,7 @@ class RegionRotation:
 
 
 def region_rotations(
-    scheme: Scheme, ctx: PositionContext, of_keys: PositionContext | None = None
+    scheme: Scheme, ctx: PositionContext, of_keys: PositionContext | None = None, stored: int | None = None
 ) -> tuple[RegionRotation, ...]:
     """How a scheme rotates queries and keys in each of its regions.
 
@@ -49,12 +49,13 @@ def region_rotations(
         scheme: what rotates them.
         ctx: positions of the queries, and of the keys with them.
         of_keys: positions of the keys, as its ``query_positions``, where they are not those of the queries.
+        stored: number of the one region whose keys are rotated; None for a copy for each that differs.
     """
     shared, found, copies = rotation_of(scheme, ctx), [], set()
     for number, region in enumerate(scheme.regions(ctx)):
         rotation = region.rotation or shared
         copy = None if rotation is None else region.copy
-        new_copy = copy not in copies
+        new_copy = copy not in copies if stored is None else number == stored
         copies.add(copy)
         if rotation is None:  # only a bias knows the positions
             found.append(RegionRotation(new_copy=new_copy))
@@ -93,10 +94,16 @@ def rotate_regions(
 
 
 def rotated(
-    scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, of_keys: PositionContext | None = None
+    scheme: Scheme,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ctx: PositionContext,
+    of_keys: PositionContext | None = None,
+    stored: int | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
     """Rotate the queries, keys and values of one call: `rotate_regions` by `region_rotations`."""
-    return rotate_regions(region_rotations(scheme, ctx, of_keys), q, k, v)
+    return rotate_regions(region_rotations(scheme, ctx, of_keys, stored), q, k, v)
 
 
 def cos_sin_of(

@@ -18,6 +18,7 @@ from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import Bias, KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.placement import holder
+from hf_posenc.patches.rotate_at_read import stored_region
 from hf_posenc.patches.rotate_decode import DecodeRotation, NoRotation, decode_rotation
 from hf_posenc.patches.rotate_qk import key_copies, query_factor
 from hf_posenc.schemes.base import Scheme, implements
@@ -81,8 +82,9 @@ class FixedPart:
         learned: whether the scheme has parameters. Then nothing more is known than the next two.
         prepares: whether it changes queries and keys before they are rotated.
         extra_channels: whether it caches extra channels with every key.
-        rotation: of decode queries, or that there is none; None where positions decide the regions, or where it is no
-            single operation.
+        one_key: whether it caches one copy of each key, from which those of other regions follow.
+        rotation: of decode queries and of the keys to cache, or that there is none; None where positions decide the
+            regions, or where it is no single operation.
         terms: None where they depend on positions or on a layer, or hold tensors.
     """
 
@@ -90,6 +92,7 @@ class FixedPart:
     learned: bool
     prepares: bool
     extra_channels: bool
+    one_key: bool
     rotation: DecodeRotation | NoRotation | None = None
     terms: SharedTerms | None = None
 
@@ -98,8 +101,9 @@ def fixed_part(scheme: Scheme, causal: bool) -> FixedPart:
     """What the options of a scheme decide for every forward pass of a decoder, or of an encoder."""
     name, learned = scheme.extra_repr(), holder(scheme) is not None
     prepares, extra_channels = implements(scheme, "prepare"), implements(scheme, "extra_key_channels")
+    one_key = scheme.caches_one_key
     if learned or is_traced():
-        return FixedPart(name, learned, prepares, extra_channels)
+        return FixedPart(name, learned, prepares, extra_channels, one_key)
     ctx = PositionContext(
         query_positions=PER_LAYER, key_positions=PER_LAYER, causal=causal, contiguous=PER_LAYER, real_keys=PER_LAYER,
         hidden=PER_LAYER, extra_key_channels=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER, coordinates=PER_LAYER,
@@ -108,11 +112,12 @@ def fixed_part(scheme: Scheme, causal: bool) -> FixedPart:
     rotation, terms = None, None
     regions = _observed(scheme.regions, ctx)
     if regions is not None and all(map(_is_fixed, regions)):
-        rotation = decode_rotation(regions, scheme.rotation())
+        stored = stored_region(regions) if one_key else None
+        rotation = decode_rotation(regions, scheme.rotation(), stored)
         terms = None if extra_channels else _observed(shared_terms, scheme, ctx)
     if terms is not None and _holds_tensors(terms):  # which would stay behind when the model moves
         terms = None
-    return FixedPart(name, learned, prepares, extra_channels, rotation, terms)
+    return FixedPart(name, learned, prepares, extra_channels, one_key, rotation, terms)
 
 
 def _observed(make: Callable[..., T], *args: Any) -> T | None:

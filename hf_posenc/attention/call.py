@@ -12,6 +12,8 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms
 
+RotateAtRead = Callable[[Tensor, slice], Tensor]
+
 
 @dataclass(frozen=True)
 class AttentionCall:
@@ -19,7 +21,8 @@ class AttentionCall:
 
     Attributes:
         queries: one tensor per region, ``[batch, heads, query, head_dim]``, already rotated and scaled.
-        keys: one per region, ``[batch, kv_heads, key, head_dim]``.
+        keys: one per region, ``[batch, kv_heads, key, head_dim]``, as they are cached: read them by `keys_of` where
+            ``at_read`` is not empty.
         values: ``[batch, kv_heads, key, value_dim]``.
         terms: positional terms of the scheme.
         ctx: positions of queries and keys.
@@ -31,6 +34,8 @@ class AttentionCall:
             that length, from a cache that stores them; None without such a cache.
         softcap: the model's own bound c of scores: c · tanh(score / c), before anything is added; None for none.
         start: index of the first query among the keys; None where the queries are the last of them.
+        at_read: one per region: rotates cached keys ``[batch, kv_heads, columns, head_dim]``, given with their columns,
+            to those of the region, or None where they are cached as the region reads them. Empty where all are.
     """
 
     queries: tuple[Tensor, ...]
@@ -44,6 +49,7 @@ class AttentionCall:
     rotated_keys: Callable[[int, Tensor, Callable[[slice], Tensor]], Tensor] | None = None
     start: int | None = None
     softcap: float | None = None
+    at_read: tuple[RotateAtRead | None, ...] = ()
 
     @property
     def query_length(self) -> int:
@@ -80,6 +86,21 @@ class AttentionCall:
     def first_row(self) -> int:
         """Index of the first query among the keys."""
         return self.key_length - self.query_length if self.start is None else self.start
+
+    def keys_of(self, region: int, columns: slice) -> Tensor:
+        """Some of the keys as a region reads them, ``[batch, kv_heads, columns, head_dim]``."""
+        keys, rotate = self.keys[region][:, :, columns], self.at_read[region] if self.at_read else None
+        return keys if rotate is None else rotate(keys, columns)
+
+    def with_rotated_keys(self) -> AttentionCall:
+        """The call with the keys of all regions as they read them; what a static cache has behind them is left."""
+        if not self.at_read:
+            return self
+        seen = self.ctx.key_positions.shape[1]
+        keys = [self.keys_of(region, slice(0, seen)) for region in range(len(self.keys))]
+        if self.key_length != seen:
+            keys = [torch.cat((read, held[:, :, seen:]), dim=2) for read, held in zip(keys, self.keys, strict=True)]
+        return replace(self, keys=tuple(keys), at_read=())
 
     def order(self, rows: slice) -> Tensor:
         """Which keys are not later than each of some queries, bool ``[1, 1, rows, key]``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
@@ -22,6 +23,7 @@ from hf_posenc.attention.routes import (
     toeplitz_bias,
     unpadded,
 )
+from hf_posenc.core.tracing import is_traced
 
 Compute = Callable[[AttentionCall], Tensor]
 
@@ -45,6 +47,9 @@ PREPARE: dict[str, Callable[[AttentionCall], Compute]] = {
     "regions": regions_cpu.prepare,
 }
 
+# Routes of decode queries that rotate the keys they read, and no others.
+ROTATE_AT_READ = ("regions", "row")
+
 
 def route(call: AttentionCall) -> str:
     """Name of the route that will compute the call."""
@@ -52,6 +57,13 @@ def route(call: AttentionCall) -> str:
         if accepts(call):
             return name
     raise AssertionError("the last route accepts every call")
+
+
+def rotates_at_read(call: AttentionCall) -> bool:
+    """Whether the route of a call reads keys by `AttentionCall.keys_of`; others take those of each region whole."""
+    if is_traced() or torch.is_grad_enabled() or call.query_length != 1 or call.softcap is not None:
+        return False
+    return route(call) in ROTATE_AT_READ
 
 
 def prepare(call: AttentionCall) -> Compute:

@@ -1,4 +1,7 @@
-"""Check of options: every option of a scheme has an effect or is refused."""
+"""Check of options: every option of a scheme has an effect or is refused.
+
+An effect is one on outputs, on the parameters that are learned, or on what a KV cache holds.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation
-from hf_posenc.checks.forward import random_tokens
+from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.reference_model import forward_from
 from hf_posenc.checks.registry import register_check
 from hf_posenc.errors import PosEncError, PositionOutOfTable
@@ -27,11 +31,11 @@ NUMBERS = (1, 2, 3, 8, 0.5, 0.25)  # for options whose default is None
 
 @register_check("options", slow=True)
 def every_option_has_effect(case: Case) -> Deviation:
-    """For each option, at least one other value changes an output or a parameter's shape, or is refused.
+    """For each option, at least one other value changes an output, a parameter's shape or the KV cache, or is refused.
 
     Outputs are those of texts of half the trained length, the trained length and four times that, of a text at
-    position 16,376, and of two texts in training mode. Options that are lists are skipped. The value is the number of
-    options without effect.
+    position 16,376, and of two texts in training mode; of the cache, how many numbers it holds of a text counts.
+    Options that are lists are skipped. The value is the number of options without effect.
     """
     baseline = list(observations(case))
     without_effect = [
@@ -86,9 +90,13 @@ def has_effect(baseline: list[Any], case: Case) -> bool:
 
 
 def observations(case: Case) -> Iterator[Any]:
-    """Shapes of learned parameters, then outputs ``[1, token, width]`` of several texts; None for a refused text."""
+    """Shapes of learned parameters, numbers in a KV cache, then outputs ``[1, token, width]`` of several texts.
+
+    None stands for a refused text.
+    """
     with case.patched() as model:
         yield {name: weight.shape for name, weight in model.named_parameters() if "posenc." in name}
+        yield _cached_numbers(model, case.trained_length // 2) if case.causal else None
         for length in (case.trained_length // 2, case.trained_length, 4 * case.trained_length):
             yield _forward_or_none(model, length)
         yield _forward_or_none(model, FAR_LENGTH, start=FAR_START)
@@ -103,6 +111,15 @@ def observations(case: Case) -> Iterator[Any]:
 def _forward_or_none(model: PreTrainedModel, length: int, start: int = 0) -> Tensor | None:
     with suppress(PositionOutOfTable):
         return forward_from(model, random_tokens(model, length), start)
+    return None
+
+
+def _cached_numbers(model: PreTrainedModel, length: int) -> int | None:
+    """Numbers that a KV cache holds of the keys and values of a text; None where the text is refused."""
+    cache = DynamicCache(config=model.config)
+    with suppress(PosEncError):
+        forward(model, random_tokens(model, length), past_key_values=cache)
+        return sum(layer.keys.numel() + layer.values.numel() for layer in cache.layers)
     return None
 
 

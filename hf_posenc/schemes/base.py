@@ -213,6 +213,15 @@ class Scheme(nn.Module):
         return None
 
     @property
+    def caches_one_key(self) -> bool:
+        """Whether a KV cache holds one copy of each key although regions rotate keys differently.
+
+        The copies of other regions are then rotated from it when they are read, which is possible where all regions
+        have the scheme's own rotation by position.
+        """
+        return False
+
+    @property
     def needs_whole_text(self) -> bool:
         """Whether a token's position depends on its sequence length, so that a sequence cannot be continued."""
         return False

@@ -14,6 +14,7 @@ from hf_posenc.errors import (
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.host_rotation import HostRotation
+from hf_posenc.schemes.remap.key_cache import check_one_key
 from hf_posenc.schemes.spec import Plan
 
 
@@ -44,6 +45,8 @@ def build(
     for part in parts:
         _check_defined(part, scheme, geometry, model)
     _check_amplitude(scheme, geometry)
+    if scheme.caches_one_key:
+        check_one_key(scheme)
     end = reach_of(scheme)
     if end is not None and end < geometry.target_length:
         raise OptionOutOfRange(

@@ -88,6 +88,10 @@ class Composition(Scheme):
         return (max(first for first, _ in kept), max(last for _, last in kept)) if kept else None
 
     @property
+    def caches_one_key(self) -> bool:
+        return any(part.caches_one_key for part in self.schemes)
+
+    @property
     def needs_whole_text(self) -> bool:
         return any(part.needs_whole_text for part in self.schemes)
 

@@ -34,6 +34,8 @@ COMPOSED = [
     Case("llama", "alibi+sinks", factor=4, sinks=3, recent=13),
     Case("llama", "sinks", factor=4, learned_logit=True),
     Case("llama", "longrope+logn", factor=4),
+    Case("llama", "leaky_rerope", factor=4, key_cache="one"),
+    Case("llama", "lm_infinite", factor=4, key_cache="one"),
     Case("llama", "rope+fox", factor=4),
     Case("llama", "rope+ssmax", factor=4),
     Case("llama", "alibi+ssmax", factor=4),

@@ -25,6 +25,7 @@ ONE_PER_ROUTE = [  # one scheme of each kind of terms; others share their code
     Case("llama", "yarn", factor=4),
     Case("llama", "alibi", factor=4),
     Case("llama", "rerope", factor=4),
+    Case("llama", "rerope", factor=4, key_cache="one"),
     Case("gpt2", "t5", factor=4),
     Case("llama", "window", factor=4),
 ]

@@ -47,7 +47,7 @@ def attend(call: AttentionCall) -> Tensor:
         if columns.stop == 0:
             continue
         more, more_lse = flash_cpu.attend(
-            call.queries[number], call.keys[number][:, :, columns], call.values[:, :, columns],
+            call.queries[number], call.keys_of(number, columns), call.values[:, :, columns],
             causal=False, mask=_mask(call, region, mine, added, columns), scale=call.scaling * terms.logit_scale,
         )  # fmt: skip
         if lse is None:

@@ -45,9 +45,13 @@ def visible_keys(call: AttentionCall) -> Seen:
 
 def _by_product(seen: Seen, keys: slice, logit_scale: float, call: AttentionCall) -> Tensor:
     query, (_, kv_heads, _, dim) = call.queries[0], call.values.shape
+    if call.at_read:
+        read = [call.keys_of(number, some) for number, some in seen]
+    else:  # the same without a function call, of which every layer has as many as it has regions
+        read = [call.keys[number][:, :, some] for number, some in seen]
     scores = [
-        torch.bmm(call.queries[number].reshape(kv_heads, -1, dim), call.keys[number][0, :, some].mT)
-        for number, some in seen
+        torch.bmm(call.queries[number].reshape(kv_heads, -1, dim), held[0].mT)
+        for (number, _), held in zip(seen, read, strict=True)
     ]
     weights = torch.cat(scores, dim=-1).mul_(call.scaling * logit_scale).softmax(-1)
     return torch.bmm(weights, call.values[0, :, keys]).view(query.shape)
@@ -58,7 +62,7 @@ def _by_kernel(seen: Seen, logit_scale: float, call: AttentionCall) -> Tensor:
     out, lse = None, None
     for number, keys in seen:
         more, more_lse = flash_cpu.attend(
-            call.queries[number], call.keys[number][:, :, keys], values[:, :, keys],
+            call.queries[number], call.keys_of(number, keys), values[:, :, keys],
             causal=False, mask=None, scale=scale,
         )  # fmt: skip
         if out is None or lse is None:

@@ -41,13 +41,20 @@ class CosSinCache:
         self.spans: dict[Hashable, Span] = {}
 
     def rows(
-        self, use: Hashable, first: int, count: int, device: torch.device, make: Callable[[Tensor], Table]
+        self,
+        use: Hashable,
+        first: int,
+        count: int,
+        device: torch.device,
+        make: Callable[[Tensor], Table],
+        ahead: int | None = None,
     ) -> Table:
         """The table of positions ``first … first + count``, each ``[1, 1, count, dims]``.
 
         Args:
             use: key of the table; the same use always has the same ``make``.
             make: positions ``[1, n]``, int64, to their table.
+            ahead: positions to compute beyond those asked for; None for `AHEAD` where one is asked for, and else none.
         """
         span = self.spans.get((use, device))
         known = None if span is None else span.rows(first, count)
@@ -55,7 +62,8 @@ class CosSinCache:
             return known
         # A table made in inference mode could not be used in training afterwards.
         with torch.inference_mode(False), torch.no_grad():
-            end = first + count + (AHEAD if count == 1 else 0)
+            beyond = (AHEAD if count == 1 else 0) if ahead is None else ahead
+            end = first + count + beyond
             span = Span(first, end, make(torch.arange(first, end, device=device)[None]))
         if end - first <= LARGEST:
             self.spans[use, device] = span

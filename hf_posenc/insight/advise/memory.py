@@ -95,7 +95,7 @@ def kept_tokens(scheme: Scheme, target: int) -> int:
 def cache_under(scheme: Scheme, memory: Memory, target: int) -> int:
     """Bytes of the cache of one text under a scheme; a key that is kept twice takes half as much again."""
     share = kept_tokens(scheme, target) * memory.token
-    twice = any(part.record.cache == "copies" for part in scheme.schemes)
+    twice = not scheme.caches_one_key and any(part.record.cache == "copies" for part in scheme.schemes)
     return share * 3 // 2 if twice else share
 
 

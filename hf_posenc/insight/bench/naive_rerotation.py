@@ -31,7 +31,7 @@ class Rerotating(PatchedAttention):
     ) -> AttentionOutput:
         """See `PatchedAttention.attend`."""
         scheme, cache = self.scheme, self_attention_cache(cache)
-        plan = replace(plan_of(self, q, cache, mask, host), shared=None)
+        plan = replace(plan_of(self, q, cache, mask, host), shared=None, at_read=None)
         ctx = self._context(plan, hidden, cache)
         q, k = scheme.prepare(q, k)
         if cache is not None:

@@ -108,7 +108,9 @@ def capture_patched(attention: Any, layer: int, on_call: CallCallback) -> None:
         seen = ctx.key_positions.shape[1]
         keys = tuple(one[:, :, :seen] for one in k)
         mask, factor = tensor_or_none(plan.mask), getattr(attention, attention.score_factor)
-        on_call(layer, AttentionCall(q, keys, v[:, :, :seen], terms, ctx, mask, factor))
+        at_read = () if plan.at_read is None else plan.at_read.rotations
+        call = AttentionCall(q, keys, v[:, :, :seen], terms, ctx, mask, factor, at_read=at_read)
+        on_call(layer, call.with_rotated_keys())
         return by_engine(q, k, v, terms, ctx, plan, *rest)
 
     attention.__dict__.update(_by_host=to_host, _by_engine=to_engine)

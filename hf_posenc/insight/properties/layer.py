@@ -95,7 +95,8 @@ class Layer:
         """Numbers cached per token and head for a key: its copies and its extra channels."""
         x = gaussian(1, 2, self.geometry.width, seed=3).to(self.dtype)
         _, cached, _, ctx = self._rotated(x, x, torch.arange(2)[None])
-        return sum(copy.shape[-1] for copy in cached) + (
+        copies = cached[:1] if self.scheme.caches_one_key else cached
+        return sum(copy.shape[-1] for copy in copies) + (
             0 if ctx.extra_key_channels is None else ctx.extra_key_channels.shape[-1]
         )
 

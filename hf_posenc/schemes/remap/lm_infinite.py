@@ -21,14 +21,17 @@ from torch import Tensor
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.regions import Band, Region
-from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.remap.key_cache import KeyCache, RotatesKeysByRegion
 
 
 @register_scheme("lm_infinite", aliases=("lambda",), zero_shot=True, cache="copies", paper="2308.16137")
-class LMInfinite(Scheme):
-    """The first ``n_global`` tokens (10) and the last ``n_local`` (default: the trained length). Zero-shot."""
+class LMInfinite(RotatesKeysByRegion):
+    """The first ``n_global`` tokens (10) and the last ``n_local`` (default: the trained length). Zero-shot.
+
+    ``key_cache="one"`` caches one copy of each key, and rotates those of the first tokens for each new one.
+    """
 
     formula = r"""
     \text{query $i$ sees} \begin{cases}
@@ -43,9 +46,14 @@ class LMInfinite(Scheme):
     needs_causal = True
 
     def __init__(
-        self, geometry: Geometry, *, n_global: Annotated[int, Ge(0)] = 10, n_local: PositiveInt | None = None
+        self,
+        geometry: Geometry,
+        *,
+        n_global: Annotated[int, Ge(0)] = 10,
+        n_local: PositiveInt | None = None,
+        key_cache: KeyCache = "copies",
     ) -> None:
-        super().__init__(geometry)
+        super().__init__(geometry, key_cache=key_cache)
         self.n_global = n_global
         self.n_local = geometry.trained_length if n_local is None else n_local
 

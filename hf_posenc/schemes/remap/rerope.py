@@ -5,7 +5,8 @@
     an encoder has both signs: Δ' = sign(Δ) g(|Δ|), without published results
 
 Two regions: near pairs are rotated by their positions; far ones have the query at w and the keys at 0. The cache stores
-each key twice, rotated and raw, so that decoding rotates no key again. Compose with log-n as ``"rerope+logn"``.
+each key twice, rotated and raw, so that decoding rotates no key again; with ``key_cache="one"`` it stores the raw one,
+and each new token rotates the keys of its window. Compose with log-n as ``"rerope+logn"``.
 
 Su 2023, kexue.fm/archives/9708; github.com/bojone/rerope.
 """
@@ -19,19 +20,19 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.regions import Band, Region
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import AtLeastOne, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.remap.key_cache import KeyCache, RotatesKeysByRegion
 
 
-class Remap(Scheme):
+class Remap(RotatesKeysByRegion):
     """Base of the remaps: they keep the model's rotation and change its positions."""
 
     replaces_host = False
     needs_rotation = True
 
-    def __init__(self, geometry: Geometry, *, window: int | None) -> None:
-        super().__init__(geometry)
+    def __init__(self, geometry: Geometry, *, window: int | None, key_cache: KeyCache) -> None:
+        super().__init__(geometry, key_cache=key_cache)
         trained = geometry.trained_length
         self.window = max(1, trained // 2) if window is None else window
         if self.window >= trained:
@@ -63,7 +64,10 @@ class Remap(Scheme):
 
 @register_scheme("rerope", zero_shot=True, cache="copies", paper="https://kexue.fm/archives/9708")
 class ReRoPE(Remap):
-    """Distances clipped to a window, by default half the trained length. Zero-shot on RoPE models, any length."""
+    """Distances clipped to a window, by default half the trained length. Zero-shot on RoPE models, any length.
+
+    ``key_cache="one"`` caches one copy of each key, and rotates those of the window for each new token.
+    """
 
     formula = r"""
     \Delta' &= \begin{cases}
@@ -74,8 +78,10 @@ class ReRoPE(Remap):
     \Delta' &= \mathrm{sign}(\Delta) \, g(|\Delta|) \quad \text{in an encoder, without published results}
     """
 
-    def __init__(self, geometry: Geometry, *, window: PositiveInt | None = None) -> None:
-        super().__init__(geometry, window=window)
+    def __init__(
+        self, geometry: Geometry, *, window: PositiveInt | None = None, key_cache: KeyCache = "copies"
+    ) -> None:
+        super().__init__(geometry, window=window, key_cache=key_cache)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         back = Region(self.near), Region(self.far, self.at_edge, torch.zeros_like)
@@ -94,7 +100,8 @@ class ReRoPE(Remap):
 class LeakyReRoPE(Remap):
     """Distances beyond a window grow by 1/k a token: ``Δ' = w + (Δ − w) / k``. Zero-shot on RoPE models.
 
-    ``k = 1`` is RoPE, k → ∞ is ReRoPE.
+    ``k = 1`` is RoPE, k → ∞ is ReRoPE. ``key_cache="one"`` caches one copy of each key, and rotates those of the
+    window for each new token.
     """
 
     formula = r"""
@@ -106,8 +113,15 @@ class LeakyReRoPE(Remap):
     \Delta' &= \mathrm{sign}(\Delta) \, g(|\Delta|) \quad \text{in an encoder, without published results}
     """
 
-    def __init__(self, geometry: Geometry, *, window: PositiveInt | None = None, k: AtLeastOne = 16.0) -> None:
-        super().__init__(geometry, window=window)
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        window: PositiveInt | None = None,
+        k: AtLeastOne = 16.0,
+        key_cache: KeyCache = "copies",
+    ) -> None:
+        super().__init__(geometry, window=window, key_cache=key_cache)
         self.k = k
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:

@@ -23,6 +23,7 @@ from hf_posenc.core.regions import Region
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.remap.key_cache import KeyCache
 from hf_posenc.schemes.remap.rerope import Remap
 
 Floor = Literal["paper", "float"]
@@ -32,7 +33,8 @@ Floor = Literal["paper", "float"]
 class SelfExtend(Remap):
     """Distances beyond ``window`` (default: half the trained length) counted in groups of ``group`` tokens.
 
-    The default group is the smallest that fits the target length. Zero-shot on RoPE models.
+    The default group is the smallest that fits the target length. Zero-shot on RoPE models. ``key_cache="one"`` caches
+    one copy of each key, and rotates those of the window for each new token.
     """
 
     formula = r"""
@@ -52,8 +54,9 @@ class SelfExtend(Remap):
         group: PositiveInt | None = None,
         window: PositiveInt | None = None,
         floor: Floor = "paper",
+        key_cache: KeyCache = "copies",
     ) -> None:
-        super().__init__(geometry, window=window)
+        super().__init__(geometry, window=window, key_cache=key_cache)
         trained, target = geometry.trained_length, geometry.target_length
         smallest = max(1, -(-(target - self.window) // (trained - self.window)))
         self.group = smallest if group is None else group
