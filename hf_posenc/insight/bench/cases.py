@@ -72,7 +72,8 @@ class Decode:
     keeps a copy of its keys, that token pays for it, and the timed one is like any in a long generation.
     """
 
-    name, decoder_only, scores_squared, beyond, dynamic = "decode", True, None, MOST_CALLS + 1, None
+    name, decoder_only, beyond, dynamic = "decode", True, MOST_CALLS + 1, None
+    scores_squared: str | None = None
 
     def __init__(self, model: nn.Module, rows: Rows) -> None:
         self.module, self.token, self.filled = model.eval(), rows.ids[:, :1], rows.ids.shape[1] - 1

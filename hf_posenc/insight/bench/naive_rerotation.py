@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hf_posenc.core.context import PositionContext
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patches.cache.self_attention import self_attention_cache
-from hf_posenc.patches.call_plan import plan_of
+from hf_posenc.patches.call_plan import CallPlan, plan_of
 from hf_posenc.patches.forward_hook import ATTENTIONS
 from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme, implements
@@ -27,11 +27,20 @@ class Rerotating(PatchedAttention):
     """Mixin for a patched attention class: its cache holds unrotated keys."""
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, hidden: Tensor, cache: Any, mask: Any, host: dict[str, Any]
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        hidden: Tensor,
+        cache: Any,
+        mask: Any,
+        host: dict[str, Any],
+        plan: CallPlan | None = None,
     ) -> AttentionOutput:
         """See `PatchedAttention.attend`."""
         scheme, cache = self.scheme, self_attention_cache(cache)
-        plan = replace(plan_of(self, q, cache, mask, host), shared=None, at_read=None)
+        plan = replace(plan or plan_of(self, q, cache, mask, host), shared=None, at_read=None)
         ctx = self._context(plan, hidden, cache)
         q, k = scheme.prepare(q, k)
         if cache is not None:
