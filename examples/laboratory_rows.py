@@ -187,8 +187,9 @@ class Rows:
             step //= 2
         return [*prompt, *answer, END], [PROMPT] * len(prompt) + weights + [PROMPT]
 
-    def batches(self, size: int, first: int, last: int, order: int) -> Iterator[list[Row]]:
+    def batches(self, size: int, first: int, last: int, order: int, *, short_first: bool = True) -> Iterator[list[Row]]:
         """The batches from ``first`` to before ``last``."""
         for step in range(first, last):
             rng = random.Random(f"{order}-{step}")
-            yield [self.row(rng, step / last) for _ in range(size)]
+            progress = step / last if short_first else 1.0
+            yield [self.row(rng, progress) for _ in range(size)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import random
 import sys
 from pathlib import Path
@@ -121,6 +122,29 @@ def test_a_training_resumes_and_is_exported_with_its_scheme(
     recipe.main()
     assert "resumed at step 1" in capsys.readouterr().out
     assert describe(from_pretrained(tmp_path / "made")).scheme == "t5"
+
+
+def test_a_training_goes_on_from_an_exported_model(
+    recipe: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a step its weights are those it started from."""
+    monkeypatch.setattr(recipe, "TRAINING", ("abc", "ast"))
+    again = tmp_path / "again"
+    words = ["train_laboratory.py", "rope", "--start", str(laboratory_path("rope")), "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*words, "--steps", "0", "--seed", "1", "--export", str(again)])
+    recipe.main()
+    packaged, exported = (from_pretrained(folder).state_dict() for folder in (laboratory_path("rope"), again))
+    assert all(torch.equal(packaged[name], weight) for name, weight in exported.items())
+    made = json.loads((again / "made.json").read_text())
+    assert made["command"].endswith("rope --steps 0 --lr 0.001 --seed 1")
+    assert made["start"] == json.loads((laboratory_path("rope") / "made.json").read_text())
+
+
+def test_rows_of_a_second_training_are_long_from_the_start(rows: object) -> None:
+    (first,) = list(rows.batches(4, 0, 1, order=0))
+    (later,) = list(rows.batches(4, 0, 1, order=0, short_first=False))
+    assert later == [rows.row(rng, 1.0) for rng in [random.Random("0-0")] for _ in range(4)]
+    assert later != first
 
 
 def test_a_restored_state_goes_on_as_if_never_stopped(recipe: ModuleType, tmp_path: Path) -> None:
