@@ -60,7 +60,7 @@ def refused(model: Any, scheme: str, words: str, **options: Any) -> None:
 def other_rotation(cls: type[RoPE]) -> Callable[..., Any]:
     """`region_rotations` as under another scheme, whatever the model's own is."""
     plain = call_plan.region_rotations
-    return lambda scheme, ctx: plain(cls(scheme.geometry), ctx)
+    return lambda scheme, ctx, **stored: plain(cls(scheme.geometry), ctx, **stored)
 
 
 def unscaled(terms: Any) -> Any:
