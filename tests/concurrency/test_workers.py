@@ -35,6 +35,7 @@ class Read(Dataset):
 
 if __name__ == "__main__":
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than this machine has processors
     for scheme in ("yarn", "t5"):
         torch.manual_seed(0)
         rows = Read(scheme)
