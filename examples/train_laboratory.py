@@ -168,9 +168,10 @@ def export(run: Run, tokenizer: Tokenizer) -> None:
         eos_token="<|endoftext|>", pad_token="<pad>",
     )  # fmt: skip
     fast.save_pretrained(arguments.export)
+    start = f" --start {arguments.start.name}" if arguments.start else ""
     options = f"--steps {arguments.steps} --lr {arguments.lr:g} --seed {arguments.seed}"
     made = {
-        "command": f"python examples/train_laboratory.py {arguments.scheme} {options}",
+        "command": f"python examples/train_laboratory.py {arguments.scheme}{start} {options}",
         "python": sys.version.split()[0], "stdlib": sysconfig.get_python_version(), "torch": torch.__version__,
         "held_out": HELD_OUT,
     }  # fmt: skip

@@ -136,7 +136,7 @@ def test_a_training_goes_on_from_an_exported_model(
     packaged, exported = (from_pretrained(folder).state_dict() for folder in (laboratory_path("rope"), again))
     assert all(torch.equal(packaged[name], weight) for name, weight in exported.items())
     made = json.loads((again / "made.json").read_text())
-    assert made["command"].endswith("rope --steps 0 --lr 0.001 --seed 1")
+    assert made["command"].endswith("rope --start rope --steps 0 --lr 0.001 --seed 1")
     assert made["start"] == json.loads((laboratory_path("rope") / "made.json").read_text())
 
 
