@@ -58,11 +58,27 @@ def host_rotary(
 
 def as_configured(rotary: Any) -> Any:
     """A rotary module without what a cast to half precision did to its frequencies: radians, from position 10³ on."""
-    if isinstance(rotary, DisabledRotary) or rotary.inv_freq.is_meta:
+    held = [(name, buffer) for name, buffer in rotary.named_buffers() if buffer.is_floating_point()]
+    if isinstance(rotary, DisabledRotary) or not held or any(buffer.is_meta for _, buffer in held):
         return rotary
-    own, fresh = rotary.inv_freq, type(rotary)(rotary.config).to(rotary.inv_freq.device)
-    casts = (fresh.inv_freq.to(dtype).to(own.dtype) for dtype in (torch.float16, torch.bfloat16))
-    return fresh if any(torch.equal(own, cast) for cast in casts) else rotary
+    fresh = as_built(rotary)
+    known = fresh is not None and all(is_cast_of(own, fresh.get_buffer(name)) for name, own in held)
+    return fresh if known else rotary
+
+
+def as_built(rotary: Any) -> Any:
+    """A module of the same class and configuration on the same device; None where a class is built otherwise."""
+    device = next((buffer.device for buffer in rotary.buffers()), None)
+    try:
+        return type(rotary)(rotary.config).to(device)
+    except Exception:  # whatever a constructor that takes more says
+        return None
+
+
+def is_cast_of(own: Tensor, exact: Tensor) -> bool:
+    """Whether a buffer is an exact one, or that in half precision."""
+    casts = (exact.to(dtype).to(own.dtype) for dtype in (own.dtype, torch.float16, torch.bfloat16))
+    return any(torch.equal(own, cast) for cast in casts)
 
 
 class DisabledRotary(nn.Module):

@@ -5,6 +5,9 @@ scheme's own values: if they equal those of the unpatched model, no output may c
 must, and tokens that the scheme promises not to affect must not. Freshly initialised models attend almost evenly and
 hide any scheme, so the scores are multiplied until the effect shows.
 
+Half precision would round away what a scheme does to weak scores, so layers of such models are run in float32, where
+they can be, and once as they are: what overflows must show.
+
 A rotary model computes its angles in float32, and the scheme the same ones in float64: at position 10⁵ they are
 hundredths of a radian apart. How much that changes the outputs is measured on the unpatched model, with positions moved
 by one unit in the last place of float32.
@@ -15,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +28,7 @@ from hf_posenc.patches.offloading import computing_device, offloads_of
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.expected_effect import differs_from_host
+from hf_posenc.patching.float32_run import HALF, in_float32, runs_in_float32
 from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.base import Scheme
 
@@ -83,7 +87,10 @@ class EffectProbe:
         self.positions = positions[None].to(device)
         generator = torch.Generator().manual_seed(0)
         hidden = torch.randn(1, len(positions), geometry.width, generator=generator)
-        self.hidden = hidden.to(device, parameter.dtype)
+        self.own_dtype, config = parameter.dtype, cast(Any, base.config)
+        modules = [self.attentions[layer] for layer in layers]
+        self.widened = self.own_dtype in HALF and runs_in_float32(modules, config._attn_implementation)
+        self.hidden = hidden.to(device, torch.float32 if self.widened else self.own_dtype)
         self.nudged = self.positions if geometry.rotary is None else perturb_positions(self.positions, generator)
         with evaluation_mode(base):
             self.unpatched = {layer: self.run_unpatched(layer, SHARPENING[0]) for layer in layers}
@@ -94,8 +101,14 @@ class EffectProbe:
 
     def run(self, layer: int, sharper: float, positions: Tensor) -> Tensor:
         """A layer's output ``[token, width]``, float32, with its scores multiplied."""
-        with torch.no_grad(), scaled_scores(self.attentions[layer], sharper):
+        with torch.no_grad(), scaled_scores(self.attentions[layer], sharper), in_float32(self.widened):
             return probed(self.adapter, self.base, self.hidden, positions, layer)[0].float()
+
+    def check_own_dtype(self, layer: int, scheme: Scheme) -> None:
+        """Refuse outputs that are not finite in the model's own dtype. Raises as `verdict` does."""
+        with torch.no_grad():
+            out = probed(self.adapter, self.base, self.hidden.to(self.own_dtype), self.positions, layer)
+        refuse_infinite(out, scheme)
 
     def verdict(self, patch: Patch) -> Proof:
         """Compare with the patched layers: the patch has an effect if one layer's outputs changed.
@@ -119,6 +132,8 @@ class EffectProbe:
         """The verdict on one layer. Raises as `verdict` does."""
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         must_move = differs_from_host(scheme, self.positions, self.geometry.of_layer(layer))
+        if self.widened:
+            self.check_own_dtype(layer, scheme)
         change, moves = 0.0, False
         before, nudged = self.unpatched[layer]
         for sharper in SHARPENING:
@@ -126,10 +141,12 @@ class EffectProbe:
                 with unpatched_view(patch):
                     before, nudged = self.run_unpatched(layer, sharper)
             moved = relative_change(self.run(layer, sharper, self.positions), before)
-            rounding, angles = ROUNDING[self.hidden.dtype] * sharper, relative_change(nudged, before).cummax(0).values
-            self.check_unaffected(moved, (MAX_CHANGE * angles).clamp(min=rounding), scheme)
+            angles = relative_change(nudged, before).cummax(0).values
+            shown = (MIN_CHANGE * angles).clamp(min=ROUNDING[self.hidden.dtype] * sharper)
+            allowed = (MAX_CHANGE * angles).clamp(min=ROUNDING[self.own_dtype] * sharper)
+            self.check_unaffected(moved, allowed, scheme)
             change = float(moved.max())
-            moves = bool((moved > ((MIN_CHANGE if must_move else MAX_CHANGE) * angles).clamp(min=rounding)).any())
+            moves = bool((moved > (shown if must_move else allowed)).any())
             if moves or not must_move:
                 break
         if must_move != moves:
@@ -142,10 +159,7 @@ class EffectProbe:
 
     def check_unaffected(self, moved: Tensor, limit: Tensor, scheme: Scheme) -> None:
         """Refuse changes ``moved [token]`` that are not finite, or above ``limit [token]`` where none is promised."""
-        if not moved.isfinite().all():
-            raise NoEffect(
-                f"The probe of scheme {scheme.extra_repr()!r} gave numbers that are not finite. Check the weights."
-            )
+        refuse_infinite(moved, scheme)
         still = (self.positions[0] < scheme.unchanged_below).to(moved.device)
         leaked = moved[still & (moved > limit)]
         if len(leaked):
@@ -153,6 +167,14 @@ class EffectProbe:
                 f"Scheme {scheme.extra_repr()!r} moved tokens below position {scheme.unchanged_below} by "
                 f"{float(leaked.max()):.1e}, which it must not affect. Report this with `hf-posenc check`."
             )
+
+
+def refuse_infinite(found: Tensor, scheme: Scheme) -> None:
+    """Raises `NoEffect` where a number is not finite."""
+    if not found.isfinite().all():
+        raise NoEffect(
+            f"The probe of scheme {scheme.extra_repr()!r} gave numbers that are not finite. Check the weights."
+        )
 
 
 def relative_change(out: Tensor, before: Tensor) -> Tensor:

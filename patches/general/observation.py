@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from hf_posenc.core.geometry import LayerKind
 from hf_posenc.patches.general.classes import is_made
+from hf_posenc.patches.rotary_host import as_configured
 
 
 class Stand(Enum):
@@ -45,7 +46,8 @@ class RotaryObservation:
         """What the module returns for ``positions [batch or 1, token]``."""
         given = {Stand.HIDDEN: hidden, Stand.POSITIONS: positions}
         args, kwargs = [filled(value, given) for value in self.args], filled_all(self.kwargs, given)
-        return base.get_submodule(self.name)(*args, **kwargs)
+        rotary = base.get_submodule(self.name)
+        return (rotary if is_made(type(rotary)) else as_configured(rotary))(*args, **kwargs)
 
 
 @dataclass(frozen=True)

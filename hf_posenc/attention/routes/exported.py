@@ -1,7 +1,7 @@
 """Route of graphs for any length: all queries at once, as a loop over blocks would fix their number.
 
-All scores of a call are in memory. A graph of one length (``dynamic=False``) goes by blocks, with those of one block, and
-compiled graphs have an operator for most calls (`hf_posenc.attention.one_operator`).
+All scores of a call are in memory. A graph of one length (``dynamic=False``) goes by blocks, with those of one block;
+most calls of compiled graphs are one operator (`hf_posenc.attention.one_operator`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,101 @@
+"""The proof of effect in half precision: as sharp as in float32, on models whose scores are as weak as at random.
+
+Half precision rounds outputs by 1e-3 to 1e-2, which is more than most schemes move those of an untrained model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from hf_posenc import describe, is_patched, list_schemes, patch_model
+from hf_posenc.errors import NoEffect, PosEncError
+from hf_posenc.patches import call_plan
+from hf_posenc.patching import proof as effect_probe
+from hf_posenc.schemes.rotary.rotary import RoPE
+
+from ..families.tiny import tiny
+
+HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+
+
+def untrained() -> LlamaForCausalLM:
+    """A small Llama as transformers initialises it."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=99, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+def verdict(model: Any, scheme: str, **options: Any) -> str:
+    """Of the proof; or the name of the error that a patch ends in."""
+    try:
+        return describe(patch_model(model, scheme, **options)).proof.verdict
+    except PosEncError as error:
+        return type(error).__name__
+
+
+@HALF
+@pytest.mark.parametrize("factor", [None, 4])
+@pytest.mark.parametrize("scheme", [record.name for record in list_schemes()])
+@pytest.mark.filterwarnings("ignore::hf_posenc.errors.NothingStretched")
+def test_every_scheme_is_judged_as_in_float32(scheme: str, factor: float | None, dtype: torch.dtype) -> None:
+    in_float32 = verdict(untrained(), scheme, factor=factor)
+    assert in_float32 != "NoEffect"
+    assert verdict(untrained().to(dtype), scheme, factor=factor) == in_float32
+
+
+@HALF
+def test_the_control_without_float32(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested above is seen: run as it is, the model hides what ReRoPE does."""
+    monkeypatch.setattr(effect_probe, "runs_in_float32", lambda attentions, backend: False)
+    assert verdict(untrained().to(dtype), "rerope") == "NoEffect"
+
+
+@HALF
+@pytest.mark.parametrize("scheme", ["pi", "ntk"])
+def test_a_rotation_that_nobody_applies(scheme: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, model = call_plan.region_rotations, untrained().to(dtype)
+    monkeypatch.setattr(
+        call_plan, "region_rotations", lambda scheme, ctx, **stored: plain(RoPE(scheme.geometry), ctx, **stored)
+    )
+    with pytest.raises(NoEffect, match="nothing moved"):
+        patch_model(model, scheme, factor=4)
+    assert not is_patched(model)
+
+
+def test_what_overflows_in_the_models_own_dtype_alone() -> None:
+    def wide(dtype: torch.dtype) -> LlamaForCausalLM:
+        model = untrained()
+        model.model.layers[0].input_layernorm.weight.data *= 3e4
+        model.model.layers[0].self_attn.v_proj.weight.data *= 100
+        return model.to(dtype)
+
+    assert verdict(wide(torch.float32), "yarn", factor=4) == "moved"
+    with pytest.raises(NoEffect, match="not finite"):
+        patch_model(wide(torch.float16), "yarn", factor=4)
+
+
+@HALF
+@pytest.mark.parametrize("scheme", ["window", "yarn", "rerope", "fox"])
+@pytest.mark.parametrize("family", ["cohere2", "bitnet", "gpt_neox"])
+def test_families_whose_frequencies_were_cast(family: str, scheme: str, dtype: torch.dtype) -> None:
+    """Their rotary modules hold frequencies in half precision, which those of the scheme are not."""
+    options: dict[str, Any] = {
+        "window": {"size": 12}, "yarn": {"factor": 4}, "rerope": {"trained_length": 16, "factor": 8}, "fox": {},
+    }[scheme]  # fmt: skip
+    in_float32, model = verdict(tiny(family, sliding_window=8), scheme, **options), tiny(family, sliding_window=8)
+    assert in_float32 != "NoEffect"
+    assert verdict(model.to(dtype), scheme, **options) == in_float32
+
+
+@HALF
+@pytest.mark.parametrize("scheme", ["fox", "alibi", "t5"])
+def test_attention_that_is_computed_inline(scheme: str, dtype: torch.dtype) -> None:
+    """In a forward that is the model's own, whose scores are left pending."""
+    assert verdict(tiny("rembert", masked=True).to(dtype), scheme) == "moved"
