@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hf_posenc.checks.deviation import Deviation
-from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model
+from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model, tiny_template
 from hf_posenc.checks.tolerances import tolerance_of
 from hf_posenc.checks.torch_settings import restore_settings
 from hf_posenc.patching.patch import patch_model, unpatch_model
@@ -70,15 +70,15 @@ class Case:
         known = {record.name for record in list_schemes()}
         return set(self.scheme_name.split("+")) <= known
 
-    @cached_property
+    @property
     def needs_whole_text(self) -> bool:
         """Whether the scheme refuses to continue a text from a KV cache."""
-        return self._scheme_trait("needs_whole_text")
+        return self._traits[0]
 
-    @cached_property
+    @property
     def randomises(self) -> bool:
         """Whether the scheme draws new random positions in every forward pass."""
-        return self._scheme_trait("randomises")
+        return self._traits[1]
 
     def tolerance(self, check: str) -> float:
         """Largest deviation of a check that counts as rounding, for this case's dtype, model and scheme."""
@@ -140,18 +140,18 @@ class Case:
         """Clip a sequence length to the position table of the unpatched model."""
         return wanted if self.table is None else min(wanted, self.table)
 
-    def _scheme_trait(self, trait: str) -> bool:
-        """Read an attribute of the scheme; a live model may be patched at the time of the call."""
-        model = self.fresh()
-        if is_patched(model):
-            return getattr(scheme_of(model), trait)
+    @cached_property
+    def _traits(self) -> tuple[bool, bool]:
+        """`needs_whole_text` and `randomises` of the scheme; a live model may be patched at the time of the call."""
+        if not isinstance(self.model, str) and is_patched(self.model):
+            return _traits_of(self.model)
         with self.patched() as model:
-            return getattr(scheme_of(model), trait)
+            return _traits_of(model)
 
     def _config_and_adapter(self) -> tuple[Any, Any]:
         if isinstance(self.model, str) and self.model not in TINY_MODELS:
             raise ValueError(f"No tiny model is called {self.model!r}. There are {', '.join(TINY_MODELS)}.")
-        base, adapter = base_model_of(self.fresh())
+        base, adapter = base_model_of(tiny_template(self.model) if isinstance(self.model, str) else self.model)
         return base.config, adapter
 
     def _rerun_command(self, check: str) -> str:
@@ -171,6 +171,11 @@ class Case:
         return f"{self.model_name}-{self.scheme_name}" + (f"({listed})" if listed else "")
 
     __repr__ = __str__
+
+
+def _traits_of(model: nn.Module) -> tuple[bool, bool]:
+    scheme = scheme_of(model)
+    return scheme.needs_whole_text, scheme.randomises
 
 
 def _flag(option: tuple[str, Any]) -> str:

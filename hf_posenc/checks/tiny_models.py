@@ -39,7 +39,7 @@ UNIT_VARIANCE_WEIGHTS = (
 
 def tiny_model(name: str) -> PreTrainedModel:
     """A new copy of a tiny model in evaluation mode: ``llama``, ``gpt2``, ``bert`` or ``bert_decoder``."""
-    return copy.deepcopy(_template(name))
+    return copy.deepcopy(tiny_template(name))
 
 
 def llama() -> LlamaForCausalLM:
@@ -96,7 +96,8 @@ def _draw(weight: Tensor, deviation: float) -> None:
 
 
 @lru_cache(maxsize=16)
-def _template(name: str) -> PreTrainedModel:
+def tiny_template(name: str) -> PreTrainedModel:
+    """The tiny model that `tiny_model` copies: to look at, and not to change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = TINY_MODELS[name]().eval()
