@@ -14,6 +14,8 @@ from torch.utils._pytree import tree_map
 from hf_posenc.patches.engine_backend import ENGINE_BACKENDS
 
 HALF = (torch.float16, torch.bfloat16)
+PLAIN = (*HALF, torch.float32, torch.float64, torch.bool)
+"""What attention modules hold that are not quantised: weights, and masks."""
 
 
 class InFloat32(TorchFunctionMode):
@@ -34,8 +36,8 @@ def widened(x: Any) -> Any:
 
 def runs_in_float32(attentions: Sequence[nn.Module], backend: str | None) -> bool:
     """Whether attention modules can be run in float32; kernels of half precision and quantised weights cannot be."""
-    weights = (weight for attention in attentions for weight in attention.parameters())
-    plain = all(type(weight) is nn.Parameter and weight.is_floating_point() for weight in weights)
+    held = (tensor for attention in attentions for tensor in (*attention.parameters(), *attention.buffers()))
+    plain = all(type(tensor) in (nn.Parameter, Tensor) and tensor.dtype in PLAIN for tensor in held)
     return plain and (backend or "eager") in ENGINE_BACKENDS
 
 

@@ -99,3 +99,23 @@ def test_families_whose_frequencies_were_cast(family: str, scheme: str, dtype: t
 def test_attention_that_is_computed_inline(scheme: str, dtype: torch.dtype) -> None:
     """In a forward that is the model's own, whose scores are left pending."""
     assert verdict(tiny("rembert", masked=True).to(dtype), scheme) == "moved"
+
+
+class Quantised(torch.nn.Module):
+    """A projection as quantised checkpoints have them: weights in buffers of integers, and one dtype that it takes."""
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        self.scale = float(linear.weight.abs().max()) / 127
+        self.register_buffer("packed", (linear.weight / self.scale).round().to(torch.int8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.dtype == torch.bfloat16
+        return x @ (self.packed.to(x.dtype) * self.scale).T
+
+
+def test_quantised_weights_are_run_as_they_are() -> None:
+    model = untrained().to(torch.bfloat16)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj = Quantised(layer.self_attn.q_proj)
+    assert verdict(model, "alibi") == "moved"
