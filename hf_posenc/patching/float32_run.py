@@ -26,6 +26,8 @@ class InFloat32(TorchFunctionMode):
         if stand_in is not None:  # scores that are left pending: what they call runs in float32, too
             with InFloat32():
                 return stand_in.__torch_function__(function, types, args, kwargs)
+        if function.__name__ == "__set__":  # of a tensor's data: what is kept stays as it is
+            return function(*args)
         return function(*tree_map(widened, args), **tree_map(widened, kwargs or {}))
 
 

@@ -89,7 +89,8 @@ class EffectProbe:
         hidden = torch.randn(1, len(positions), geometry.width, generator=generator)
         self.own_dtype, config = parameter.dtype, cast(Any, base.config)
         modules = [self.attentions[layer] for layer in layers]
-        self.widened = self.own_dtype in HALF and runs_in_float32(modules, config._attn_implementation)
+        fits = self.own_dtype in HALF and not offloads  # whose hooks would keep what they load in float32
+        self.widened = fits and runs_in_float32(modules, config._attn_implementation)
         self.hidden = hidden.to(device, torch.float32 if self.widened else self.own_dtype)
         self.nudged = self.positions if geometry.rotary is None else perturb_positions(self.positions, generator)
         with evaluation_mode(base):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import describe, is_patched, list_schemes, patch_model
@@ -46,8 +47,10 @@ def verdict(model: Any, scheme: str, **options: Any) -> str:
 @pytest.mark.filterwarnings("ignore::hf_posenc.errors.NothingStretched")
 def test_every_scheme_is_judged_as_in_float32(scheme: str, factor: float | None, dtype: torch.dtype) -> None:
     in_float32 = verdict(untrained(), scheme, factor=factor)
+    model = untrained().to(dtype)
     assert in_float32 != "NoEffect"
-    assert verdict(untrained().to(dtype), scheme, factor=factor) == in_float32
+    assert verdict(model, scheme, factor=factor) == in_float32
+    assert {weight.dtype for name, weight in model.named_parameters() if "posenc" not in name} == {dtype}
 
 
 @HALF
@@ -99,6 +102,15 @@ def test_families_whose_frequencies_were_cast(family: str, scheme: str, dtype: t
 def test_attention_that_is_computed_inline(scheme: str, dtype: torch.dtype) -> None:
     """In a forward that is the model's own, whose scores are left pending."""
     assert verdict(tiny("rembert", masked=True).to(dtype), scheme) == "moved"
+
+
+def test_offloaded_weights_stay_in_half_precision() -> None:
+    """Hooks that load weights for each call would keep what they load while the proof runs."""
+    model = untrained().to(torch.bfloat16)
+    cpu_offload(model, execution_device=torch.device("cpu"))
+    assert verdict(model, "alibi") == "moved"
+    assert model(torch.ones(1, 20, dtype=torch.long)).logits.dtype == torch.bfloat16
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
 
 
 class Quantised(torch.nn.Module):
