@@ -94,6 +94,8 @@ class EffectProbe:
         self.hidden = hidden.to(device, torch.float32 if self.widened else self.own_dtype)
         self.nudged = self.positions if geometry.rotary is None else perturb_positions(self.positions, generator)
         with evaluation_mode(base):
+            if self.widened:
+                self.run_in_own_dtype(layers[0])  # what fails here is no fault of the patch
             self.unpatched = {layer: self.run_unpatched(layer, SHARPENING[0]) for layer in layers}
 
     def run_unpatched(self, layer: int, sharper: float) -> tuple[Tensor, Tensor]:
@@ -105,11 +107,10 @@ class EffectProbe:
         with torch.no_grad(), scaled_scores(self.attentions[layer], sharper), in_float32(self.widened):
             return probed(self.adapter, self.base, self.hidden, positions, layer)[0].float()
 
-    def check_own_dtype(self, layer: int, scheme: Scheme) -> None:
-        """Refuse outputs that are not finite in the model's own dtype. Raises as `verdict` does."""
+    def run_in_own_dtype(self, layer: int) -> Tensor:
+        """A layer's output ``[1, token, width]`` as the model computes it."""
         with torch.no_grad():
-            out = probed(self.adapter, self.base, self.hidden.to(self.own_dtype), self.positions, layer)
-        refuse_infinite(out, scheme)
+            return probed(self.adapter, self.base, self.hidden.to(self.own_dtype), self.positions, layer)
 
     def verdict(self, patch: Patch) -> Proof:
         """Compare with the patched layers: the patch has an effect if one layer's outputs changed.
@@ -134,7 +135,7 @@ class EffectProbe:
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         must_move = differs_from_host(scheme, self.positions, self.geometry.of_layer(layer))
         if self.widened:
-            self.check_own_dtype(layer, scheme)
+            refuse_infinite(self.run_in_own_dtype(layer), scheme)
         change, moves = 0.0, False
         before, nudged = self.unpatched[layer]
         for sharper in SHARPENING:

@@ -13,7 +13,7 @@ from accelerate import cpu_offload
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import describe, is_patched, list_schemes, patch_model
-from hf_posenc.errors import NoEffect, PosEncError
+from hf_posenc.errors import NoEffect, PosEncError, UnsupportedModel
 from hf_posenc.patches import call_plan
 from hf_posenc.patching import proof as effect_probe
 from hf_posenc.schemes.rotary.rotary import RoPE
@@ -111,6 +111,14 @@ def test_offloaded_weights_stay_in_half_precision() -> None:
     assert verdict(model, "alibi") == "moved"
     assert model(torch.ones(1, 20, dtype=torch.long)).logits.dtype == torch.bfloat16
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+
+
+def test_a_layer_of_two_dtypes_is_said_not_to_run() -> None:
+    """In float32 it would."""
+    model = untrained().to(torch.bfloat16)
+    model.model.layers[0].self_attn.q_proj.float()
+    with pytest.raises(UnsupportedModel, match="cannot be run as it is"):
+        patch_model(model, "alibi")
 
 
 class Quantised(torch.nn.Module):
