@@ -14,30 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Band, Region
 from hf_posenc.core.terms import Bias, KeyBias, Terms, ToeplitzBias
-from hf_posenc.core.tracing import has_dynamic_length, transformed
+from hf_posenc.core.tracing import transformed
 
 NO_BOUND = -(1 << 62)
 """Stands for None in the numbers of a band."""
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Calls that `torch.compile` traces for any length, on the CPU and without gradients, if the operator carries them.
+    """Calls that `torch.compile` traces, on the CPU and without gradients, if the operator carries them.
 
     What is exported must run without this package.
     """
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting() and not transformed()
-    return (
-        compiled
-        and not torch.is_grad_enabled()
-        and call.values.device.type == "cpu"
-        and has_dynamic_length(call.query_length, call.key_length)
-        and carries(call)
-    )
+    return compiled and not torch.is_grad_enabled() and call.values.device.type == "cpu" and carries(call)
 
 
 def carries(call: AttentionCall) -> bool:
@@ -117,7 +110,9 @@ def operator(
     )  # fmt: skip
     ctx = PositionContext(query_positions, key_positions, causal, contiguous, real_keys)
     call = AttentionCall(tuple(queries), tuple(keys), values, terms, ctx, mask, scaling)
-    return dispatch.attend(call).contiguous()
+    from hf_posenc.attention.dispatch import attend as attend_by_route  # which imports this route
+
+    return attend_by_route(call).contiguous()
 
 
 @operator.register_fake
