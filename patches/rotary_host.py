@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.core.geometry import HostRotary, Layout, Rotation, geometric
+from hf_posenc.core.half_precision import HALF
 from hf_posenc.errors import UnsupportedModel, shown
 from hf_posenc.patches.current_forward import OWNER, READER, current_forward
 from hf_posenc.patches.placement import scheme_on
@@ -59,11 +60,12 @@ def host_rotary(
 def as_configured(rotary: Any) -> Any:
     """A rotary module without what a cast to half precision did to its frequencies: radians, from position 10³ on."""
     held = [(name, buffer) for name, buffer in rotary.named_buffers() if buffer.is_floating_point()]
-    if isinstance(rotary, DisabledRotary) or not held or any(buffer.is_meta for _, buffer in held):
+    trained = next(rotary.parameters(), None) is not None
+    if isinstance(rotary, DisabledRotary) or trained or not held or any(buffer.is_meta for _, buffer in held):
         return rotary
     fresh = as_built(rotary)
-    known = fresh is not None and all(is_cast_of(own, fresh.get_buffer(name)) for name, own in held)
-    return fresh if known else rotary
+    exact = {} if fresh is None else dict(fresh.named_buffers())
+    return fresh if all(name in exact and is_cast_of(own, exact[name]) for name, own in held) else rotary
 
 
 def as_built(rotary: Any) -> Any:
@@ -77,7 +79,7 @@ def as_built(rotary: Any) -> Any:
 
 def is_cast_of(own: Tensor, exact: Tensor) -> bool:
     """Whether a buffer is an exact one, or that in half precision."""
-    casts = (exact.to(dtype).to(own.dtype) for dtype in (own.dtype, torch.float16, torch.bfloat16))
+    casts = (exact.to(dtype).to(own.dtype) for dtype in (own.dtype, *HALF))
     return any(torch.equal(own, cast) for cast in casts)
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.core.half_precision import HALF
 from hf_posenc.patching.state import is_patched
 
-HALF = (torch.float16, torch.bfloat16)
 MARK = "float32_copy"  # of a layer: the dtype it had
 
 

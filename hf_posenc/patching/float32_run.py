@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from hf_posenc.core.half_precision import HALF
 from hf_posenc.patches.engine_backend import ENGINE_BACKENDS
 
-HALF = (torch.float16, torch.bfloat16)
 PLAIN = (*HALF, torch.float32, torch.float64, torch.bool)
 """What attention modules hold that are not quantised: weights, and masks."""
 
@@ -26,7 +26,7 @@ class InFloat32(TorchFunctionMode):
         if stand_in is not None:  # scores that are left pending: what they call runs in float32, too
             with InFloat32():
                 return stand_in.__torch_function__(function, types, args, kwargs)
-        if function.__name__ == "__set__":  # of a tensor's data: what is kept stays as it is
+        if getattr(function, "__name__", "") == "__set__":  # of a tensor's data: what is kept stays as it is
             return function(*args)
         return function(*tree_map(widened, args), **tree_map(widened, kwargs or {}))
 

@@ -18,17 +18,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.core.half_precision import HALF
 from hf_posenc.errors import NoEffect
 from hf_posenc.patches.offloading import computing_device, offloads_of
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.expected_effect import differs_from_host
-from hf_posenc.patching.float32_run import HALF, in_float32, runs_in_float32
+from hf_posenc.patching.float32_run import in_float32, runs_in_float32
 from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.base import Scheme
 
@@ -87,7 +88,8 @@ class EffectProbe:
         self.positions = positions[None].to(device)
         generator = torch.Generator().manual_seed(0)
         hidden = torch.randn(1, len(positions), geometry.width, generator=generator)
-        self.own_dtype, config = parameter.dtype, cast(Any, base.config)
+        config: Any = base.config
+        self.own_dtype = parameter.dtype
         modules = [self.attentions[layer] for layer in layers]
         fits = self.own_dtype in HALF and not offloads  # whose hooks would keep what they load in float32
         self.widened = fits and runs_in_float32(modules, config._attn_implementation)
@@ -135,7 +137,7 @@ class EffectProbe:
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         must_move = differs_from_host(scheme, self.positions, self.geometry.of_layer(layer))
         if self.widened:
-            refuse_infinite(self.run_in_own_dtype(layer), scheme)
+            refuse_not_finite(self.run_in_own_dtype(layer), scheme)
         change, moves = 0.0, False
         before, nudged = self.unpatched[layer]
         for sharper in SHARPENING:
@@ -161,7 +163,7 @@ class EffectProbe:
 
     def check_unaffected(self, moved: Tensor, limit: Tensor, scheme: Scheme) -> None:
         """Refuse changes ``moved [token]`` that are not finite, or above ``limit [token]`` where none is promised."""
-        refuse_infinite(moved, scheme)
+        refuse_not_finite(moved, scheme)
         still = (self.positions[0] < scheme.unchanged_below).to(moved.device)
         leaked = moved[still & (moved > limit)]
         if len(leaked):
@@ -171,7 +173,7 @@ class EffectProbe:
             )
 
 
-def refuse_infinite(found: Tensor, scheme: Scheme) -> None:
+def refuse_not_finite(found: Tensor, scheme: Scheme) -> None:
     """Raises `NoEffect` where a number is not finite."""
     if not found.isfinite().all():
         raise NoEffect(

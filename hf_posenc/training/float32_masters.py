@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 
-HALF = (torch.float16, torch.bfloat16)
+from hf_posenc.core.half_precision import HALF
 
 
 def in_half_precision(model: nn.Module) -> bool:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.errors import ForeignPatch
+from hf_posenc.patches.rotary_host import is_cast_of
 
 ROUNDING = 1e-5  # relative
-CASTS = (torch.float16, torch.bfloat16)  # of a model, which have rounded its frequencies
 FREQUENCIES = "inv_freq"  # how names of such buffers end
 UNSCALED = "original_"  # how the name of what does not follow the length begins
 
@@ -74,4 +74,4 @@ def alike(live: Tensor, fresh: Tensor) -> bool:
     live, fresh = live.double(), fresh.double()
     if bool(((live - fresh).abs() <= ROUNDING * fresh.abs()).all()):
         return True
-    return any(torch.equal(live, fresh.to(dtype).double()) for dtype in CASTS)
+    return is_cast_of(live, fresh)

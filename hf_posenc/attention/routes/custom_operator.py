@@ -1,4 +1,4 @@
-"""A call as one operator of a graph that `torch.compile` made for any length: the routes run behind it.
+"""A call as one custom operator of a graph that `torch.compile` made for any length: the routes run behind it.
 
 A graph that held their loops over blocks would fix the number of tokens, and one without a loop holds all scores. The
 operator is given tensors and numbers: of terms that are functions of a distance, their values at all distances.
