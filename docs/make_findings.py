@@ -40,7 +40,7 @@ models here cannot show is said with each finding, and nothing is tuned towards 
 about that one model.
 
 `--list` names all findings, `--all` runs them, `--quick` takes a smaller budget and says so in every output,
-`--output` names the folder: `finding.json`, the raw cells (`cells/`, one file each), and the picture. The same command
+`--out` names the folder: `finding.json`, the raw cells (`cells/`, one file each), and the picture. The same command
 goes on where it was interrupted, and costs nothing when all cells are there. `--model` and `--text` run a finding on
 yours. Intervals are narrower with more `--seeds`, which are added to the stored ones, or more `--samples`; so three
 budgets were raised, once, after a first look that decided nothing (`zero_shot_order` and `pose` from 32 documents to

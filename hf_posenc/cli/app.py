@@ -133,7 +133,7 @@ app.command(
     epilog=examples(
         "hf-posenc leaderboard --quick",
         "hf-posenc leaderboard --models starter:llama --schemes yarn,rerope,self_extend --lengths 256,1024",
-        "hf-posenc leaderboard -m ./my-model --text book.txt --output results/mine",
+        "hf-posenc leaderboard -m ./my-model --text book.txt --out results/mine",
     ),
 )(leaderboard)
 app.command(
@@ -189,7 +189,7 @@ app.command(
     epilog=examples(
         "hf-posenc reproduce --list",
         "hf-posenc reproduce zero_shot_order",
-        "hf-posenc reproduce --all --quick --output results/quick",
+        "hf-posenc reproduce --all --quick --out results/quick",
     ),
 )(reproduce)
 app.command(

@@ -24,7 +24,7 @@ def test_refusals_end_with_2(call: Callable) -> None:
 
 
 def test_a_finding_prints_its_claims_and_its_verdict(call: Callable, tmp_path: Path) -> None:
-    words = "reproduce", "rotation_pairs", "--quick", "--output", str(tmp_path)
+    words = "reproduce", "rotation_pairs", "--quick", "--out", str(tmp_path)
     answer = call(*words)
     assert answer.code == 0, answer.err
     stored = json.loads((tmp_path / "finding.json").read_text())

@@ -45,7 +45,7 @@ def leaderboard(
         Option("--tasks", "--task", "-t", help="Tasks that sweep over lengths; default: loss and passkey retrieval."),
     ] = None,
     out: Annotated[
-        Path, Option("--output", "--out", help="Folder of the results; the same command resumes there.")
+        Path, Option("--out", "--output", help="Folder of the results; the same command resumes there.")
     ] = Path("results/leaderboard"),
     quick: Annotated[
         bool, Option("--quick", help="A quick look: 4 windows, 4 keys and 3 timings, unless others are given.")
@@ -69,7 +69,7 @@ def leaderboard(
     """Rank schemes on models: effective context length, loss, retrieval, time and memory.
 
     Every scheme is patched once, for the longest length, and measured at all lengths with that factor. Scores are
-    cells of compare, kept in --output: after an interruption, the same command resumes. Beside each cell stands the
+    cells of compare, kept in --out: after an interruption, the same command resumes. Beside each cell stands the
     command that measures it again. Schemes that need training are left out, and listed. The exit code is 1 where a cell
     failed.
     """

@@ -28,6 +28,7 @@ def reproduce(
     folder: Annotated[
         Path | None,
         Option(
+            "--out",
             "--output",
             help="Folder of the results; of several findings, each has a folder of its own in it. Default: "
             "results/findings, or results/findings-quick.",

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.core.plotting.figures import require_matplotlib
-from hf_posenc.errors import CellMissing, UnknownFinding
+from hf_posenc.errors import AlreadyPatched, CellMissing, UnknownFinding
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 from hf_posenc.insight.findings.catalogue import finding_named
 from hf_posenc.insight.findings.cells import Cell, file_of, load_cell, save_cell
@@ -55,6 +56,7 @@ def reproduce(
 
     Raises:
         UnknownFinding: there is no finding of that name, or it takes no model, text, seeds or samples.
+        AlreadyPatched: the model was saved with a scheme.
         OptionOutOfRange: fewer than two seeds or samples.
         PosEncError: a scheme is refused for the model.
     """
@@ -83,11 +85,18 @@ def check_taken(finding: Finding, model: str | None, text: Any) -> None:
 
     Raises:
         UnknownFinding: a model or a text is given to a finding that takes none.
+        AlreadyPatched: the model was saved with a scheme, and would be measured under that as the unpatched one.
     """
     if model is not None and finding.model is None:
         raise UnknownFinding(f"{finding.name} trains its own models and takes none. Leave --model {model} out.")
     if text is not None and not finding.reads_text:
         raise UnknownFinding(f"{finding.name} makes its own texts and reads none. Leave --text out.")
+    stored = None if model is None else Checkpoint.open(model).model_scheme
+    if stored is not None:
+        raise AlreadyPatched(
+            f"{model} carries scheme {stored}, and {finding.name} compares schemes with the unpatched model. "
+            "Name the model it was made from."
+        )
 
 
 def measured_cells(

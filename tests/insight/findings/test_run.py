@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hf_posenc.errors import CellMissing, OptionOutOfRange, UnknownFinding
+from hf_posenc import from_pretrained, patch_model
+from hf_posenc.errors import AlreadyPatched, CellMissing, OptionOutOfRange, UnknownFinding
 from hf_posenc.eval.errors import StoreChanged
 from hf_posenc.insight.findings import Budget, Finding, Job, Order, Score, reproduce, verdict_of
 from hf_posenc.insight.findings.cells import Scores
@@ -166,6 +167,13 @@ def test_what_has_no_effect_is_refused(tmp_path: Path) -> None:
         reproduce(replace(FINDING, full=Budget((0,), DRAWN)), output=tmp_path, seeds=9)
     with pytest.raises(UnknownFinding, match="zero_shot_order"):
         reproduce("zero_shot_oder", output=tmp_path)
+
+
+def test_a_patched_model_is_not_measured_as_the_unpatched_one(tmp_path: Path) -> None:
+    patch_model(from_pretrained("starter:llama"), "alibi").save_pretrained(tmp_path / "alibi")
+    with pytest.raises(AlreadyPatched, match=r"alibi.+streaming_cliff.+unpatched"):
+        reproduce("streaming_cliff", output=tmp_path / "results", model=str(tmp_path / "alibi"))
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("given", [{"seeds": 0}, {"seeds": 1}, {"samples": -1}])
