@@ -21,14 +21,14 @@ from torch.utils.checkpoint import checkpoint
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes.key_bias import counted_from
 from hf_posenc.core.grouped_heads import products
-from hf_posenc.core.regions import Band
+from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import (
     Bias,
     Block,
     KeyBias,
     ToeplitzBias,
 )
-from hf_posenc.core.tracing import has_dynamic_length
+from hf_posenc.core.tracing import has_dynamic_length, is_traced
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
 
@@ -98,14 +98,30 @@ def weigh_and_mix(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor,
         logits = logits * terms.row_scale[:, :, rows, None]
     if isinstance(added, Tensor):
         logits = logits + added
-    # Keeps queries without a visible key finite.
-    logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
+    logits = hide(logits, seen, call, rows)
     weights = softmax_with_sink(logits, terms.sink)
     weights = nn.functional.dropout(weights, call.dropout) if call.dropout else weights
     mixed = spread(weights, values)
     for value in terms.values:
         mixed = mixed + value.of_weights(weights.to(single(blocks[0]).query.dtype), single(blocks[0]))
     return mixed, weights
+
+
+def hide(logits: Tensor, seen: Tensor, call: AttentionCall, rows: slice) -> Tensor:
+    """Logits with the least number at unseen pairs, which keeps queries without a visible key finite."""
+    least = torch.finfo(logits.dtype).min
+    if not ends_with_own_keys(call, rows) or is_traced():
+        return logits.masked_fill(~seen, least)
+    own = slice(logits.shape[-1] - logits.shape[-2], None)  # of a causal block, only these columns have later keys
+    with torch.no_grad():  # the weights of hidden pairs are exactly zero, and with them their gradients
+        logits[..., own].masked_fill_(~seen[..., own], least)
+    return logits
+
+
+def ends_with_own_keys(call: AttentionCall, rows: slice) -> bool:
+    """Whether the last keys are those of the rows themselves, and nothing but the order of tokens hides a pair."""
+    unrestricted = call.mask is None and not call.terms.split and call.terms.visible == EVERYTHING
+    return unrestricted and call.ctx.causal and call.key_length == call.first_row + rows.stop
 
 
 def block_of(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: slice, seen: Tensor) -> Block:

@@ -12,8 +12,8 @@ from hf_posenc.insight.findings.registry import register_finding
 SHIFTS = (0.5, 2.0)
 TASKS = ("selective_copying", "flip_flop")
 FULL = {
-    "selective_copying": {"trained": 16, "steps": 400, "batch": 16, "learning_rate": 4e-3},
-    "flip_flop": {"trained": 4, "steps": 150, "batch": 16, "learning_rate": 4e-3},
+    "selective_copying": {"trained": 16, "steps": 1000, "batch": 32, "learning_rate": 2e-3},
+    "flip_flop": {"trained": 4, "steps": 600, "batch": 32, "learning_rate": 2e-3},
 }
 SCORES = {name: (name, "tokens") for name in TASKS}
 
@@ -37,7 +37,7 @@ FINDING = register_finding(
             Order(scheme, "rope", at, metric=name)
             for name, scheme, at in product(TASKS, ("cope", "fox"), (1.0, *SHIFTS))
         ),
-        full=Budget(seeds=(0, 1, 2), options={"tasks": FULL, "scores": SCORES}),
+        full=Budget(seeds=(0, 1, 2, 3), options={"tasks": FULL, "scores": SCORES}),
         quick=Budget(
             options={"tasks": {name: settings | {"steps": 60} for name, settings in FULL.items()}, "scores": SCORES}
         ),
