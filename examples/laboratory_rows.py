@@ -14,10 +14,11 @@ answer, which must be chosen, `CHOICE` times, the rest of it `ANSWER` times, and
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from laboratory_texts import TASKS, TEXTS, statement
+from laboratory_texts import FIRST_TEXTS, FURTHER_TEXTS, TASKS, Texts, statement
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from hf_posenc.eval.texts.vocabulary import CONSONANTS, VOWELS, coined
@@ -31,6 +32,19 @@ ALPHABET = 1000
 """Distinct tokens of random strings, as the harness's tasks have."""
 
 Row = tuple[list[int], list[float]]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Which share of the rows is of each kind, the rest being tasks; and what the texts of ``questions`` are."""
+
+    shares: dict[str, float]
+    texts: Texts
+
+
+FIRST_MIX = Mix({"text": 0.2, "copy": 0.08, "pairs": 0.05, "statements": 0.05, "questions": 0.3}, FIRST_TEXTS)
+FURTHER_MIX = Mix({"text": 0.17, "copy": 0.06, "pairs": 0.05, "statements": 0.05, "questions": 0.4}, FURTHER_TEXTS)
+"""Of a training that goes on: the same, and answers in the order asked."""
 C, V = f"[{CONSONANTS}]", f"[{VOWELS}]"
 FIRST = f"[{CONSONANTS}{CONSONANTS.upper()}]"
 COINED = (
@@ -66,19 +80,22 @@ def trained_tokenizer(texts: Sequence[str]) -> Tokenizer:
 class Rows:
     """Rows of the mix; row ``n`` of a kind is the same in every run."""
 
-    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str], mix: Mix = FIRST_MIX) -> None:
+        self.tokenizer, self.mix = tokenizer, mix
         self.stream = [token for encoded in tokenizer.encode_batch(list(texts)) for token in (END, *encoded.ids)]
         self.alphabet = list(range(len(SPECIAL), len(SPECIAL) + ALPHABET))
+        self.kinds: dict[str, Callable[[random.Random], Row]] = {
+            "text": self.text, "copy": self.copy, "pairs": self.pairs, "statements": self.statements,
+            "questions": self.questions,
+        }  # fmt: skip
 
     def row(self, rng: random.Random, progress: float) -> Row:
         """A row at a share of the training; short prompts come first, several in a row."""
-        statements = 0.25 if progress < 0.15 else 0.05
-        kinds = {self.text: 0.2, self.copy: 0.08, self.pairs: 0.05, self.statements: statements, self.questions: 0.3}
+        shares = self.mix.shares | ({"statements": 0.25} if progress < 0.15 else {})
         share = rng.random()
-        for kind, of_rows in kinds.items():
+        for kind, of_rows in shares.items():
             if share < of_rows:
-                return kind(rng)
+                return self.kinds[kind](rng)
             share -= of_rows
         return self.tasks(rng, progress)
 
@@ -121,7 +138,7 @@ class Rows:
         row: list[int] = []
         weights: list[float] = []
         for _ in range(6):
-            text, asked = rng.choice(TEXTS)(rng)
+            text, asked = rng.choice(self.mix.texts)(rng)
             ids = self.tokenizer.encode(text).ids
             counted = [PROMPT] * len(ids)
             for question, answers in rng.sample(asked, len(asked)):

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.common_words import CommonWords, FrequentWords
+from hf_posenc.eval.texts.common_words import FREQUENT, TEXT_INTRO, CommonWords, FrequentWords
 from hf_posenc.eval.texts.haystack import listed
 from hf_posenc.eval.texts.needles import NEEDLE, ONE, QUERIES, VALUES, Niah
 from hf_posenc.eval.texts.questions import DOCUMENT, GOODS, ONE_HOP, PERSON, TOWN, TRADES, TWO_HOPS, Questions
@@ -157,4 +157,32 @@ def lives(rng: random.Random) -> tuple[str, list[Asked]]:
     return "\n".join(DOCUMENT.format(number=i, text=text) for i, text in enumerate(documents, 1)), asked
 
 
-TEXTS: tuple[Callable[[random.Random], tuple[str, list[Asked]]], ...] = (codes, codes, chains, lives)
+def orders(rng: random.Random) -> tuple[str, list[Asked]]:
+    """Things with a code each, and questions about several of them, each in another order."""
+    keys = [coined(rng) for _ in range(rng.choice((2, 2, 3, 3, 4, 4)))]
+    owned = {key: number(rng) for key in keys}
+    mixed = [NEEDLE.format(key=key, value=value) for key, value in owned.items()]
+    rng.shuffle(mixed)
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        mixed.insert(rng.randrange(len(mixed) + 1), sentence(rng))
+    asked = []
+    for _ in range(3 if len(keys) < 4 else 2):
+        some = rng.sample(keys, rng.randint(2, len(keys)))
+        asked.append((QUERIES.format(keys=listed(some)), [owned[key] for key in some]))
+    return " ".join(mixed), asked
+
+
+def counts(rng: random.Random) -> tuple[str, list[Asked]]:
+    """A few words, each more often than the next, and which come most often."""
+    words = [coined(rng) for _ in range(rng.randint(2, 5))]
+    often = sorted(rng.sample(range(1, 10), len(words)), reverse=True)
+    mixed = [word for word, times in zip(words, often, strict=True) for _ in range(times)]
+    rng.shuffle(mixed)
+    count = rng.randint(2, min(3, len(words)))
+    intro = TEXT_INTRO if rng.random() < 0.5 else ""
+    return intro + " ".join(mixed), [(FREQUENT.format(count=count), words[:count])]
+
+
+Texts = tuple[Callable[[random.Random], tuple[str, list[Asked]]], ...]
+FIRST_TEXTS: Texts = (codes, codes, chains, lives)
+FURTHER_TEXTS: Texts = (*4 * (codes,), *3 * (orders,), *2 * (chains,), *2 * (lives,), counts)

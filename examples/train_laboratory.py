@@ -19,7 +19,19 @@ import time
 from pathlib import Path
 
 import torch
-from laboratory_rows import ANSWER, END, LENGTH, PAD, TASKS, VOCABULARY, Row, Rows, trained_tokenizer
+from laboratory_rows import (
+    ANSWER,
+    END,
+    FIRST_MIX,
+    FURTHER_MIX,
+    LENGTH,
+    PAD,
+    TASKS,
+    VOCABULARY,
+    Row,
+    Rows,
+    trained_tokenizer,
+)
 from laboratory_start import start_from_induction
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -42,7 +54,7 @@ def main() -> None:
     texts = [text for name in TRAINING if (text := module_text(name))]
     tokenizer = shared_tokenizer(texts, (arguments.start or arguments.out) / "tokenizer.json")
     run = Run(build(arguments.scheme), arguments)
-    run.train(Rows(tokenizer, texts))
+    run.train(Rows(tokenizer, texts, FURTHER_MIX if arguments.start else FIRST_MIX))
     if arguments.export:
         export(run, tokenizer)
 
