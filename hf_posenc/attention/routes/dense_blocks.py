@@ -110,7 +110,8 @@ def weigh_and_mix(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor,
 def hide(logits: Tensor, seen: Tensor, call: AttentionCall, rows: slice) -> Tensor:
     """Logits with the least number at unseen pairs, which keeps queries without a visible key finite."""
     least = torch.finfo(logits.dtype).min
-    if not ends_with_own_keys(call, rows) or is_traced():
+    read_later = len(call.terms.bias) == 0 and len(call.terms.values) > 0  # the logits are `Block.scores` themselves
+    if is_traced() or read_later or not ends_with_own_keys(call, rows):
         return logits.masked_fill(~seen, least)
     own = slice(logits.shape[-1] - logits.shape[-2], None)  # of a causal block, only these columns have later keys
     with torch.no_grad():  # the weights of hidden pairs are exactly zero, and with them their gradients
