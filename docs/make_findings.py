@@ -42,9 +42,11 @@ about that one model.
 `--list` names all findings, `--all` runs them, `--quick` takes a smaller budget and says so in every output,
 `--out` names the folder: `finding.json`, the raw cells (`cells/`, one file each), and the picture. The same command
 goes on where it was interrupted, and costs nothing when all cells are there. `--model` and `--text` run a finding on
-yours. Intervals are narrower with more `--seeds`, which are added to the stored ones, or more `--samples`; so three
-budgets were raised, once, after a first look that decided nothing (`zero_shot_order` and `pose` from 32 documents to
-96, `alibi_extrapolation` from 3 seeds to 8). In Python:
+yours. Intervals are narrower with more `--seeds`, which are added to the stored ones, or more `--samples`. Budgets
+were raised after a first look that decided nothing: `zero_shot_order` and `pose` from 32 documents to 96, and the
+trainings of `randomized_positions`, `nope_length`, `content_positions`, `relative_bias_order` and
+`alibi_extrapolation`, whose models had not learned what they were asked or differed between seeds more than between
+schemes, to up to eight times the steps and four times the length. In Python:
 
 ```python
 from hf_posenc.insight.findings import all_findings
