@@ -91,7 +91,7 @@ def check_taken(finding: Finding, model: str | None, text: Any) -> None:
         raise UnknownFinding(f"{finding.name} trains its own models and takes none. Leave --model {model} out.")
     if text is not None and not finding.reads_text:
         raise UnknownFinding(f"{finding.name} makes its own texts and reads none. Leave --text out.")
-    stored = None if model is None else Checkpoint.open(model).model_scheme
+    stored = None if model is None else Checkpoint.open(model).scheme
     if stored is not None:
         raise AlreadyPatched(
             f"{model} carries scheme {stored}, and {finding.name} compares schemes with the unpatched model. "
