@@ -45,6 +45,7 @@ class Mix:
 FIRST_MIX = Mix({"text": 0.2, "copy": 0.08, "pairs": 0.05, "statements": 0.05, "questions": 0.3}, FIRST_TEXTS)
 FURTHER_MIX = Mix({"text": 0.17, "copy": 0.06, "pairs": 0.05, "statements": 0.05, "questions": 0.4}, FURTHER_TEXTS)
 """Of a training that goes on: the same, and answers in the order asked."""
+
 C, V = f"[{CONSONANTS}]", f"[{VOWELS}]"
 FIRST = f"[{CONSONANTS}{CONSONANTS.upper()}]"
 COINED = (

@@ -27,7 +27,7 @@ FINDING = register_finding(
         against="CoPE or FoX answers surely fewer tokens right than RoPE in one of the tasks, at the trained "
         "distances or at half or twice as long ones.",
         limits="Models of 0.1 M weights, 22 tokens to copy from and 24 instructions; the paper has 256 blanks and 512 "
-        "tokens. RoPE need not learn the tasks: that it does not is part of the finding.",
+        "tokens. No accuracy is required of RoPE at the trained distances.",
         variants={"cope": "cope", "fox": "fox", "rope": "rope"},
         points=(0.5, 1.0, 2.0),
         axis="distance of what counts, multiples of that in training",
