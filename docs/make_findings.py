@@ -46,7 +46,8 @@ yours. Intervals are narrower with more `--seeds`, which are added to the stored
 were raised after a first look that decided nothing: `zero_shot_order` and `pose` from 32 documents to 96, and the
 trainings of `randomized_positions`, `nope_length`, `content_positions`, `relative_bias_order` and
 `alibi_extrapolation`, whose models had not learned what they were asked or differed between seeds more than between
-schemes, to up to eight times the steps and four times the length. In Python:
+schemes, to up to eight times the steps and four times the length. `attention_fading` was first asked for a digit among
+noise, which was too easy to show anything, and got another task and five more seeds. In Python:
 
 ```python
 from hf_posenc.insight.findings import all_findings

@@ -13,7 +13,7 @@ from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING
 from hf_posenc.insight.findings.from_scratch.budget import TrainingBudget
 from hf_posenc.insight.findings.from_scratch.catalogue import TASKS
 from hf_posenc.insight.findings.from_scratch.flip_flop import INSTRUCTIONS
-from hf_posenc.insight.findings.from_scratch.needle import NOISE
+from hf_posenc.insight.findings.from_scratch.largest import NUMBERS
 from hf_posenc.insight.findings.from_scratch.selective_copying import BLANK, DIGITS
 from hf_posenc.insight.findings.from_scratch.task import BEGIN, BETWEEN, END, IGNORED, ZERO, Puzzle, Row, Task
 from hf_posenc.insight.findings.from_scratch.text import Text
@@ -107,10 +107,16 @@ def test_flip_flops_are_as_sparse_as_asked() -> None:
         assert share == pytest.approx(1 / length, abs=0.03)
 
 
-def test_needles_are_the_only_digit() -> None:
-    for row in rows_of(made("needle")):
-        question, answer = parted(row)
-        assert [token for token in question[1:-1] if token < NOISE] == answer
+def test_the_largest_comes_once_and_is_of_any_size_at_every_length() -> None:
+    task = made("largest")
+    for row in rows_of(task):
+        question, (answer,) = parted(row)
+        assert max(question[1:-1]) == answer
+        assert question.count(answer) == 1
+    for length in BUDGET.asked:
+        asked = task.questions(length)
+        answers = asked["labels"][asked["labels"] != IGNORED] - ZERO
+        assert set(answers.tolist()) == set(range(1, NUMBERS)), "length alone must not tell which number it is"
 
 
 def test_text_that_is_asked_is_of_other_modules() -> None:
