@@ -8,7 +8,7 @@ bfloat16 its mean is off by 2 %, and older versions lack it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training.dataset import IGNORED_LABEL
@@ -25,13 +26,14 @@ FEWEST = 256  # tokens a chunk; fewer would leave a processor idle
 
 
 @contextmanager
-def chunked_loss(model: Any, wanted: bool | None, *, causal: bool) -> Iterator[bool]:
+def chunked_loss(model: Any, wanted: bool | None, *, causal: bool, smoothed: bool = False) -> Iterator[bool]:
     """Inside the block ``model(…, labels=…)`` computes its loss in chunks, and its ``logits`` are hidden states.
 
     Args:
         model: with a language-model head; inside PEFT, the model that was wrapped.
         wanted: None for wherever it can be.
         causal: whether labels are the next tokens.
+        smoothed: whether `Trainer` smooths labels, for which it reads the logits.
 
     Yields:
         Whether the loss is computed in chunks.
@@ -39,18 +41,25 @@ def chunked_loss(model: Any, wanted: bool | None, *, causal: bool) -> Iterator[b
     Raises:
         TrainingImpossible: it was asked for and cannot be.
     """
-    head = plain_head(model)
-    hindrance = why_not(head, causal)
+    head = inner_head(model)
+    hindrance = "" if wanted is False else why_not(model, head, causal=causal, smoothed=smoothed)
     if wanted and hindrance:
         raise TrainingImpossible(f"chunked_loss=True was asked for, but {hindrance}. Choose chunked_loss=None.")
-    if wanted is False or hindrance:
+    if wanted is False or head is None or hindrance:
         yield False
         return
-    outer, earlier = model.get_output_embeddings(), vars(model).get("_loss_function")
-    outer.forward = lambda hidden, *args, **kwargs: hidden
-    model._loss_function = Loss(head)
-    try:
+    with replaced(model, lambda hidden: hidden, Loss(head)):
         yield True
+
+
+@contextmanager
+def replaced(model: Any, output_layer: Callable[[Tensor], Tensor], loss: Callable[..., Tensor]) -> Iterator[None]:
+    """Inside the block the model has this in place of its output layer, and this loss function."""
+    outer, earlier = model.get_output_embeddings(), vars(model).get("_loss_function")
+    outer.forward = lambda hidden, *args, **kwargs: output_layer(hidden)
+    model._loss_function = loss
+    try:
+        yield
     finally:
         del outer.forward, model._loss_function
         if earlier is not None:
@@ -149,7 +158,7 @@ def chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, tokens, size)]
 
 
-def plain_head(model: Any) -> nn.Module | None:
+def inner_head(model: Any) -> nn.Module | None:
     """The output layer, inside what PEFT may have put around a copy of it."""
     head = model.get_output_embeddings()
     copies = getattr(head, "modules_to_save", None)
@@ -158,12 +167,74 @@ def plain_head(model: Any) -> nn.Module | None:
     return head
 
 
-def why_not(head: nn.Module | None, causal: bool) -> str:
+def why_not(model: Any, head: nn.Module | None, *, causal: bool, smoothed: bool) -> str:
     """What stands against chunks, in words; empty where nothing does."""
     if not causal:
         return "a masked language model computes its loss itself"
+    if smoothed:
+        return "smoothed labels need the logits of all tokens"
     if type(head) is not nn.Linear:
         return f"the output layer is {'missing' if head is None else f'a {type(head).__name__}, not a plain nn.Linear'}"
+    if "forward" in vars(head) or "forward" in vars(model.get_output_embeddings()):
+        return "the output layer's forward has been replaced, as accelerate does where it places a model"
     if is_deepspeed_zero3_enabled():
         return "DeepSpeed ZeRO-3 shows the output layer's weight only inside its forward"
+    if getattr(model, "loss_function", None) is not ForCausalLMLoss:
+        return "the model has a loss function of its own"
+    return not_between(model, head)
+
+
+class Received(Exception):
+    """What the loss function was called with; the rest of a forward pass is not needed."""
+
+    def __init__(self, logits: Tensor, vocab_size: int) -> None:
+        super().__init__()
+        self.logits, self.vocab_size = logits, vocab_size
+
+
+def not_between(model: Any, head: nn.Linear) -> str:
+    """What the model does between output layer and loss that chunks would miss, in words; empty where nothing.
+
+    Tried on eight tokens: the loss function has to receive what the output layer returned, scaled at most. A model that
+    caps its logits, as Gemma 2 does, would cap hidden states; one that computes its loss itself never calls it.
+    """
+    device, sent = head.weight.device, list[Tensor]()
+
+    def output_layer(hidden: Tensor) -> Tensor:
+        sent.append(1000 * torch.randn_like(hidden))
+        return sent[-1]
+
+    def loss(logits: Tensor, labels: Tensor, vocab_size: int, **kwargs: Any) -> Tensor:
+        raise Received(logits, vocab_size)
+
+    ids = torch.arange(8, device=device)[None] % head.out_features
+    received: Received | None = None
+    drawn_on = [device] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(drawn_on), replaced(model, output_layer, loss):
+        try:
+            model(input_ids=ids, labels=ids)
+        except Received as seen:
+            received = seen
+        except (
+            Exception
+        ):  # whatever it is that cannot be done with these, training without chunks says it if it matters
+            received = None
+    if received is None or len(sent) != 1:
+        return "the model does not hand its logits to a loss function"
+    if received.vocab_size != head.out_features:
+        return "the model leaves out some of its logits"
+    scale = scale_between(sent[0], received.logits)
+    if scale is None or (head.bias is not None and scale != 1):
+        return "the model changes its logits before the loss, as by a soft cap"
     return ""
+
+
+def scale_between(sent: Tensor, received: Tensor) -> float | None:
+    """The number that one is the other times, to the precision of its type; None where there is none."""
+    if sent.shape != received.shape:
+        return None
+    tolerance, sent, received = 4 * torch.finfo(sent.dtype).eps, sent.double(), received.double()
+    if torch.equal(sent, received):
+        return 1.0
+    scale = (sent * received).sum() / sent.square().sum()
+    return scale.item() if torch.allclose(received, scale * sent, rtol=tolerance, atol=0) else None

@@ -171,8 +171,8 @@ def finetune(
             announce(start)
         with (
             float32_masters(model) if masters else nullcontext(),
+            chunked_loss(model, training.chunked_loss, causal=causal, smoothed=asked.label_smoothing_factor > 0),
             gradient_checkpointing(trained, model, training),
-            chunked_loss(model, training.chunked_loss, causal=causal),
             in_groups(model, training),
             suppress(RunFinished),
         ):

@@ -9,9 +9,24 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BartConfig,
+    BartForCausalLM,
+    BertConfig,
+    BertForMaskedLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 pytest.importorskip("accelerate", reason="fine-tuning needs the extra `train`")
+
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training.chunked_loss import chunked_loss, cross_entropy_in_chunks
@@ -114,6 +129,80 @@ def test_where_it_cannot_be(batch) -> None:
     with chunked_loss(model, None, causal=True) as chunked:
         assert not chunked
         assert model(**batch).loss.isfinite()
+
+
+def gemma2(cap: float | None) -> Gemma2ForCausalLM:
+    return Gemma2ForCausalLM(
+        Gemma2Config(
+            vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+            num_key_value_heads=4, head_dim=8, final_logit_softcapping=cap,
+        )
+    )  # fmt: skip
+
+
+def granite() -> GraniteForCausalLM:
+    config = llama().config.to_dict() | {"logits_scaling": 8.0}
+    return GraniteForCausalLM(GraniteConfig(**config))
+
+
+def bart() -> BartForCausalLM:
+    return BartForCausalLM(
+        BartConfig(vocab_size=WORDS, d_model=32, decoder_layers=1, decoder_attention_heads=4, decoder_ffn_dim=48)
+    ).eval()
+
+
+def with_own_loss() -> LlamaForCausalLM:
+    model = llama()
+    model.loss_function = lambda logits, labels, **kwargs: logits.sum()
+    return model
+
+
+def placed() -> LlamaForCausalLM:
+    model = llama()
+    add_hook_to_module(model.lm_head, AlignDevicesHook("cpu"))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (lambda: gemma2(30.0), "soft cap"),
+        (bart, "does not hand its logits"),
+        (with_own_loss, "loss function of its own"),
+        (placed, "replaced"),
+    ],
+    ids=["gemma2", "bart", "own_loss", "placed"],
+)
+def test_a_model_that_does_more_with_its_logits_keeps_its_own_loss(model, why, batch) -> None:
+    ours = model()
+    expected = ours(**batch).loss
+    with pytest.raises(TrainingImpossible, match=why), chunked_loss(ours, True, causal=True):
+        pass
+    with chunked_loss(ours, None, causal=True) as chunked:
+        assert not chunked
+        assert torch.equal(ours(**batch).loss, expected)
+    assert torch.equal(ours(**batch).loss, expected)
+
+
+@pytest.mark.parametrize("make", [lambda: gemma2(None), granite], ids=["gemma2", "granite"])
+def test_logits_that_are_scaled_at_most_are_taken_in_chunks(make, batch) -> None:
+    model = make()
+    expected = model(**batch).loss
+    with chunked_loss(model, None, causal=True) as chunked:
+        assert chunked
+        torch.testing.assert_close(model(**batch).loss, expected, rtol=1e-6, atol=0)
+
+
+def test_smoothed_labels_need_logits() -> None:
+    with chunked_loss(llama(), None, causal=True, smoothed=True) as chunked:
+        assert not chunked
+
+
+def test_the_trial_draws_no_random_numbers() -> None:
+    model = llama().train()
+    before = torch.get_rng_state()
+    with chunked_loss(model, None, causal=True):
+        assert torch.equal(torch.get_rng_state(), before)
 
 
 MEMORY = """
