@@ -6,10 +6,10 @@ where it looks up its attention function in transformers' registry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
 from hf_posenc.errors import UnsupportedModel
-from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.patches.attention import PatchedAttention, with_sink
 from hf_posenc.patches.call_plan import CallPlan
 from hf_posenc.patches.forward_hook import ATTENTIONS
 from hf_posenc.patches.general.attention import eager_of, goes_through_interface
@@ -91,10 +91,10 @@ def capture_patched(attention: Any, layer: int, on_call: CallCallback) -> None:
     """Wrap both methods by which a patched layer passes a call on: to the model's function or to the engine."""
     by_host, by_engine = attention._by_host, attention._by_engine
 
-    def to_host(q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, *rest: Any) -> Any:
+    def to_host(q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, host: dict[str, Any], *rest: Any) -> Any:
         factor = getattr(attention, attention.score_factor)
-        on_call(layer, plain_call(q, k, v, mask, factor, attention.is_causal, terms))
-        return by_host(q, k, v, terms, mask, *rest)
+        on_call(layer, plain_call(q, k, v, mask, factor, attention.is_causal, host, terms))
+        return by_host(q, k, v, terms, mask, host, *rest)
 
     def to_engine(
         q: tuple[Tensor, ...],
@@ -103,6 +103,7 @@ def capture_patched(attention: Any, layer: int, on_call: CallCallback) -> None:
         terms: Terms,
         ctx: PositionContext,
         plan: CallPlan,
+        host: dict[str, Any],
         *rest: Any,
     ) -> Any:
         seen = ctx.key_positions.shape[1]
@@ -110,8 +111,8 @@ def capture_patched(attention: Any, layer: int, on_call: CallCallback) -> None:
         mask, factor = tensor_or_none(plan.mask), getattr(attention, attention.score_factor)
         at_read = () if plan.at_read is None else plan.at_read.rotations
         call = AttentionCall(q, keys, v[:, :, :seen], terms, ctx, mask, factor, at_read=at_read)
-        on_call(layer, call.with_rotated_keys())
-        return by_engine(q, k, v, terms, ctx, plan, *rest)
+        on_call(layer, as_the_host(call.with_rotated_keys(), host))
+        return by_engine(q, k, v, terms, ctx, plan, host, *rest)
 
     attention.__dict__.update(_by_host=to_host, _by_engine=to_engine)
 
@@ -138,7 +139,7 @@ def captured_attention(
         )
     capture: Capture = module.__dict__[CAPTURE]
     factor = q.shape[-1] ** -0.5 if scaling is None else scaling
-    capture.on_call(capture.layer, plain_call(q, k, v, mask, factor, module.is_causal))
+    capture.on_call(capture.layer, plain_call(q, k, v, mask, factor, module.is_causal, host))
     function = ALL_ATTENTION_FUNCTIONS.get_interface(capture.config._attn_implementation, capture.eager)
     return function(module, q, k, v, mask, scaling=scaling, **host)
 
@@ -155,12 +156,26 @@ def release(attention: Any) -> None:
 
 
 def plain_call(
-    q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float, causal: bool, terms: Terms | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Any,
+    scaling: float,
+    causal: bool,
+    host: Mapping[str, Any],
+    terms: Terms | None = None,
 ) -> AttentionCall:
     """Build the `AttentionCall` of plain scaled dot-product attention, as the model's own function computes it."""
     positions = torch.arange(k.shape[2], device=k.device)[None]
     ctx = PositionContext(positions[:, -q.shape[2] :], positions, causal, contiguous=True)
-    return AttentionCall((q,), (k,), v, terms or Terms(), ctx, tensor_or_none(mask), scaling)
+    return as_the_host(AttentionCall((q,), (k,), v, terms or Terms(), ctx, tensor_or_none(mask), scaling), host)
+
+
+def as_the_host(call: AttentionCall, host: Mapping[str, Any]) -> AttentionCall:
+    """The call with what the model itself does to scores: a soft cap as in Gemma 2, an attention sink as in gpt-oss."""
+    sink = host.get("s_aux")
+    terms = call.terms if sink is None else with_sink(call.terms, sink)
+    return replace(call, terms=terms, softcap=host.get("softcap"))
 
 
 def tensor_or_none(mask: Any) -> Tensor | None:

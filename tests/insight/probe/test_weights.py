@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.insight.probe.attention_profile import Tally
@@ -45,6 +46,40 @@ def test_unpatched_rows_are_those_of_eager(kind: str, build: Build, ids: Tensor)
         wanted = torch.cat([theirs[:, block] for block in rows], dim=1)
         assert torch.allclose(mine, wanted, atol=CLOSE)
         assert not torch.allclose(mine, wanted.flip(0), atol=1e-2)  # control: heads do differ
+
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.3, "pad_token_id": 0, "sliding_window": 16,
+}  # fmt: skip
+
+
+def with_soft_cap() -> Gemma2ForCausalLM:
+    config = Gemma2Config(**SIZES, attn_logit_softcapping=2.0, query_pre_attn_scalar=8, attn_implementation="eager")
+    return Gemma2ForCausalLM(config)
+
+
+def with_sinks() -> GptOssForCausalLM:
+    model = GptOssForCausalLM(GptOssConfig(**SIZES, num_local_experts=2, num_experts_per_tok=1))
+    for attention in attentions_of(model):
+        attention.sinks.data.fill_(2.0)
+    return model
+
+
+@pytest.mark.parametrize("scheme", [None, "host", "logn", "alibi"])
+@pytest.mark.parametrize("make", [with_soft_cap, with_sinks])
+def test_what_the_models_own_attention_does_to_scores_is_seen(make: Build, scheme: str | None, ids: Tensor) -> None:
+    """Gemma 2 caps its scores and gpt-oss has attention sinks: outputs against what its output projections get."""
+    torch.manual_seed(0)
+    model, received = make().eval(), []
+    if scheme is not None:
+        patch_model(model, scheme)
+    for attention in attentions_of(model):
+        attention.o_proj.register_forward_pre_hook(lambda module, inputs: received.append(inputs[0][0]))
+    mine = outputs(model, ids, [slice(0, 48)])
+    for layer, heads in enumerate(mine):
+        wanted = received[layer].unflatten(-1, (4, -1)).transpose(0, 1)
+        assert torch.allclose(heads, wanted, rtol=1e-4, atol=1e-5), (layer, (heads - wanted).abs().max())
 
 
 @pytest.mark.parametrize("kind", KINDS)
