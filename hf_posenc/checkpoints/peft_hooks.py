@@ -104,7 +104,7 @@ def unguarding(original: Hook, cls: type, path_json_file: str, **kwargs: Any) ->
 def merging(original: Hook, tuner: Any, *args: Any, **kwargs: Any) -> Any:
     """``merge_and_unload`` and ``unload``: no layer of the base stays in float32."""
     base = original(tuner, *args, **kwargs)
-    restore_dtype(base)
+    restore_dtype(base.modules())
     return base
 
 

@@ -9,7 +9,7 @@ outside, so that the rest of the model computes as it did.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,11 +21,11 @@ from hf_posenc.patching.state import is_patched
 MARK = "float32_copy"  # of a layer: the dtype it had
 
 
-def keep_in_float32(model: nn.Module) -> bool:
+def keep_in_float32(model: nn.Module) -> list[nn.Module]:
     """Convert the adapters' module copies and the learned positions of a PEFT model.
 
     Returns:
-        Whether anything had to be converted; a second call does nothing.
+        The layers that had to be converted; a second call converts none.
     """
     halves = [
         (layer, dtype)
@@ -35,12 +35,12 @@ def keep_in_float32(model: nn.Module) -> bool:
     ]
     for layer, dtype in halves:
         convert(layer, dtype)
-    return bool(halves)
+    return [layer for layer, _ in halves]
 
 
-def restore_dtype(model: nn.Module) -> None:
-    """Give the layers that `keep_in_float32` converted their dtype back, after an adapter was merged or removed."""
-    for layer in model.modules():
+def restore_dtype(layers: Iterable[nn.Module]) -> None:
+    """Give those of the layers that `keep_in_float32` has converted their dtype back."""
+    for layer in layers:
         if MARK in layer.__dict__:
             dtype = layer.__dict__.pop(MARK)
             remove_hooks(layer)

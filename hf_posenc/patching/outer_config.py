@@ -26,12 +26,23 @@ def write_outer_config(model: nn.Module, entry: Mapping[str, Any]) -> None:
     old = outer.config
     new = copy.deepcopy(old)
     new.__class__ = guarded_class(new.__class__)
-    setattr(new, SCHEME_KEY, copy.deepcopy(dict(entry)))
-    new.max_position_embeddings = max(entry["target_length"], entry["host_length"])
+    _write_entry(new, entry)
     holders = [module for module in (model, *model.modules()) if module.__dict__.get("config") is old]
     outer.__dict__[CONFIGS] = [(module, old) for module in holders]
     for module in holders:
         module.config = new
+
+
+def update_outer_config(model: nn.Module, entry: Mapping[str, Any]) -> None:
+    """Write another entry where `write_outer_config` has written one."""
+    outer = outer_model(model)
+    if outer is not None and CONFIGS in outer.__dict__:
+        _write_entry(outer.config, entry)
+
+
+def _write_entry(config: Any, entry: Mapping[str, Any]) -> None:
+    setattr(config, SCHEME_KEY, copy.deepcopy(dict(entry)))
+    config.max_position_embeddings = max(entry["target_length"], entry["host_length"])
 
 
 def restore_outer_config(model: nn.Module) -> None:

@@ -163,16 +163,16 @@ def _install(
         patch.record = ConfigRecord.of(base, adapter, geometry)
         with explained_forward(adapter, base):
             proof = probe.verdict(patch)
+        swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
+        patch.report = report = PatchReport.of(base, chosen, geometry, proof, swapped=swapped, frozen=frozen)
+        base.__dict__[STASH] = patch
+        if getattr(model, "peft_config", None):
+            patch.in_float32 += keep_in_float32(model)
+        install_atomic_save(model)
+        install_batching_check(model)
     except BaseException:
         undo(base, patch)
         raise
-    swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
-    patch.report = report = PatchReport.of(base, chosen, geometry, proof, swapped=swapped, frozen=frozen)
-    base.__dict__[STASH] = patch
-    if getattr(model, "peft_config", None):
-        keep_in_float32(model)
-    install_atomic_save(model)
-    install_batching_check(model)
     return report
 
 

@@ -9,7 +9,8 @@ whose classes are the original ones for the moment.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,10 +26,12 @@ from hf_posenc.patches.forward_hook import ATTENTIONS
 from hf_posenc.patches.validate_adapter import explained_forward
 from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
 from hf_posenc.patching.layer_schemes import build_layer_schemes, probed_layers
+from hf_posenc.patching.outer_config import update_outer_config
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
-from hf_posenc.patching.state import base_model_of, patch_of
+from hf_posenc.patching.stacks import alone_with
+from hf_posenc.patching.state import base_model_of, patch_of, stacks_of
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.patching.unpatched_view import unpatched_view
@@ -53,7 +56,7 @@ def set_factor(model: M, factor: float) -> M:
     refused at its next use. Forward passes of other threads finish under the old factor, and new ones wait.
 
     Args:
-        model: a patched model, or a PEFT model around one.
+        model: a patched model, or a PEFT model around one; of an encoder–decoder both stacks are changed.
         factor: target length over trained length, at least 1.
 
     Returns:
@@ -67,6 +70,15 @@ def set_factor(model: M, factor: float) -> M:
         ModelInUse: a forward pass of this thread, or one of another that does not end, computes with the model.
         NoEffect: the effect probe failed; the model is then as it was, as after every other error.
     """
+    stacks = stacks_of(model)
+    with changed_together(model, stacks) if stacks else nullcontext():
+        for part in stacks.values() or (model,):
+            _set_factor(part, factor)
+    return model
+
+
+def _set_factor(model: nn.Module, factor: float) -> None:
+    """Change the factor of a model with one base model."""
     base, _ = base_model_of(model)
     check_not_in_forward(model, base)
     with patch_lock(base):
@@ -90,7 +102,23 @@ def set_factor(model: M, factor: float) -> M:
             _write(base, patch, record, layout, geometry)
             swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
             patch.report = PatchReport.of(base, layout, geometry, proof, swapped=swapped, frozen=frozen)
-    return model
+
+
+@contextmanager
+def changed_together(model: nn.Module, stacks: Mapping[str, nn.Module]) -> Iterator[None]:
+    """Run the block that changes the factor of both stacks of an encoder–decoder: of both, or of neither."""
+    with alone_with(model, stacks):
+        patches = [patch_of(base_model_of(stack)[0]) for stack in stacks.values()]
+        before = [None if patch.record is None else patch.record.geometry for patch in patches]
+        try:
+            yield
+        except BaseException:
+            for stack, patch, old in zip(stacks.values(), patches, before, strict=True):
+                if old is not None and patch.record is not None and patch.record.geometry is not old:
+                    _set_factor(stack, old.target_length / old.trained_length)
+            raise
+        if patches[0].record is not None:
+            update_outer_config(model, patches[0].record.scheme)
 
 
 def _take_over_all(
@@ -127,6 +155,8 @@ def _write(base: nn.Module, patch: Patch, record: ConfigRecord, layout: Layout, 
     base.__dict__[ENTRY] = copy.deepcopy(stored)  # another object: caches have noted the old one
     entries = record.entries | copy.deepcopy(written)
     patch.record = replace(record, scheme=entries[SCHEME_KEY], geometry=geometry, entries=entries)
+    if patch.model is not None:
+        update_outer_config(patch.model, stored)
 
 
 def scheme_pairs(base: nn.Module, schemes: list[Scheme]) -> Iterator[tuple[Scheme, Scheme]]:

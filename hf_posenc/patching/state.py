@@ -37,6 +37,7 @@ class Patch:
     frozen: list[tuple[nn.Module, str]] = field(default_factory=list)  # by name: offloading makes new parameters
     unsplit_modules: list[tuple[nn.Module, Any]] = field(default_factory=list)
     configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
+    in_float32: list[nn.Module] = field(default_factory=list)  # layers of adapters whose weights were converted
     report: PatchReport | None = None
     record: ConfigRecord | None = None
     layout: Layout | None = None

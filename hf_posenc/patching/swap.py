@@ -19,6 +19,7 @@ from hf_posenc.patches.offloading import (
 )
 from hf_posenc.patches.rotary_host import keep_loader_name
 from hf_posenc.patching.continuous_batching import remove_batching_check
+from hf_posenc.patching.float32_copies import restore_dtype
 from hf_posenc.patching.outer_config import restore_outer_config
 from hf_posenc.patching.state import STASH as STASH
 from hf_posenc.patching.state import Patch
@@ -164,6 +165,7 @@ def undo(base: nn.Module, patch: Patch) -> None:
     for owner in owners:
         forget_child(owner, "posenc", offloads)
         set_child(owner, "posenc", None)
+    restore_dtype(patch.in_float32)
     for module, name in patch.frozen:
         getattr(module, name).requires_grad_(True)
     for model, names in patch.unsplit_modules:

@@ -95,6 +95,17 @@ def test_the_rest_of_the_model_computes_in_its_own_dtype(adapted, kind, autocast
     assert set(dtypes.values()) == {torch.bfloat16}
 
 
+def test_unpatching_gives_copies_that_were_there_before_their_dtype_back(make_model, logits_of) -> None:
+    model = peft.get_peft_model(make_model("llama").to(torch.bfloat16), peft.LoraConfig(r=2, **TARGETS["llama"]))
+    before, dtypes = logits_of(model), {name: weight.dtype for name, weight in model.named_parameters()}
+    patch_model(model, "yarn", factor=FACTOR)
+    assert {name: weight.dtype for name, weight in model.named_parameters()} != dtypes  # they train in float32
+    unpatch_model(model)
+    assert {name: weight.dtype for name, weight in model.named_parameters()} == dtypes
+    assert not any(float32_copies.MARK in module.__dict__ or module._forward_hooks for module in model.modules())
+    assert torch.equal(logits_of(model), before)
+
+
 @pytest.mark.parametrize("scheme", LEARNED)
 @pytest.mark.parametrize("loader", ["package", "peft"])
 def test_a_saved_adapter_has_the_logits_of_the_trained_model(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,17 +19,20 @@ from hf_posenc import (
     load_peft_adapter,
     patch_model,
     scheme_of,
+    set_factor,
     unpatch_model,
 )
 from hf_posenc.errors import (
     AlreadyPatched,
     CheckpointMismatch,
+    NoEffect,
     NotPatched,
     OptionOutOfRange,
     PeftAdapterMismatch,
     SchemeNotDefined,
     UnsupportedModel,
 )
+from hf_posenc.patching.proof import EffectProbe
 
 from .encoder_decoders import FAMILIES, SOURCE, STACKS, TARGET, built, logits, stack_of, token_by_token
 from .test_families import assert_close
@@ -71,6 +75,35 @@ def test_patched_saved_and_loaded_as_a_whole(name: str, scheme: str, tmp_path: P
     assert model.config is config
     assert not [name for module in model.modules() for name in vars(module) if name.startswith("posenc")]
     assert_close(logits(unpatch_model(others[0]), source, target), stock)
+
+
+@families
+def test_another_factor_of_both_stacks(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As if patched with it, also when saved; and of both stacks, or of none."""
+    model, source, target = built(name), tokens(SOURCE), tokens(TARGET)
+    anew = logits(patch_model(built(name), "yarn", factor=2, trained_length=64), source, target)
+    first = logits(patch_model(model, "yarn", factor=8, trained_length=64), source, target)
+    assert not torch.equal(first, anew)
+    verdict = EffectProbe.verdict
+    failing = iter([False, True])
+
+    def fails_for_the_second(probe: EffectProbe, patch: Any) -> Any:
+        if next(failing, False):
+            raise NoEffect("It failed. Report it.")
+        return verdict(probe, patch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EffectProbe, "verdict", fails_for_the_second)
+        with pytest.raises(NoEffect):
+            set_factor(model, 2)
+    assert describe(model).target_length == 8 * 64
+    assert torch.equal(logits(model, source, target), first)
+    assert set_factor(model, 2) is model
+    assert torch.equal(logits(model, source, target), anew)
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path).eval()
+    assert describe(loaded).target_length == 2 * 64
+    assert_close(logits(loaded, source, target), anew)
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])

@@ -56,6 +56,19 @@ def test_remap_promises_the_tokens_within_its_window() -> None:
     assert (proof.verdict, proof.unchanged_below) == ("moved", 20)
 
 
+@pytest.mark.parametrize("step", ["install_atomic_save", "install_batching_check"])
+def test_what_fails_after_the_proof_leaves_no_patch(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(model: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(f"hf_posenc.patching.patch.{step}", fails)
+    model = tiny_model("llama")
+    with pytest.raises(RuntimeError, match="no"):
+        patch_model(model, "yarn", factor=4)
+    assert not is_patched(model)
+    assert not [name for module in model.modules() for name in vars(module) if name.startswith("posenc")]
+
+
 def test_broken_promise_is_found_and_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     from hf_posenc.errors import NoEffect
     from hf_posenc.schemes.bias.alibi import ALiBi
