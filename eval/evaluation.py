@@ -1,7 +1,4 @@
-"""Evaluate a model through lm-eval in one call: model and tasks in, rows of numbers out.
-
-A few lines over the limit, most of them the documentation of `evaluate`.
-"""
+"""Evaluate a model through lm-eval in one call: model and tasks in, rows of numbers out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Attention module mixin of all adapters: rotate, cache and attend as the position scheme asks.
-
-The six stages of one call stand together, in a little more than 200 lines.
-"""
+"""Attention module mixin of all adapters: rotate, cache and attend as the position scheme asks."""
 
 from __future__ import annotations
 

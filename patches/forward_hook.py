@@ -1,7 +1,7 @@
 """Forward pre-hook of the base model: check the call, prepare its KV cache, and hand a `ForwardContext` to every layer.
 
 The hook sees what attention modules do not: the caller's 2-D mask, positions with gaps or several axes, and the cache
-while it is empty. One idea in a little more than 200 lines: the stages of `prepare_forward`, in their order.
+while it is empty.
 """
 
 from __future__ import annotations

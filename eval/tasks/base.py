@@ -4,7 +4,7 @@ A document is one target, or one key, *at all lengths*: one request per length (
 on the same targets, curves are paired, each metric has a standard error over documents, and lm-eval's ``--limit n``
 means n at every length.
 
-A few lines over the limit: the two tasks here are the examples that every other task is written after.
+The two tasks here are the examples that every other task is written after.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """KV-cache eviction: keep the first and the most recent keys only, O(first + last) memory at any sequence length.
 
 transformers' caches grow or slide. For schemes that never attend to the keys in between (`Scheme.kept_keys`), layers of
-an empty `DynamicCache` are replaced by layers that evict them. One idea in more than 200 lines: the layer, its
-installation, and the masks and positions of the keys it still holds.
+an empty `DynamicCache` are replaced by layers that evict them. In this file: the layer, its installation, and the masks
+and positions of the keys it still holds.
 """
 
 from __future__ import annotations

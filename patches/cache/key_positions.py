@@ -2,8 +2,7 @@
 
 Only positions of new tokens reach a forward pass. Cached keys keep their positions, however the caller numbers later
 tokens, so these are stored with the cache: as one number while they run in steps of one and are the same in every
-sequence, else as a tensor that follows the cache through beam search. One idea in more than 200 lines: the record, and
-how positions that were not recorded are inferred.
+sequence, else as a tensor that follows the cache through beam search. Positions that were not recorded are inferred.
 """
 
 from __future__ import annotations

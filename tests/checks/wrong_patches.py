@@ -1,7 +1,4 @@
-"""Cases whose patch is wrong, and modifications of a patched model, that fail one check each: negative controls.
-
-One short function a mistake, so more than 200 lines.
-"""
+"""Cases whose patch is wrong, and modifications of a patched model, that fail one check each: negative controls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemes that fail one check each: negative controls. One short class a mistake, so more than 200 lines."""
+"""Schemes that fail one check each: negative controls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Save plots deterministically as PNG, SVG, GIF, or one self-contained HTML page.
-
-A few lines over the limit, since the script of the page's animations is at the end.
-"""
+"""Save plots deterministically as PNG, SVG, GIF, or one self-contained HTML page."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Four plots of a probe: attention by distance, maps of heads, loss by context length, attention sinks.
 
-One idea, one file: each plot is one function over the same layout helpers.
+Each plot is one function over the same layout helpers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Target of property measurements: a scheme on small shapes, at lengths within and beyond the trained length.
 
-A few lines over the limit: every property uses the same embeddings, scores and lengths of a target.
+Every property uses the same embeddings, scores and lengths of a target.
 """
 
 from __future__ import annotations

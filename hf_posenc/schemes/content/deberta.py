@@ -18,7 +18,6 @@ the half of P for earlier keys.
 
 He, Liu, Gao, Chen 2020, arXiv:2006.03654, section 3.1; He, Gao, Chen 2021, arXiv:2111.09543; the released code.
 """
-# Over 200 lines, as one scheme has the options of three releases of the model.
 
 from __future__ import annotations
 

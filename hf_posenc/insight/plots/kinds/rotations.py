@@ -1,7 +1,4 @@
-"""Plots of rotations: clock hands, frequencies before and after a scaling, their ratio, and the matrices R(p).
-
-One idea, over the limit: four small plots of the same rotation, each a class of numbers and drawing.
-"""
+"""Plots of rotations: clock hands, frequencies before and after a scaling, their ratio, and the matrices R(p)."""
 
 from __future__ import annotations
 
