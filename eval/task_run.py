@@ -158,8 +158,8 @@ def check_answerable(lm: Any, tasks: Mapping[str, Any]) -> None:
         kind = getattr(task, "request_type", None)
         if kind is not None and not hasattr(lm, kind):
             raise NotMeasurable(
-                f"{name} asks for {kind}, which {type(lm).__name__} does not answer. Pass the model itself, or choose "
-                "other tasks."
+                f"{name} needs requests of the type {kind}, which {type(lm).__name__} does not support. Pass the model "
+                "itself, or choose other tasks."
             )
 
 

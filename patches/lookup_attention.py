@@ -62,8 +62,8 @@ class LookupAttention(PatchedAttention):
             return {KEYWORD: forward, "position_ids": forward.positions}
         if call.get("position_ids") is None:
             raise InvalidInput(
-                f"{type(self).__name__} is called outside a forward pass of its model, so that nothing says where its "
-                "tokens stand. Call the model, or pass position_ids."
+                f"{type(self).__name__} is called outside a forward pass of its model, so that the positions of its "
+                "tokens are unknown. Call the model, or pass position_ids."
             )
         return {"position_ids": call["position_ids"]}
 

@@ -41,7 +41,7 @@ def check_heads(base: nn.Module, geometry: Geometry) -> None:
     stated = (first.heads, first.kv_heads, first.head_dim)
     if found != stated:
         raise HostConfigInvalid(
-            f"The configuration of this {type(base).__name__} tells of {_described(*stated)}, and its weights have "
+            f"The configuration of this {type(base).__name__} says {_described(*stated)}, and its weights have "
             f"{_described(*found)}. Put back the configuration that the model was built with, or correct the geometry "
             "of the adapter."
         )

@@ -60,7 +60,7 @@ def _check_ids(ids: Tensor, vocabulary: int | None) -> None:
     low, high = (int(ids),) * 2 if ids.numel() == 1 else (int(end) for end in ids.aminmax())
     if low < 0 or high >= vocabulary:
         raise InvalidInput(
-            f"Token {low if low < 0 else high} is none of the {vocabulary} of this model. "
+            f"Token {low if low < 0 else high} is outside the vocabulary of this model, 0 … {vocabulary - 1}. "
             "Use the tokenizer it came with."
         )
 

@@ -20,9 +20,9 @@ def warn_of_moved_targets(store: Store, cells: Sequence[Cell], longest: int) -> 
     if others:
         before = ", ".join(f"{one:,}" for one in sorted({s["longest"] for s in others}))
         log.warning(
-            "%d finished cell%s of this folder had %s tokens of text before every target, and now there are %s: "
-            "the targets are others, and with them the factor of schemes that none was given. All is measured again. "
-            "With --longest (longest=), lengths up to that are added without moving either.",
+            "%d finished cell%s of this folder had %s tokens of text before every target, and this run has %s. Other "
+            "targets are scored, and schemes without a factor get another one, so that everything is measured again. "
+            "Set --longest (longest=) at the first run, to add lengths up to it later without measuring again.",
             len(others), "s" * (len(others) > 1), before, f"{longest:,}",
         )  # fmt: skip
 

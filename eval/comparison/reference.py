@@ -66,5 +66,5 @@ def reference_of(schemes: Sequence[Mapping[str, Any]], given: str) -> str:
             "Choose one of them."
         )
     if len(labels) < 2:
-        raise BadComparison(f"Only {labels[0]} is measured, and nothing to compare with it. Add a scheme.")
+        raise BadComparison(f"Only {labels[0]} is measured, so there is nothing to compare it with. Add a scheme.")
     return str(named[0])

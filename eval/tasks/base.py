@@ -93,7 +93,7 @@ class LengthSweep(ConfigurableTask):
         text = measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator)
         found = sentences_of(rendered(document, self.tokenizer) for document in text.documents)
         if not found:
-            raise TextTooShort("The text holds no sentence to hide anything among. Give one with words.")
+            raise TextTooShort("The text has no sentence to hide a needle in. Pass a text with words.")
         return found
 
     def documents(self) -> list[Doc]:

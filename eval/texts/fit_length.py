@@ -64,7 +64,7 @@ def most_units(tokens: Callable[[int], int], length: int, what: str) -> int:
         probe = (low + high) // 2 if halve else low + int((length - low_cost) / max(rate, 0.5))
     if low == length:
         raise TokenizerTooPoor(
-            f"More than {length} units of filler are at most {length} tokens to this tokenizer. "
-            "Use one that reads every word."
+            f"This tokenizer reads more than {length} units of filler as at most {length} tokens. "
+            "Use a tokenizer that has a token for every word."
         )
     return low

@@ -37,7 +37,7 @@ def local_records(sources: Sequence[str | Path], task: str, example: str) -> Ite
         for file in files_of(Path(source).expanduser()):
             for place, record in file_records(file):
                 if not isinstance(record, Mapping):
-                    raise UnreadableDocuments(f"There is no record in {place}, but {shown(record)}. Write {example}.")
+                    raise UnreadableDocuments(f"{place} is not a record, but {shown(record)}. Write {example}.")
                 yield place, dict(record)
 
 
@@ -51,7 +51,7 @@ def files_of(path: Path) -> list[Path]:
     if not path.is_dir():
         if kind_of(path) not in known:
             raise UnreadableDocuments(
-                f"The file {shown(str(path))} is none of records. Pass one that ends in {', '.join(known)}."
+                f"The file {shown(str(path))} is not a file of records. Pass one that ends in {', '.join(known)}."
             )
         return [path]
     files = sorted(

@@ -71,7 +71,9 @@ def tokenized_documents(tokenizer: Any, text: MeasuredText) -> tuple[Tokenized, 
 def tokenized(tokenizer: Any, text: str) -> Tokenized:
     """``text`` through a fast tokenizer; cached, because a sweep uses the same text many times."""
     if not tokenizer.is_fast:
-        raise CannotCut(f"{type(tokenizer).__name__} keeps no offsets. Load the fast version of this tokenizer.")
+        raise CannotCut(
+            f"{type(tokenizer).__name__} does not return character offsets. Load the fast version of this tokenizer."
+        )
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     check_known(tokenizer, encoding["input_ids"])
     return Tokenized(text, tuple(encoding["input_ids"]), tuple(map(tuple, encoding["offset_mapping"])))
@@ -117,7 +119,10 @@ def first_window(source: Tokenized, tokenizer: Any, end: int, lengths: Sequence[
         target = last - scored
         if clean(source, tokenizer, target - scored, target, last):
             return Window(last, *cut(source, tokenizer, lengths, target, last))
-    raise CannotCut(f"No clean cut within {SHIFTS} tokens of token {end} of the text. Use another text or tokenizer.")
+    raise CannotCut(
+        f"Within {SHIFTS} tokens of token {end}, the text cannot be cut without changing its tokens. Use another text "
+        "or tokenizer."
+    )
 
 
 def cut(
@@ -130,7 +135,10 @@ def cut(
         starts = range(max(0, last - length + special), target)
         start = next((s for s in starts[:SHIFTS] if clean(source, tokenizer, s, target, last, length)), None)
         if start is None:
-            raise CannotCut(f"No clean context of {length} tokens before token {target} of the text. Use another text.")
+            raise CannotCut(
+                f"No context of about {length} tokens before token {target} can be cut from the text without changing "
+                "its tokens. Use another text or tokenizer."
+            )
         contexts.append(source.text[source.spans[start][0] : source.spans[target][0]])
     return source.piece(target, last), tuple(contexts)
 

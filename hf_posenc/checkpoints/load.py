@@ -124,5 +124,5 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
         shape = f"has the weight {mismatched[0]!r} in another shape" if mismatched else ""
         problem = f"lacks the weight {missing[0]!r}" if missing else shape
         raise CheckpointMismatch(
-            f"The checkpoint {name} {problem}, which transformers would make up at random. Copy or save it again."
+            f"The checkpoint {name} {problem}, which transformers would initialise at random. Copy or save it again."
         )

@@ -30,8 +30,8 @@ def initialise_missing(model: nn.Module, missing: set[str]) -> None:
             continue
         if any(weight.is_meta for weight in scheme.parameters()):
             raise CheckpointMismatch(
-                f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.extra_repr()!r}, and the device map keeps "
-                "them off the devices, where they cannot be drawn. Load it without a device_map, train and save it."
+                f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.extra_repr()!r}, and the device map "
+                "offloads them, so that they cannot be initialised. Load it without a device_map, train and save it."
             )
         logger.warning(
             f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.extra_repr()!r}. Train the model before use."

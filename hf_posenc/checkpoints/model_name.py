@@ -142,7 +142,7 @@ def model_under(adapter: str, base: str | os.PathLike[str] | None) -> str:
         itself_adapter = is_adapter(found, {})
     except ModelNotFound as error:
         raise ModelNotFound(
-            f"The base of the PEFT adapter {shown(adapter)} is {shown(os.fspath(named))}, which cannot be had: "
+            f"The base of the PEFT adapter {shown(adapter)} is {shown(os.fspath(named))}, which is not available: "
             f"{str(error).partition('. ')[0]}. Name the base: --base on the command line, in Python the base as the "
             "model and peft_adapter= for the adapter."
         ) from error

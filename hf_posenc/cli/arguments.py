@@ -152,9 +152,7 @@ def scheme_options(scheme: str | None, words: Sequence[str] | None) -> dict[str,
 
         plan(scheme, options)
     elif options:
-        raise BadArgument(
-            f"There is no scheme that --option {next(iter(options))} could belong to. Pass --scheme as well."
-        )
+        raise BadArgument(f"--option {next(iter(options))} needs a scheme, and none is named. Pass --scheme as well.")
     return options
 
 

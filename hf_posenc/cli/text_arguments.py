@@ -82,7 +82,7 @@ def check_reading(texts: Sequence[str] | None, field: str, separator: str | None
     """
     if not texts and (field != FIELD or separator is not None):
         option = "--document-separator" if separator is not None else "--text-field"
-        raise BadArgument(f"{option} says how a text is read, and none is named. Pass --text, or leave it out.")
+        raise BadArgument(f"{option} has an effect with a text only, and none is named. Pass --text, or leave it out.")
 
 
 def unescaped(separator: str | None) -> str | None:

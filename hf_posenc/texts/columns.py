@@ -41,7 +41,7 @@ def document_of(record: object, field: str, name: str, place: str) -> Document:
     """
     if not isinstance(record, Mapping):
         raise UnreadableDocuments(
-            f"There is no field {field!r} in {place}, only {type(record).__name__}, no record. "
+            f"There is no field {field!r} in {place}: it is not a record, but of type {type(record).__name__}. "
             'Write records, such as {"text": "…"}.'
         )
     column = column_of(record, field, place)

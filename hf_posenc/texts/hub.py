@@ -71,10 +71,9 @@ def only_split(found: Any, name: str, advice: str) -> Any:
     if not isinstance(found, Mapping):
         return found
     if len(found) != 1:
-        raise UnreadableDocuments(
-            f"The dataset {shown(name)} has the splits {', '.join(found) or 'of nobody: it is empty'}. "
-            f"Choose one: {advice}."
-        )
+        if not found:
+            raise UnreadableDocuments(f"The dataset {shown(name)} has no splits: it is empty. Name another dataset.")
+        raise UnreadableDocuments(f"The dataset {shown(name)} has the splits {', '.join(found)}. Choose one: {advice}.")
     return next(iter(found.values()))
 
 

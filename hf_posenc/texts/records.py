@@ -54,7 +54,7 @@ def parsed(line: str, place: str) -> object:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UnreadableDocuments(
-            f"There is no JSON in {place}: {first_line(error)}. Mend the line or take it out."
+            f"{place} is not valid JSON: {first_line(error)}. Correct the line, or remove it."
         ) from error
 
 
@@ -81,8 +81,8 @@ def json_values(path: Path) -> list[object]:
         if getattr(error, "msg", "") == "Extra data":
             return [value for _, value in json_records(path)]
         raise UnreadableDocuments(
-            f"The file {shown(str(path))} is no JSON: {first_line(error)}. Correct it; for one record on each line, "
-            "name it .jsonl."
+            f"The file {shown(str(path))} is not valid JSON: {first_line(error)}. Correct it; for one record on each "
+            "line, name it .jsonl."
         ) from error
     return found if isinstance(found, list) else [found]
 
@@ -109,7 +109,8 @@ def csv_file(path: Path, field: str) -> Iterator[Document]:
                     yield Document(f"{path.name}:{number}", row[heads.index(column)])
         except csv.Error as error:
             raise UnreadableDocuments(
-                f"The file {shown(str(path))} is no CSV near line {rows.line_num}: {first_line(error)}. Correct it."
+                f"The file {shown(str(path))} is not valid CSV near line {rows.line_num}: {first_line(error)}. "
+                "Correct it."
             ) from error
 
 

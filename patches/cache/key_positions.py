@@ -198,8 +198,8 @@ def _check_count(known: KeyPositions, past: int) -> None:
     """Start anew with an emptied cache, or where somebody else has written to it."""
     if 0 < known.count < past:
         warnings.warn(
-            f"The cache holds {past - known.count} tokens more than this model has put there, and nobody noted their "
-            "positions. They are taken to stand right before the new ones; if they do not, start with an empty cache.",
+            f"The cache holds {past - known.count} tokens that this model did not write, and their positions are "
+            "unknown. They are taken to stand right before the new tokens; if they do not, start with an empty cache.",
             UnknownKeys,
             stacklevel=2,
         )

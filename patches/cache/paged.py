@@ -98,7 +98,9 @@ def attend(
         InvalidInput: a request's tokens do not stand behind its cached ones.
     """
     if call.get("output_attentions"):
-        raise BackendCannotCarry("Continuous batching keeps no attention weights. Call the model itself for them.")
+        raise BackendCannotCarry(
+            "Continuous batching does not return attention weights. Call the model itself with output_attentions=True."
+        )
     scheme = layer.scheme
     requests = ctx.once("requests", lambda: requests_of(scheme, ctx.query_positions, call))
     q, k = scheme.prepare(q, k)

@@ -33,13 +33,13 @@ def mark_cache(base: nn.Module, cache: Cache | None) -> None:
     held = int(own.get_seq_length())
     if held and theirs is not None:
         raise InvalidInput(
-            f"The cache holds {held} tokens that were read under another scheme, or under other options or another "
+            f"The cache holds {held} tokens that were written under another scheme, or under other options or another "
             "factor of this one. Start with an empty cache."
         )
     if held:
         warnings.warn(
-            f"The cache holds {held} tokens, and nobody noted how they were read. If it was filled before the model "
-            "was patched, start with an empty one.",
+            f"The cache holds {held} tokens of unknown origin: it does not record the scheme that wrote them. If it "
+            "was filled before the model was patched, start with an empty cache.",
             UnknownKeys,
             stacklevel=2,
         )

@@ -85,7 +85,7 @@ def rows() -> list[Row]:
         (
             61,
             "10,000 deep",
-            "in each other",
+            "nested more than",
             data(CONFIG, lambda held: b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}"),
         ),
         (61, "a folder", "cannot be read", lambda f: ((f / CONFIG).unlink(), (f / CONFIG).mkdir())),

@@ -36,7 +36,7 @@ IDS: dict[str, tuple[Any, str]] = {
     "uint8": (torch.ones(1, LENGTH).to(torch.uint8), r"uint8.+long\(\)"),
     "list": ([[3] * LENGTH], r"torch\.Tensor, got \[\[3"),
     "array": (torch.ones(1, LENGTH).long().numpy(), r"torch\.Tensor, got array"),
-    "too large": (torch.full((1, LENGTH), 96), "Token 96 is none of the 96"),
+    "too large": (torch.full((1, LENGTH), 96), "Token 96 is outside the vocabulary"),
     "negative": (torch.full((1, LENGTH), -1), "Token -1"),
     "nothing": (None, "neither input_ids nor inputs_embeds|neither"),
 }

@@ -28,7 +28,7 @@ BYTES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "17 MB": (lambda data: data.rstrip()[:-1] + b', "x": "' + b"x" * HUGE + b'"}', "larger than 16777216"),
     "10,000 deep": (
         lambda data: data.rstrip()[:-1] + b', "x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
-        "more than 20 objects",
+        "nested more than 20 deep",
     ),
     "a list": (lambda data: b"[" + data + b"]", "no JSON object"),
     "a number": (lambda data: b"7", "no JSON object"),
@@ -118,7 +118,7 @@ BLOCKS: list[tuple[int, str, str, dict[str, Any]]] = [
     (50, "more in a part", "name and options", {"scheme": [{"name": "yarn", "options": {}, "module": "os"}]}),
     (50, "layers of text", "layers is no object", {"layers": "0"}),
     (50, "layers of numbers", "1 to 16 parts", {"layers": {"0": 7}}),
-    (50, "30 deep", "20 objects", {"scheme": part(beta_fast=deep(30))}),
+    (50, "30 deep", "nested more than 20 deep", {"scheme": part(beta_fast=deep(30))}),
     (50, "2 MB", "1048576 values", {"scheme": part(beta_fast="x" * (2 << 20))}),
     (53, "NaN", "beta_fast.+nan", {"scheme": part(beta_fast=float("nan"))}),
     (53, "Infinity", "beta_fast.+inf", {"scheme": part(beta_fast=float("inf"))}),
@@ -156,7 +156,7 @@ def rows() -> list[Row]:
             42,
             name,
             errors.ModelNotFound,
-            "folder|had",
+            "folder|not available",
             lambda _, v=value: hf_posenc.from_pretrained(v, local_files_only=True),
         )
         for name, value in NAMES.items()

@@ -94,9 +94,9 @@ def broken(path, content: str | bytes) -> str:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", '{"text": "x"}\n{oops', "no JSON in line 2"),
+        ("a.jsonl", '{"text": "x"}\n{oops', "line 2.* is not valid JSON"),
         ("a.jsonl", '{"body": "x"}', "only body"),
-        ("a.jsonl", "[1]", "only list"),
+        ("a.jsonl", "[1]", "of type list"),
         ("a.txt", b"\xff\xfe\x00", "UTF-8"),
     ],
 )

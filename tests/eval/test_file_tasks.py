@@ -104,7 +104,7 @@ def test_an_accepted_answer_counts_in_a_generated_text(llama, tokenizer, tmp_pat
         ([{"question": "q", "answers": ["a"]}], UnreadableDocuments, "no field 'context' in line 1"),
         ([{"context": "c", "question": "q", "answers": []}], UnreadableDocuments, "'answers' in line 1"),
         (PLAIN[:1], UnreadableDocuments, "no document besides"),
-        ([["not a record"]], UnreadableDocuments, "no record in line 1"),
+        ([["not a record"]], UnreadableDocuments, "line 1.* is not a record"),
         ([record | {"context": "word " * 900} for record in PLAIN], LengthTooShort, "None of 6 questions fits"),
     ],
 )
@@ -132,9 +132,9 @@ def test_records_of_every_kind_of_file(tmp_path: Path) -> None:
     found = [record for _, record in local_records([tmp_path], "t", "")]
     assert found == [*PLAIN] * 3
     (tmp_path / "d.json").write_text("{")
-    with pytest.raises(UnreadableDocuments, match="no JSON"):
+    with pytest.raises(UnreadableDocuments, match="not valid JSON"):
         list(local_records([tmp_path], "t", ""))
-    with pytest.raises(UnreadableDocuments, match="none of records"):
+    with pytest.raises(UnreadableDocuments, match="not a file of records"):
         list(local_records([tmp_path / "x.csv"], "t", ""))
     assert texts_of({"answers": {"text": ["a"], "answer_start": [1]}}, ("answers",), "here") == ("a",)
 

@@ -222,7 +222,7 @@ def test_use_outside_a_model_explains_the_error() -> None:
     positions = torch.arange(3)[None]
     ctx = PositionContext(positions, positions, causal=True, contiguous=True)
     bias = scheme(causal=True).bias(ctx)
-    with pytest.raises(OutsideModel, match=r"own projections.*Ask a patched model"):
+    with pytest.raises(OutsideModel, match=r"own projections.*Call it in a patched model"):
         bias.of_block(content.block(ctx, torch.zeros(1, 4, 3, 16), torch.zeros(1, 4, 3, 16)))
 
 

@@ -191,7 +191,10 @@ def test_lines_of_every_kind_are_conversations(example: ModuleType, tmp_path: Pa
         {"prompt": TURNS[:1], "completion": TURNS[1:2]},
         {"prompt": [{"role": "user", "content": "five"}], "completion": [{"role": "assistant", "content": "six"}]},
     ]
-    for content, told in (('{"text": "x"}', "no messages.+in line 1, only text"), ('{"messages"', "no JSON in line 1")):
+    for content, told in (
+        ('{"text": "x"}', "no messages.+line 1, only text"),
+        ('{"messages"', "line 1.* not valid JSON"),
+    ):
         (tmp_path / "b.jsonl").write_text(content)
         with pytest.raises((SystemExit, UnreadableDocuments), match=told):
             example.dataset(tmp_path / "b.jsonl", (), 0, tokenizer, 256, 0)

@@ -32,7 +32,7 @@ def with_bias(call: AttentionCall) -> AttentionCall:
     rows: RowRotation = call.terms.rows  # type: ignore[assignment]
     if rows.frequencies_of is None:
         raise NotTraceable(
-            "This rotation by row is a function of whole numbers, and a graph has tensors only. "
+            "The frequencies of this rotation are a function of Python integers, and a traced graph has tensors only. "
             "Give its RowRotation frequencies_of, or run the model outside torch.compile, torch.export and jit.trace."
         )
     lengths = rows.length_of(call.ctx.query_positions)

@@ -57,23 +57,23 @@ def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
         first = first_line(error)
         if isinstance(error, MemoryError) or NO_MEMORY in str(error):
             raise NoMemory(
-                f"The checkpoint {shown(name)} takes more memory than there is: {first or 'nothing more is known'}. "
+                f"The checkpoint {shown(name)} does not fit in memory: {first or 'no details were given'}. "
                 "Check the sizes in its configuration, or load a smaller one."
             ) from error
         wrong = UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
         if wrong is not None:
             raise UnknownOption(
-                f"Nothing takes the keyword {wrong[1]!r}.{nearest(wrong[1], options)} "
+                f"{wrong[1]!r} is no argument of loading and no option of a scheme.{nearest(wrong[1], options)} "
                 "Leave it out; `hf-posenc info NAME` lists the options of a scheme."
             ) from error
         if type(error).__name__ in NOT_FOUND_ERRORS or (isinstance(error, OSError) and not os.path.isdir(name)):
             raise ModelNotFound(
-                f"The model {shown(name)} cannot be had: {first}. "
+                f"The model {shown(name)} is not available: {first}. "
                 f"Check the name; while there is a network, `hf download {name}` fetches it."
             ) from error
         raise CheckpointMismatch(
             f"The checkpoint {shown(name)} cannot be loaded: {type(error).__name__}: {first}. "
-            "Copy or save it again, or check what was asked of it."
+            "Copy or save it again, or check the arguments of this call."
         ) from error
 
 

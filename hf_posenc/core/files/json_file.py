@@ -25,11 +25,11 @@ def read_object(file: Path, largest: int = MAX_BYTES) -> dict[str, Any]:
     try:
         content = json.loads(data.decode("utf-8"), object_pairs_hook=reject_duplicate_keys)
     except RecursionError as error:
-        raise ValueError(f"it has more than {MAX_DEPTH} objects in each other") from error
+        raise ValueError(f"its objects are nested more than {MAX_DEPTH} deep") from error
     if not isinstance(content, dict):
         raise ValueError("it holds no JSON object")
     if is_nested_deeper(content, MAX_DEPTH):
-        raise ValueError(f"it has more than {MAX_DEPTH} objects in each other")
+        raise ValueError(f"its objects are nested more than {MAX_DEPTH} deep")
     return content
 
 

@@ -57,7 +57,9 @@ class BenchSettings:
             check_factor(self.factor)
         self.check_together()
         if any(entry.scheme is None for entry in self.entries):
-            raise OptionOutOfRange("unpatched is what schemes are compared with, and is no scheme. Leave it out.")
+            raise OptionOutOfRange(
+                "unpatched is the baseline, not a scheme. Leave it out; --baselines unpatched times it."
+            )
 
     def check_together(self) -> None:
         """Refuse settings that have no effect or no meaning with others."""

@@ -41,7 +41,9 @@ def table(entry: Entry, request: PlotRequest) -> dict[str, Any]:
         except OptionOutOfRange as error:  # a table ends, or the scheme does
             refused = error
     if not found:
-        raise refused or OptionOutOfRange(f"Scheme {entry.label!r} has no numbers at any factor. Name another.")
+        raise refused or OptionOutOfRange(
+            f"Scheme {entry.label!r} cannot be plotted at any factor. Choose another scheme."
+        )
     return {"label": entry.label, "trained_length": found[0].pop("trained_length"), "by_factor": found}
 
 

@@ -42,9 +42,9 @@ def refuse_changed_frequencies(base: nn.Module, changed: str | None) -> None:
     """
     if changed is not None:
         raise ForeignPatch(
-            f"{changed} of this {type(base).__name__} is not what its configuration says, which a patch would go by: "
-            "it was changed after the model was built. Set rope_parameters in the configuration instead, and load the "
-            "model with that."
+            f"{changed} of this {type(base).__name__} was changed after the model was built and differs from its "
+            "configuration, from which a patch computes it. Set rope_parameters in the configuration instead, and load "
+            "the model with that."
         )
 
 

@@ -1,9 +1,9 @@
-"""Refuse to save a model around a patched one whose checkpoint would not say the scheme.
+"""Refuse to save a model around a patched one whose checkpoint would not record the scheme.
 
 A stack of an encoder–decoder, or the text part of a multimodal model, can be patched on its own, and has a
 configuration of its own then. What holds it knows nothing of that: its ``save_pretrained`` would write a configuration
-without the scheme beside weights that were trained with it. It asks all of its parts for their parameters, which is
-where a patched part looks who asks.
+without the scheme beside weights that were trained with it. Saving reads the parameters of all parts, and a patched
+part checks there which model's ``save_pretrained`` is running.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def check_said(model: nn.Module) -> None:
     for name, stack in stacks_of(model).items():
         if said is not None and not is_patched(stack):
             raise CheckpointMismatch(
-                f"The {name} of this {type(model).__name__} carries no scheme any more, and its configuration says "
-                "one for both stacks. Call unpatch_model(model), or patch both of them, and save then."
+                f"The {name} of this {type(model).__name__} is not patched any more, but the configuration records a "
+                "scheme for both stacks. Call unpatch_model(model), or patch both stacks, before saving."
             )
 
 
@@ -67,6 +67,6 @@ def _saver(frames: Iterable[FrameType]) -> nn.Module | None:
 def _lost(model: nn.Module, part: nn.Module) -> CheckpointMismatch:
     together = ", or patch both stacks at once: patch_model(model, scheme)" if stacks_of(model) else ""
     return CheckpointMismatch(
-        f"A {type(part).__name__} inside this {type(model).__name__} carries a scheme, which what is being saved has "
-        f"no place for and would lose. Save that part alone, or call unpatch_model on it{together}."
+        f"A {type(part).__name__} inside this {type(model).__name__} is patched, but the configuration that is being "
+        f"saved does not record its scheme. Save that part alone, or call unpatch_model on it{together}."
     )

@@ -11,8 +11,8 @@ def only_inside(scheme: str, needs: str) -> BlockBias:
 
     def of_block(block: Block) -> object:
         raise OutsideModel(
-            f"Scheme {scheme!r} reads {needs}, and there is no layer here. Ask a patched model, or give the context "
-            "what an attention layer gives it."
+            f"Scheme {scheme!r} reads {needs}, and was called outside a layer. Call it in a patched model, or set "
+            "these fields of the PositionContext."
         )
 
     return BlockBias(of_block)  # type: ignore[arg-type]  # it never returns

@@ -116,7 +116,7 @@ def test_tokens_added_by_other_code() -> None:
         read(model, text()[:, 9:12], None, cache)
     for layer, other in zip(cache.layers, _filled(model, 4).layers, strict=True):
         layer.update(other.keys, other.values)
-    with pytest.warns(UnknownKeys, match="4 tokens more than this model has put there"):
+    with pytest.warns(UnknownKeys, match="4 tokens that this model did not write"):
         read(model, text()[:, 16:], torch.arange(16, LENGTH)[None], cache)
 
 
