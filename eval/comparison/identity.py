@@ -1,4 +1,4 @@
-"""Digests of everything a number depends on besides the scheme: weights, tokenizer, text, tasks and versions.
+"""Digests of what a number depends on besides the scheme and the weights: tokenizer, text, tasks and versions.
 
 Digests of contents, not names: a file or a checkpoint can change under the same name.
 """
@@ -15,29 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from hf_posenc.eval.lm.log_probs import unwrapped
-
 PACKAGES = ("hf-posenc", "torch", "transformers", "tokenizers", "lm_eval")
 COMPUTING = (
     "hf_posenc.attention", "hf_posenc.checkpoints", "hf_posenc.core", "hf_posenc.eval.lm", "hf_posenc.eval.tasks",
     "hf_posenc.eval.texts", "hf_posenc.patches", "hf_posenc.patching", "hf_posenc.texts",
 )  # fmt: skip
 """The packages of this project that compute numbers, besides the schemes, which the key of a cell holds one by one."""
-IGNORED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")  # configuration keys that change no number
-
-
-def model_digest(model: Any) -> str:
-    """Digest of class, configuration and all weights of a live model, including a PEFT adapter."""
-    digest = hashlib.blake2b(digest_size=16)
-    base = unwrapped(model)
-    config = {name: value for name, value in base.config.to_dict().items() if name not in IGNORED}
-    digest.update(json.dumps([type(base).__name__, config], sort_keys=True, default=str).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 def tokenizer_digest(tokenizer: Any) -> str:

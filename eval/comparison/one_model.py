@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.eval.comparison.cell import Cell, Request, cells_of
 from hf_posenc.eval.comparison.combine import check_same_targets
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.gate_cells import gate_cells
-from hf_posenc.eval.comparison.identity import model_digest, to_json, tokenizer_digest
+from hf_posenc.eval.comparison.identity import to_json, tokenizer_digest
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
 from hf_posenc.eval.comparison.progress import ProgressCallback, part_of

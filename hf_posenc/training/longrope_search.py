@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.errors import LengthContradiction, MissingPackage, OptionOutOfRange
@@ -97,7 +98,7 @@ def search_longrope(
     Raises:
         MissingPackage: pycma is not installed.
         LengthContradiction: the texts are too short, too long, or lengths contradict each other.
-        CheckpointMismatch: ``state`` belongs to another search.
+        CheckpointMismatch: ``state`` belongs to another search, such as one on another model, or is damaged.
         OptionOutOfRange: ``budget`` does not pay for the seeds.
     """
     if budget < len(SEEDS):
@@ -107,6 +108,7 @@ def search_longrope(
     settings = {
         "trained_length": geometry.trained_length, "target_length": geometry.target_length, "seed": seed,
         "knots": knots, "spread": spread, "tokens": hashlib.sha256(tokens.cpu().long().numpy().tobytes()).hexdigest(),
+        "model": model_digest(model),
     }  # fmt: skip
     ledger = SearchLog(None if state is None else Path(state), settings, progress)
 

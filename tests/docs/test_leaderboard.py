@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from hf_posenc import from_pretrained
+from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.cli import main
 from hf_posenc.eval.catalogue import TEXT_TASKS
-from hf_posenc.eval.comparison.identity import digest_of, model_digest
+from hf_posenc.eval.comparison.identity import digest_of
 from hf_posenc.eval.results.paired import ROUNDING
 from hf_posenc.eval.texts.measured_text import default_text
 from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard

@@ -10,10 +10,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model, unpatch_model
+from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.eval.comparison.identity import (
     digest_of,
     files_digest,
-    model_digest,
     tokenizer_digest,
 )
 from hf_posenc.eval.texts.measured_text import measured_text

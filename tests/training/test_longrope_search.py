@@ -107,6 +107,21 @@ def test_another_search_is_refused(tmp_path: Path) -> None:
         search_longrope(tiny(), ids(), factor=2, budget=3, seed=1, state=state)
     with pytest.raises(CheckpointMismatch, match="tokens"):
         search_longrope(tiny(), ids(rows=1), factor=2, budget=3, state=state)
+    other = tiny()
+    with torch.no_grad():
+        other.lm_head.weight[0, 0] += 1
+    with pytest.raises(CheckpointMismatch, match="model"):
+        search_longrope(other, ids(), factor=2, budget=3, state=state)
+
+
+def test_a_state_that_names_no_model_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    search_longrope(tiny(), ids(), factor=2, budget=3, state=state)
+    stored = json.loads(state.read_text())
+    del stored["settings"]["model"]
+    state.write_text(json.dumps(stored))
+    with pytest.raises(CheckpointMismatch, match="model=None"):
+        search_longrope(tiny(), ids(), factor=2, budget=3, state=state)
 
 
 def test_numpy_draws_are_left_alone() -> None:

@@ -15,11 +15,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.errors import BadComparison, LengthContradiction
 from hf_posenc.eval.comparison.fitting import Fitting
-from hf_posenc.eval.comparison.identity import model_digest, package_digest, tokenizer_digest, versions
+from hf_posenc.eval.comparison.identity import package_digest, tokenizer_digest, versions
 from hf_posenc.eval.comparison.one_model import MeasuredModel
 from hf_posenc.eval.comparison.run import STORE
 from hf_posenc.eval.lm.load import language_model
