@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.lengths import resolve_lengths
-from hf_posenc.errors import LengthContradiction, MissingPackage, OptionOutOfRange
+from hf_posenc.errors import LengthContradiction, MissingPackage, OptionOutOfRange, shown
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.proof import evaluation_mode
 from hf_posenc.patching.state import base_model_of
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SEEDS: dict[str, Callable[[Geometry], Factors]] = {
-    "uniform": lambda geometry: (geometry.factor,) * (geometry.head_dim // 2),
+    "uniform": lambda geometry: (geometry.factor,) * (geometry.rotary_dim // 2),
     "ntk": lambda geometry: stretch_of(NTK(geometry)),
     "ntk_parts": lambda geometry: stretch_of(NTKByParts(geometry)),
 }
@@ -99,10 +99,10 @@ def search_longrope(
         MissingPackage: pycma is not installed.
         LengthContradiction: the texts are too short, too long, or lengths contradict each other.
         CheckpointMismatch: ``state`` belongs to another search, such as one on another model, or is damaged.
-        OptionOutOfRange: ``budget`` does not pay for the seeds.
+        OptionOutOfRange: ``budget`` does not pay for the seeds, or ``knots`` is below 1.
     """
-    if budget < len(SEEDS):
-        raise OptionOutOfRange(f"budget must be at least {len(SEEDS)}, one reading a seed, got {budget}. Try 60.")
+    _check_whole("budget", budget, len(SEEDS), "one reading a seed", 60)
+    _check_whole("knots", knots, 1, "one stretch for all pairs", 8)
     geometry = _geometry(model, factor, target_length, trained_length)
     _check_texts(tokens, geometry)
     settings = {
@@ -176,6 +176,13 @@ def _geometry(
         trained_length=trained_length,
     )
     return adapter.geometry(config, trained_length=lengths.trained, target_length=lengths.target)
+
+
+def _check_whole(name: str, value: Any, least: int, why: str, usual: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionOutOfRange(
+            f"{name} must be a whole number of at least {least}, {why}, got {shown(value)}. Try {usual}."
+        )
 
 
 def _check_texts(tokens: Tensor, geometry: Geometry) -> None:

@@ -6,14 +6,14 @@ from its file, without measuring anything twice, and then continues.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.files.atomic import write_json
-from hf_posenc.errors import CheckpointMismatch
+from hf_posenc.core.files.json_file import read_object
+from hf_posenc.errors import CheckpointMismatch, shown
 
 Factors = tuple[float, ...]
 Progress = Callable[[int, float, float], None]
@@ -28,7 +28,7 @@ class SearchLog:
         progress: called after every evaluation with its number, its loss and the best so far.
 
     Raises:
-        CheckpointMismatch: the file is of a search with other settings.
+        CheckpointMismatch: the file is of a search with other settings, or is damaged.
     """
 
     def __init__(self, path: Path | None, settings: dict[str, Any], progress: Progress | None) -> None:
@@ -55,11 +55,31 @@ class SearchLog:
     def _read(self) -> list[float]:
         if self.path is None or not self.path.exists():
             return []
-        stored = json.loads(self.path.read_text(encoding="utf-8"))
+        settings, losses = read_search(self.path)
         for name, value in self.settings.items():
-            if stored["settings"].get(name) != value:
+            if settings.get(name) != value:
                 raise CheckpointMismatch(
-                    f"The search in {self.path} had {name}={stored['settings'].get(name)!r}, this one has {value!r}. "
+                    f"The search in {self.path} had {name}={shown(settings.get(name))}, this one has {shown(value)}. "
                     "Go on with the same settings, or choose another file."
                 )
-        return stored["losses"]
+        return losses
+
+
+def read_search(path: Path) -> tuple[dict[str, Any], list[float]]:
+    """Settings and losses in the file of a search.
+
+    Raises:
+        CheckpointMismatch: it is damaged, or is no such file.
+    """
+    try:
+        stored = read_object(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointMismatch(
+            f"The search in {path} cannot be read: {error}. Restore the file, or choose another one."
+        ) from error
+    settings, losses = stored.get("settings"), stored.get("losses")
+    if isinstance(settings, dict) and isinstance(losses, list) and all(isinstance(loss, float) for loss in losses):
+        return settings, losses
+    raise CheckpointMismatch(
+        f"{path} holds no settings and losses of a search. Restore the file, or choose another one."
+    )

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import load_starter, patch_model, unpatch_model
 from hf_posenc.errors import (
@@ -148,9 +148,31 @@ def test_texts_of_other_lengths_are_refused(length: int) -> None:
         search_longrope(tiny(), ids(length=length), factor=2)
 
 
-def test_a_budget_pays_for_the_seeds() -> None:
-    with pytest.raises(OptionOutOfRange, match="at least 3"):
-        search_longrope(tiny(), ids(), factor=2, budget=2)
+@pytest.mark.parametrize(("name", "value", "least"), [("budget", 2, 3), ("budget", "x", 3), ("knots", 0, 1)])
+def test_numbers_out_of_range_are_refused(name: str, value: Any, least: int) -> None:
+    with pytest.raises(OptionOutOfRange, match=f"{name} must be a whole number of at least {least}"):
+        search_longrope(tiny(), ids(), factor=2, **{name: value})
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"settings": 3}', '{"settings": {}, "losses": 3}', "\udcff"])
+def test_a_damaged_state_is_refused(content: str, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    state.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(CheckpointMismatch, match=r"Restore the file, or choose another one"):
+        search_longrope(tiny(), ids(), factor=2, budget=3, state=state)
+    assert state.read_bytes() == content.encode("utf-8", "surrogateescape")  # kept
+
+
+def test_factors_are_one_for_each_rotated_pair() -> None:
+    """GPT-NeoX rotates part of a head."""
+    torch.manual_seed(0)
+    config = GPTNeoXConfig(
+        hidden_size=32, num_attention_heads=2, num_hidden_layers=1, intermediate_size=48, vocab_size=60,
+        max_position_embeddings=16, rotary_pct=0.5,
+    )  # fmt: skip
+    result = search_longrope(GPTNeoXForCausalLM(config).eval(), ids(), factor=2, budget=4)
+    assert len(result.long_factor) == 4  # of 8 pairs in a head
+    assert result.loss <= result.uniform_loss
 
 
 def test_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
