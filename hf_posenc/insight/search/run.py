@@ -9,7 +9,6 @@ held-out     the choice, all defaults and the unpatched model on the held-out te
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -17,8 +16,9 @@ from typing import Any
 
 from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.files.atomic import write_json
+from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.plotting.figures import require_matplotlib
-from hf_posenc.errors import BadComparison, LengthContradiction
+from hf_posenc.errors import BadComparison, CheckpointMismatch, LengthContradiction
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.identity import package_digest, tokenizer_digest, versions
 from hf_posenc.eval.comparison.one_model import MeasuredModel
@@ -99,6 +99,7 @@ def search(
         TextTooShort: a text has no room for the windows.
         LengthContradiction: the target is not beyond the trained length.
         BadComparison: no zero-shot scheme is defined for the model, or the texts share passages.
+        CheckpointMismatch: the plan of an earlier run is damaged.
         PosEncError: an argument is invalid, or the folder cannot be used.
     """
     started, seconds, report = time.monotonic(), seconds_of(budget), progress or (lambda done, doing: None)
@@ -185,11 +186,30 @@ def families_of(lm: Any, name: str, all_keys: bool) -> list[Entry]:
     return found
 
 
+def read_plan(path: Path) -> Plan:
+    """The plan in a file of an earlier run.
+
+    Raises:
+        CheckpointMismatch: the file is damaged.
+    """
+    try:
+        return Plan.from_dict(read_object(path)["plan"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointMismatch(
+            f"The plan in {path} cannot be read: {type(error).__name__}: {error}. Restore the file, or delete it to "
+            "plan anew; finished cells are kept."
+        ) from error
+
+
 def plan_of(folder: Path, search: Search, found: Sequence[Entry], known: Collection[str]) -> Plan:
-    """The plan of a search: as an earlier run wrote it down, if its arms are all ``known``, or made now."""
+    """The plan of a search: as an earlier run wrote it down, if its arms are all ``known``, or made now.
+
+    Raises:
+        CheckpointMismatch: the file of the plan is damaged.
+    """
     settings = search.settings()
     path = folder / PLANS / f"{key_of(settings)[:16]}.json"
-    kept = Plan.from_dict(json.loads(path.read_text(encoding="utf-8"))["plan"]) if path.exists() else None
+    kept = read_plan(path) if path.exists() else None
     if kept is not None and not set(kept.arms) <= set(known):
         kept = None
     plan = search.first_look(found, kept)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hf_posenc import patch_model, unpatch_model
-from hf_posenc.errors import BadComparison, BudgetTooSmall, LengthContradiction
+from hf_posenc.errors import BadComparison, BudgetTooSmall, CheckpointMismatch, LengthContradiction
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.comparison import measure as cells
 from hf_posenc.eval.errors import TextTooShort
@@ -19,6 +19,7 @@ from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.insight.search import SearchResult
+from hf_posenc.insight.search.run import read_plan
 from hf_posenc.insight.search.steps import LAST
 from hf_posenc.insight.search.two_texts import two_texts
 from hf_posenc.insight.search.windows_loss import WindowLoss
@@ -91,6 +92,14 @@ def test_a_killed_search_goes_on_and_a_repeated_one_measures_nothing(
     assert without_times(resumed) == without_times(whole)
     monkeypatch.setattr(cells, "measure_cell", lambda *_, **__: pytest.fail("measured again"))
     assert few(tmp_path / "killed").to_dict() == resumed.to_dict()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"plan": 3}', '{"plan": {"arms": [], "rungs": [], "other": 1}}'])
+def test_a_damaged_plan_is_refused(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(CheckpointMismatch, match=r"plan\.json cannot be read.+delete it to plan anew"):
+        read_plan(file)
 
 
 def test_the_choice_never_sees_the_held_out_text(few: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
