@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from hf_posenc.core.lengths import Lengths, resolve_lengths
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.code_digest import code_digest
 from hf_posenc.eval.comparison.terms_digest import terms_digest
@@ -85,8 +84,7 @@ class Fitting:
     def terms(self, entry: Entry, reach: int) -> str:
         """Digest of the terms of an entry's schemes; the reason where they cannot be built."""
         try:
-            with torch.random.fork_rng():
-                torch.manual_seed(self.seed)
+            with drawn_from(self.seed):
                 return terms_digest(self.built(entry, reach))
         except Exception as error:  # patching says it again, as the reason of a refused or failed cell
             return f"{type(error).__name__}: {error}"

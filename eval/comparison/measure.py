@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 
 import torch
 
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, Request
 from hf_posenc.eval.comparison.fitting import fixed
@@ -133,8 +134,7 @@ def patched(lm: Any, cell: Cell, request: Request) -> Iterator[None]:
     with scheme_set_aside(lm.model):
         if not fixed(entry):
             lengths["target_length"] = max(reach, trained_length_under(lm, entry))
-        with torch.random.fork_rng():
-            torch.manual_seed(request.measure["seed"])  # learned parameters are initialized randomly
+        with drawn_from(request.measure["seed"]):  # learned parameters are initialized randomly
             patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
         try:
             yield

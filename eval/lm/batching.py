@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.eval.lm.log_probs import Head, suffix_states
 from hf_posenc.eval.lm.native_length import check_row
 from hf_posenc.eval.lm.spans import forget_longest, prefix_consistent, randomises
@@ -121,14 +122,6 @@ class Batched(OpenEnded):
             bar.update()
         if self.on_request is not None:
             self.on_request()
-
-
-@contextmanager
-def drawn_from(seed: int) -> Iterator[None]:
-    """Seed random numbers inside the context and restore the generator afterwards."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield
 
 
 def equal_lengths(rows: dict[Row, Any], size: Callable[[int], int]) -> Iterator[list[Row]]:

@@ -16,6 +16,7 @@ from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model, tiny_template
 from hf_posenc.checks.tolerances import tolerance_of
 from hf_posenc.checks.torch_settings import restore_settings
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.proof import evaluation_mode
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
@@ -125,8 +126,7 @@ class Case:
 
         Initial values are drawn from a fixed seed: the same case has the same numbers every time.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with drawn_from(0):
             patch_model(model, self.scheme, **self.options)
         perturb_parameters(model)
         return model

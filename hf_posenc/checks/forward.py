@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.patching.state import base_model_of
 
 
@@ -39,8 +40,7 @@ def forward(model: nn.Module, tokens: Tensor, *, seed: int = 0, **call: Any) -> 
 
     Seeds torch in a forked random state, so that schemes which draw positions draw the same in every call.
     """
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch.no_grad(), drawn_from(seed):
         return forward_with_grad(model, tokens, **call).float()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from importlib import import_module
 
-import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 
@@ -19,6 +18,7 @@ from hf_posenc.checks.forward import (
     random_tokens,
 )
 from hf_posenc.checks.registry import register_check
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.patching.patch import patch_model
 
 
@@ -41,8 +41,7 @@ def offloaded_equals_resident(case: Case) -> Deviation:
     with case.unpatched() as model:
         offloaded = offload(copy.deepcopy(model))
         for one in (model, offloaded):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
+            with drawn_from(0):
                 patch_model(one, case.scheme, **case.options)
         found.append((*max_deviation(forward(offloaded, tokens), forward(model, tokens)), "offloaded, then patched"))
     value, where, how = max(found)

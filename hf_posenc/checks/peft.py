@@ -18,6 +18,7 @@ from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
 from hf_posenc.checks.registry import register_check
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.patches.forward_hook import ATTENTIONS
 from hf_posenc.patching.state import base_model_of
 
@@ -69,8 +70,7 @@ def add_lora(model: PreTrainedModel) -> PeftModel:
 
 
 def _patch(case: Case, model: PreTrainedModel) -> PreTrainedModel:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # equal initial parameters of the scheme
+    with drawn_from(0):  # equal initial parameters of the scheme
         return case.apply(model)
 
 

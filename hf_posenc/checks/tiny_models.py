@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-import torch
 from torch import Tensor, nn
 from transformers import (
     BertConfig,
@@ -24,6 +23,8 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedModel,
 )
+
+from hf_posenc.core.random_state import drawn_from
 
 TRAINED_LENGTH = 32
 WIDTH, HEADS, KV_HEADS, LAYERS, VOCABULARY = 64, 4, 2, 2, 96
@@ -98,8 +99,7 @@ def _draw(weight: Tensor, deviation: float) -> None:
 @lru_cache(maxsize=16)
 def tiny_template(name: str) -> PreTrainedModel:
     """The tiny model that `tiny_model` copies: to look at, and not to change."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with drawn_from(0):
         model = TINY_MODELS[name]().eval()
         sharpen_attention(model)
         return model

@@ -10,6 +10,7 @@ from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward_with_grad, random_tokens
 from hf_posenc.checks.registry import register_check
+from hf_posenc.core.random_state import drawn_from
 
 
 @register_check("gradients")
@@ -68,8 +69,7 @@ def gradients(model: nn.Module, length: int, *, rows: int = 2, backward: bool = 
         backward: use ``.backward()`` and ``.grad``, which re-entrant checkpointing needs.
     """
     names, weights = zip(*((n, w) for n, w in model.named_parameters() if w.requires_grad), strict=True)
-    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # equal random draws in every call
+    with torch.enable_grad(), drawn_from(0):  # equal random draws in every call
         out = forward_with_grad(model, random_tokens(model, length, rows=rows)).float()
         loss = (out.log_softmax(-1)[..., :8]).mean()
     if not backward:

@@ -22,8 +22,10 @@ KINDS = ("llama", "gpt2", "bert")
 TEXT = torch.arange(2, 26)[None]
 WARM = 0.1
 """Share of the cycles before anything is measured; every scheme comes round in it, or tables fill later."""
-GROWTH = 1 << 20
-"""Bytes."""
+GROWTH = 1 << 19
+"""Bytes by which memory may grow in both halves of the cycles: the allocator may take one piece more, once; a leak grows
+all the time.
+"""
 MORE = 0.01
 """Share by which the calls of functions in a round may grow; a cache that is full is missed here and there."""
 
@@ -104,7 +106,8 @@ def test_patch_and_unpatch(request: pytest.FixtureRequest, capsys: pytest.Captur
     with capsys.disabled():
         print(f"\n{summary}")  # noqa: T201
     assert all(torch.equal(after[kind], before[kind]) for kind in KINDS)
-    assert memory[-1] - memory[0] <= GROWTH, summary
+    middle = memory[len(memory) // 2]
+    assert min(middle - memory[0], memory[-1] - middle) <= GROWTH, summary
     # A leak is at least an object a round; another thread of the process may make a single one meanwhile.
     assert objects[-1] - objects[0] < len(objects) - 1, summary
     assert early.count > 1000 * len(pairs), "control: they are counted"

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import OptionOutOfRange
 
 VOCABULARY = 1024  # small, so that the head does not hide the layers
@@ -35,8 +36,7 @@ def random_model(shape: tuple[int, int, int, int], kind: str, trained_length: in
             f"shape has {heads} heads and {kv_heads} key-value heads, which a {kind} cannot have. Choose for example "
             f"{layers},{hidden},{heads},{heads}."
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
+    with drawn_from(SEED):
         return KINDS[kind](layers, hidden, heads, kv_heads, trained_length).to(dtype).eval()
 
 

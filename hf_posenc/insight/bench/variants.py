@@ -8,10 +8,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.insight.bench.naive_rerotation import rerotate
 from hf_posenc.patches.forward_hook import ATTENTIONS
@@ -49,8 +49,7 @@ def variant(
         lengths = dict(entry.lengths)
         if not lengths.keys() & {"factor", "target_length"}:
             lengths["target_length"] = target
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
+        with drawn_from(SEED):
             scheme: str = entry.scheme  # type: ignore[assignment]  # `BenchSettings` refuses an entry without one
             patch_model(chosen, scheme, **{**entry.own_options, **lengths})
     if role == NAIVE and decodes:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
-
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import UnknownLesson, nearest
 from hf_posenc.insight.lessons.demonstrations import (  # noqa: F401
     base,
@@ -56,7 +55,6 @@ def explain(name: str, schemes: Iterable[str] = ()) -> Finding:
     lesson, given = known[name], tuple(schemes)
     if given and not lesson.schemes:
         raise UnknownLesson(f"Lesson {name!r} takes no schemes. Leave --scheme out.")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with drawn_from(0):
         shows, tables, conclusion = lesson.run(given or lesson.schemes) if lesson.schemes else lesson.run()
     return Finding(name, lesson.title, " ".join(shows.split()), tuple(tables), " ".join(conclusion.split()))

@@ -22,6 +22,7 @@ from hf_posenc.core.geometry import (
     geometric,
 )
 from hf_posenc.core.lengths import resolve_lengths
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.target import Target
@@ -131,7 +132,7 @@ class Shapes(Source):
         kind = self.kind or first_kind(variant.scheme)
         geometry = replace(self, trained_length=found.trained).geometry(kind, found.target)
         check_layer(variant.layer, geometry.layers)
-        with torch.no_grad(), seeded():
+        with torch.no_grad(), drawn_from(SEED):
             built = build_scheme(of_layer(chosen, variant.layer, geometry.layers), geometry, kind).eval()
             built.reset_parameters()
             table = None if geometry.table is None else TABLE_STD * torch.randn(geometry.table, geometry.width)
@@ -150,7 +151,7 @@ class Model(Source):
         own = variant.scheme is None and is_patched(self.model)
         if not own:
             scheme = Unpatched if variant.scheme is None else variant.scheme
-            with seeded():
+            with drawn_from(SEED):
                 patch_model(self.model, scheme, **variant.lengths, **variant.options)
         try:
             base, _ = base_model_of(self.model)
@@ -159,7 +160,7 @@ class Model(Source):
             attention = attentions[variant.layer]
             table = next((m.weight for m in base.modules() if isinstance(m, SchemePositionTable)), None)
             name = variant.label or attention.scheme.extra_repr()
-            with torch.no_grad(), seeded():
+            with torch.no_grad(), drawn_from(SEED):
                 layer = LayerProjections(attention)
                 yield Target(name, attention.scheme, table, layer, variant.layer, token_embeddings(self.model))
         finally:
@@ -188,11 +189,3 @@ def check_layer(layer: int, layers: int) -> None:
     """
     if not 0 <= layer < layers:
         raise OptionOutOfRange(f"layer must be among 0 … {layers - 1}, got {layer}. Name one of them.")
-
-
-@contextmanager
-def seeded() -> Iterator[None]:
-    """Seed random numbers inside the context and restore the caller's generator."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        yield

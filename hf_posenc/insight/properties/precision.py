@@ -20,6 +20,7 @@ from math import inf
 import torch
 from torch import Tensor
 
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import PosEncError
 from hf_posenc.insight.properties.layer import (
     Layer,
@@ -83,8 +84,7 @@ def at(target: Target, start: int) -> Iterator[Rounded]:
 @torch.no_grad()
 def evaluate(layer: Layer, positions: Tensor, *, quantised: bool = False) -> tuple[Tensor, Tensor]:
     """Logits and outputs of 64 different tokens after a norm, in the layer's type."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a scheme that draws positions draws the same for every type
+    with drawn_from(0):  # a scheme that draws positions draws the same for every type
         return _evaluate(layer, positions, quantised=quantised)
 
 

@@ -20,6 +20,7 @@ from hf_posenc.core.geometry import (
     Rotation,
     geometric,
 )
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import (
     CannotCombine,
     FractionalPosition,
@@ -66,8 +67,7 @@ class Target:
 
     def scheme(self, *, factor: int | None = None, seed: int = 0, **of_bench: Any) -> Scheme:
         """Build the scheme; learned parameters are random with ``seed``, since zeros have every property."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with drawn_from(seed):
             scheme = self._built(factor, **of_bench).eval()
             scheme.reset_parameters()
             holder = nn.Module()

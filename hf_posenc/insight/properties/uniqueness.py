@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.insight.properties.cell import Cell, not_applicable
 from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, Target
@@ -75,8 +76,7 @@ def equal_gaps(target: Target) -> Cell:
 def deterministic(target: Target) -> Cell:
     """Two calls of one scheme in evaluation; and, of what is learned, two fresh draws."""
     positions = torch.arange(target.length // 2)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with drawn_from(0):
         one, two = (target.constant_scores(positions) for _ in range(2))
     apart = difference(one, two)
     drawn, other = ([weight.detach() for weight in target.scheme(seed=seed).parameters()] for seed in (0, 1))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.insight.findings.cells import Score, Scores
 from hf_posenc.insight.findings.finding import Job
 from hf_posenc.insight.findings.from_scratch.budget import TrainingBudget
@@ -76,6 +77,5 @@ def documents(model: PreTrainedModel, task: Task, length: int) -> dict[str, list
 @torch.no_grad()
 def answers(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """Logits of every token, ``[row, token, vocabulary]``, float32; what a scheme draws is the same in every call."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with drawn_from(0):
         return torch.cat([model(input_ids=part).logits.float() for part in ids.split(ROWS)])

@@ -15,6 +15,7 @@ from hf_posenc.checks.tiny_models import (
     WIDTH,
     sharpen_attention,
 )
+from hf_posenc.core.random_state import drawn_from
 from hf_posenc.insight.lessons.finding import Table
 from hf_posenc.insight.lessons.registry import Result, register_lesson
 from hf_posenc.insight.lessons.tiny_models import (
@@ -71,8 +72,7 @@ def decoder() -> BertLMHeadModel:
         hidden_size=WIDTH, num_attention_heads=HEADS, num_hidden_layers=2, intermediate_size=2 * WIDTH,
         vocab_size=VOCABULARY, max_position_embeddings=TRAINED_LENGTH, is_decoder=True, add_cross_attention=True,
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
+    with drawn_from(1):
         model = BertLMHeadModel(config).eval()
         sharpen_attention(model)
     return model
