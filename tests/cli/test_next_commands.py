@@ -34,12 +34,14 @@ def named(words: list[list[str]]) -> list[str]:
 
 
 @pytest.fixture
-def tuned(call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
-    """Fine-tunes the bundled Llama into ``run``, and gives the commands that are printed."""
+def tuned(
+    call: Callable, small_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[list[str]]]:
+    """Fine-tunes a small Llama into ``a run``, and gives the commands that are printed."""
     monkeypatch.chdir(tmp_path)
 
     def run(scheme: str, *more: str) -> list[list[str]]:
-        answer = call("finetune", "-m", "starter:llama", "-s", scheme, "-f", "2", "--out", "a run", *SHORT, *more)
+        answer = call("finetune", "-m", str(small_llama), "-s", scheme, "-f", "2", "--out", "a run", *SHORT, *more)
         assert answer.code == 0, answer.err
         return printed(answer.out)
 
@@ -85,7 +87,7 @@ def test_virtual_tokens_are_not_merged(tuned: Callable) -> None:
     assert named(tuned("yarn", "--method", "prompt", "--rank", "2")) == ["eval", "compare"]
 
 
-def test_the_base_may_be_given(tuned: Callable, call: Callable, tmp_path: Path) -> None:
+def test_the_base_may_be_given(tuned: Callable, call: Callable, small_llama: Path, tmp_path: Path) -> None:
     """An adapter whose base has moved: refused with the option's name, and found with it."""
     tuned("yarn")
     file = tmp_path / "a run" / "adapter_config.json"
@@ -94,10 +96,10 @@ def test_the_base_may_be_given(tuned: Callable, call: Callable, tmp_path: Path) 
     lost = call(*words)
     assert lost.code == 1
     assert "--base" in lost.err
-    again = call("finetune", "-m", "a run", "--base", "starter:llama", "--out", "another", *SHORT)
+    again = call("finetune", "-m", "a run", "--base", str(small_llama), "--out", "another", *SHORT)
     assert again.code == 2
     assert "hf-posenc merge --model 'a run'" in again.err
-    found = call(*words, "--base", "starter:llama")
+    found = call(*words, "--base", str(small_llama))
     assert found.code == 0, found.err
     assert found.data[0]["scheme"] == "yarn"
 
