@@ -36,7 +36,7 @@ def accepts(call: AttentionCall) -> bool:
     terms = call.terms
     return (
         len(terms.bias) > 0
-        and call.last_rows
+        and call.is_unmasked_suffix
         and call.ctx.causal
         and all(isinstance(b, KeyBias) for b in terms.bias)
         and terms.only("bias")

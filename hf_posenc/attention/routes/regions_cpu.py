@@ -47,8 +47,8 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
         for number, region in enumerate(call.terms.regions)
         for part in cut_of(region.band)(number, region.band, start, length, device)  # type: ignore[misc]
     ]
-    if call.first_row > 0:
-        cuts = list(of_last_rows(cuts, call.first_row))
+    if call.first_query > 0:
+        cuts = list(of_last_rows(cuts, call.first_query))
     return partial(_merged, cuts, call.terms.logit_scale)
 
 

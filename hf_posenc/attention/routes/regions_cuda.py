@@ -24,7 +24,7 @@ def accepts(call: AttentionCall) -> bool:
     """The calls of the CPU route, on devices whose kernels have windows; also a window alone."""
     return (
         by_device.has_windows(call.values.device)
-        and (call.triangle or call.last_row)
+        and (call.is_unmasked_square or call.is_decode)
         and call.ctx.causal
         and (call.terms.only("regions") or (call.terms.only("visible") and by_window(call.terms.visible)))
         and can_cut(call.terms.regions)
@@ -36,7 +36,7 @@ def accepts(call: AttentionCall) -> bool:
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     scale = call.scaling * call.terms.logit_scale
-    cuts = list(last_row(call) if call.last_row and call.key_length > 1 else square(call))
+    cuts = list(decode_cuts(call) if call.is_decode and call.key_length > 1 else prefill_cuts(call))
     return merge.attend(call.queries, call.keys, call.values, cuts, scale)
 
 
@@ -52,7 +52,7 @@ def by_window(band: Band) -> bool:
     return band == Band(band.nearest, band.farthest) and (band.nearest or 0) <= 0 and band.farthest is not None
 
 
-def square(call: AttentionCall) -> Iterator[Partial]:
+def prefill_cuts(call: AttentionCall) -> Iterator[Partial]:
     """The partials of a prefill."""
     start = start_of(call)
     for number, band in enumerate(bands_of(call)):
@@ -73,7 +73,7 @@ def windowed(number: int, band: Band, length: int) -> Iterator[Partial]:
     yield Partial(number, slice(nearest, length), slice(0, length - nearest), True, window)  # type: ignore[arg-type]
 
 
-def last_row(call: AttentionCall) -> Iterator[Partial]:
+def decode_cuts(call: AttentionCall) -> Iterator[Partial]:
     """The slice of keys visible to a decode query in each region."""
     start = start_of(call)
     for number, band in enumerate(bands_of(call)):

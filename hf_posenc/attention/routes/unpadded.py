@@ -54,7 +54,7 @@ def runs(call: AttentionCall) -> list[Run] | None:
     mask, terms = call.mask, call.terms
     if mask is None or mask.shape[1] != 1 or call.dropout or call.query_length == 1 or is_traced():
         return None
-    if terms.values or terms.rows is not None or any(isinstance(bias, BlockBias) for bias in terms.bias):
+    if terms.values or terms.row_rotation is not None or any(isinstance(bias, BlockBias) for bias in terms.bias):
         return None
     # The mask is kept with the result, so that its id cannot be reused.
     key = ("padding", id(mask), call.query_length, call.key_length)

@@ -60,5 +60,5 @@ def test_outputs_are_the_engines(scheme: str) -> None:
     layer = target(scheme).layer(dtype=torch.float32)
     with torch.no_grad():
         call = layer.call(content(1).float(), content(1).float(), torch.arange(COUNT)[None])
-        engine = (dense_blocks if call.terms.rows is None else length_rotation).attend_with_weights(call)[0]
+        engine = (dense_blocks if call.terms.row_rotation is None else length_rotation).attend_with_weights(call)[0]
         assert torch.allclose(outputs(call), engine, atol=1e-5)
