@@ -116,7 +116,7 @@ def requests_of(scheme: Scheme, positions: Tensor, call: Mapping[str, Any]) -> l
     """The requests of a packed row, without those that are padding. Waits for the device once a forward pass.
 
     Args:
-        scheme: for what it has to be told of.
+        scheme: named in the error.
         positions: of the packed tokens, ``[1, token]``.
         call: keywords of continuous batching.
 
