@@ -108,9 +108,9 @@ class Variant:
         starts = edges(self.length)
         return {
             "label": self.label, "length": self.length, "heads": [head.to_dict() for head in self.heads],
-            "sink_by_layer": self.sinks, "bins": starts,
-            "mass": [binned(profile, starts).tolist() for profile in self.profiles],
-            "reading": None if self.loss is None else self.loss.to_dict(),
+            "sink_by_layer": self.sinks, "distance_bins": starts,
+            "attention_mass": [binned(profile, starts).tolist() for profile in self.profiles],
+            "loss_by_context": None if self.loss is None else self.loss.to_dict(),
         }  # fmt: skip
 
 
