@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, StaticCache, StaticLayer
 
+from hf_posenc.core.nested_tensors import tensors_in
 from hf_posenc.errors import PosEncError
 from hf_posenc.insight.bench.rows import Rows
 from hf_posenc.insight.bench.timing import MOST_CALLS
@@ -234,14 +234,3 @@ def tensor_storages(cache: Any) -> dict[int, int]:
         storage = tensor.untyped_storage()
         found[storage.data_ptr()] = storage.nbytes()
     return found
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Tensors in nested containers."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from tensors_in(one)
