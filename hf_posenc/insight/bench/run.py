@@ -26,6 +26,7 @@ from hf_posenc.insight.bench.variants import (
     UNPATCHED,
     variant,
 )
+from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.patching.trained_length import trained_length_of_patch
 from hf_posenc.schemes.entry import Entry, Given, entries_of
@@ -166,13 +167,6 @@ def compile_case(case: Any) -> None:
     case.module.compile(dynamic=case.dynamic)
     case.reset()
     case.call()
-
-
-def is_causal(model: PreTrainedModel) -> bool:
-    """Whether tokens do not see later ones."""
-    base, adapter = base_model_of(model)
-    trained = adapter.trained_length(base.config)
-    return adapter.geometry(base.config, trained_length=trained, target_length=trained).causal
 
 
 def text(model: PreTrainedModel, batch: int, length: int) -> Tensor:

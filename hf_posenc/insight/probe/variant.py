@@ -16,7 +16,6 @@ from hf_posenc.insight.probe.attention_profile import (
     edges,
 )
 from hf_posenc.insight.probe.attention_rows import chosen_rows
-from hf_posenc.insight.probe.capture import attentions_of
 from hf_posenc.insight.probe.heads import NEAR, Head
 from hf_posenc.insight.probe.loss_by_context import (
     LossByContext,
@@ -25,6 +24,7 @@ from hf_posenc.insight.probe.loss_by_context import (
     loss_by_context,
 )
 from hf_posenc.insight.probe.position_shuffle import changes
+from hf_posenc.patching.model_geometry import is_causal
 
 ProgressCallback = Callable[[str], None]
 ATTENTION_TEXTS = 4  # attention weights vary less between texts than losses do
@@ -116,7 +116,7 @@ class Variant:
 
 def measure(model: nn.Module, plan: Plan, label: str, progress: ProgressCallback) -> Variant:
     """Measure a model in its current state."""
-    causal = bool(attentions_of(model)[0].is_causal)
+    causal = is_causal(model)
     rows = chosen_rows(plan.length, plan.rows, causal)
     tallies: dict[int, Tally] = {}
 

@@ -41,8 +41,7 @@ from hf_posenc.insight.search.steps import ProgressCallback, Search
 from hf_posenc.insight.search.trial import held_out_lines, trials_of
 from hf_posenc.insight.search.two_texts import check_windows, two_texts
 from hf_posenc.insight.search.windows_loss import WindowLoss
-from hf_posenc.patching.state import base_model_of
-from hf_posenc.patching.trained_length import unscaled_geometry
+from hf_posenc.patching.model_geometry import model_geometry
 from hf_posenc.schemes.entry import Entry
 
 PLANS = "plans"
@@ -177,8 +176,7 @@ def families_of(lm: Any, name: str, all_keys: bool) -> list[Entry]:
     Raises:
         BadComparison: there is none.
     """
-    base, adapter = base_model_of(lm.model)
-    found = families(unscaled_geometry(adapter, base.config), all_keys=all_keys)
+    found = families(model_geometry(lm.model), all_keys=all_keys)
     if not found:
         raise BadComparison(
             f"No zero-shot scheme is defined for {name}. `hf-posenc advise` names those that need training."
