@@ -15,7 +15,7 @@ from hf_posenc.patches.general.attention import parameters_of
 from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blindness
 from hf_posenc.patches.general.call_template import template_of
 from hf_posenc.patches.general.check_inline import check_inline
-from hf_posenc.patches.general.fit_rotation import ROUNDING, Fit, NotRotation, fit_rotation, nearest_known
+from hf_posenc.patches.general.fit_rotation import ROUNDING, NotRotation, RotationFit, fit_rotation, nearest_known
 from hf_posenc.patches.general.hankel import HankelProducts
 from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import AttentionObservation, Observation, Stand
@@ -170,7 +170,7 @@ def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:
         )
 
 
-def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[int]) -> Fit | None:
+def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[int]) -> RotationFit | None:
     """The one rotation of a layer's queries and keys, ``[heads, position, head_dim]``.
 
     Raises:

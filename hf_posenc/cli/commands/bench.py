@@ -23,7 +23,7 @@ from hf_posenc.cli.commands.bench_results import RESULTS, Results, about_run
 from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument
 
 if TYPE_CHECKING:
-    from hf_posenc.insight.bench import Cell
+    from hf_posenc.insight.bench import BenchCell
 
 STARTER = "starter:llama"
 
@@ -124,7 +124,7 @@ def bench(
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, kind, trained, dtype)
-    cells: list[Cell] = []
+    cells: list[BenchCell] = []
     about = about_run(
         context, measured_on, model if shape is None else f"{kind} {shape}", str(target.dtype), threads,
         rows=rows, compiled=compiled,

@@ -21,7 +21,7 @@ from hf_posenc.eval.texts.sampling import shares
 from hf_posenc.eval.texts.windows import tokenized_documents
 from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
 from hf_posenc.insight.probe.variant import (
-    Plan,
+    ProbePlan,
 )
 from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
@@ -90,7 +90,7 @@ def plan_of(
     *,
     samples: int,
     **settings: Any,
-) -> Plan:
+) -> ProbePlan:
     """Cut texts of ``length`` tokens out of documents, and choose the context lengths at which they are scored.
 
     Raises:
@@ -113,7 +113,7 @@ def plan_of(
     texts = [
         torch.tensor([[*prefix, *piece, *suffix]], device=device) for piece in pieces(documents, inner, samples, scored)
     ]
-    return Plan(
+    return ProbePlan(
         texts, special, trained, context_lengths(length, trained, shortest),
         mask=None if is_causal(model) else tokenizer.mask_token_id, **settings,
     )  # fmt: skip

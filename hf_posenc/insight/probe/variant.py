@@ -31,7 +31,7 @@ ATTENTION_TEXTS = 4  # attention weights vary less between texts than losses do
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProbePlan:
     """Texts and settings of a probe.
 
     Attributes:
@@ -114,7 +114,7 @@ class Variant:
         }  # fmt: skip
 
 
-def measure(model: nn.Module, plan: Plan, label: str, progress: ProgressCallback) -> Variant:
+def measure(model: nn.Module, plan: ProbePlan, label: str, progress: ProgressCallback) -> Variant:
     """Measure a model in its current state."""
     causal = is_causal(model)
     rows = chosen_rows(plan.length, plan.rows, causal)

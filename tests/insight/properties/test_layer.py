@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.routes import dense_blocks, length_rotation
-from hf_posenc.insight.properties import Target, targets
+from hf_posenc.insight.properties import PropertyTarget, targets
 from hf_posenc.insight.properties.layer import gaussian, outputs
 
 COUNT = 40
 
 
-def target(scheme: str) -> Target:
+def target(scheme: str) -> PropertyTarget:
     return targets(scheme)[0]
 
 
