@@ -49,7 +49,7 @@ SEEDS: dict[str, Callable[[Geometry], Factors]] = {
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class LongRopeSearchResult:
     """What a search found.
 
     Attributes:
@@ -80,7 +80,7 @@ def search_longrope(
     spread: float = 0.2,
     state: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
-) -> SearchResult:
+) -> LongRopeSearchResult:
     """Find the ``long_factor`` under which a model reads the ends of long texts best.
 
     Args:
@@ -120,7 +120,7 @@ def search_longrope(
     best_seed = min(losses, key=losses.__getitem__)
     grow(seeds[best_seed], measure, budget - len(SEEDS), seed=seed, knots=knots, spread=spread)
     loss, long_factor = log.best
-    return SearchResult(long_factor, loss, losses["uniform"], best_seed, tuple(log.losses))
+    return LongRopeSearchResult(long_factor, loss, losses["uniform"], best_seed, tuple(log.losses))
 
 
 def grow(

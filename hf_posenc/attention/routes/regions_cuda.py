@@ -14,7 +14,7 @@ from torch import Tensor
 from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
-from hf_posenc.attention.merge import Partial
+from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.routes.band_cuts import by_distance, can_cut, cut_of, keys_of_row
 from hf_posenc.attention.routes.sequence_start import one_start, start_of
 from hf_posenc.core.regions import Band
@@ -52,7 +52,7 @@ def by_window(band: Band) -> bool:
     return band == Band(band.nearest, band.farthest) and (band.nearest or 0) <= 0 and band.farthest is not None
 
 
-def prefill_cuts(call: AttentionCall) -> Iterator[Partial]:
+def prefill_cuts(call: AttentionCall) -> Iterator[PartialAttention]:
     """The partials of a prefill."""
     start = start_of(call)
     for number, band in enumerate(bands_of(call)):
@@ -63,20 +63,20 @@ def prefill_cuts(call: AttentionCall) -> Iterator[Partial]:
             yield from cut(number, band, start, call.key_length, call.ctx.device)  # type: ignore[misc]
 
 
-def windowed(number: int, band: Band, length: int) -> Iterator[Partial]:
+def windowed(number: int, band: Band, length: int) -> Iterator[PartialAttention]:
     """A band next to the diagonal, or all pairs from some distance on."""
     nearest = max(0, band.nearest or 0)
     if length <= nearest or (band.farthest is not None and band.farthest <= nearest):
         return
     bounded = band.farthest is not None and band.farthest < length
     window = band.farthest - nearest if bounded else None  # type: ignore[operator]
-    yield Partial(number, slice(nearest, length), slice(0, length - nearest), True, window)  # type: ignore[arg-type]
+    yield PartialAttention(number, slice(nearest, length), slice(0, length - nearest), True, window)  # type: ignore[arg-type]
 
 
-def decode_cuts(call: AttentionCall) -> Iterator[Partial]:
+def decode_cuts(call: AttentionCall) -> Iterator[PartialAttention]:
     """The slice of keys visible to a decode query in each region."""
     start = start_of(call)
     for number, band in enumerate(bands_of(call)):
         seen = keys_of_row(band, start, call.key_length - 1)
         if seen.stop > seen.start:
-            yield Partial(number, slice(0, 1), seen)
+            yield PartialAttention(number, slice(0, 1), seen)

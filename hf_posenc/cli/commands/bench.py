@@ -19,7 +19,7 @@ from hf_posenc.cli.arguments import (
     whole_numbers,
     words_of,
 )
-from hf_posenc.cli.commands.bench_results import RESULTS, Results, about_run
+from hf_posenc.cli.commands.bench_results import RESULTS, BenchResults, about_run
 from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def bench(
         context, measured_on, model if shape is None else f"{kind} {shape}", str(target.dtype), threads,
         rows=rows, compiled=compiled,
     )  # fmt: skip
-    results = Results(cells, about, earlier, measured_on.torch.type)
+    results = BenchResults(cells, about, earlier, measured_on.torch.type)
     threads_before = torch.get_num_threads()
     try:
         with output.progress() as progress:

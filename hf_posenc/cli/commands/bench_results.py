@@ -43,7 +43,7 @@ def about_text(about: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Results:
+class BenchResults:
     """A benchmark that grows.
 
     Attributes:
