@@ -177,9 +177,9 @@ def whole_numbers(option: str, given: Sequence[str] | None, least: int = 1) -> l
     return [int(word) for word in words]
 
 
-def command_line(context: Context, *, name: str | None = None) -> str:
-    """Format the running command, or the command ``name`` with its options, quoted for a shell and without defaults."""
-    words = ["hf-posenc", name or str(context.info_name)]
+def command_line(context: Context, *, command: str | None = None) -> str:
+    """Format the running command, or ``command`` with its options, quoted for a shell and without defaults."""
+    words = ["hf-posenc", command or str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
         unsaid = value in (None, [], ()) or str(value) == str(parameter.default)

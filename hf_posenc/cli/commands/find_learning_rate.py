@@ -46,7 +46,7 @@ def find_learning_rate(context: Context, options: FinetuneOptions, as_json: AsJs
         title="learning-rate range test (nats/token)",
     )
     output.show_text(f"Written to {options.out}: {', '.join(written)}. The model is not saved.")
-    show_suggestion(tested, command_line(context, name="finetune"))
+    show_suggestion(tested, command_line(context, command="finetune"))
 
 
 def write_files(tested: RangeTest, folder: Path) -> list[str]:
