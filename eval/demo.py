@@ -14,7 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.eval.demo_plan import FINE_TUNED, FULL, QUICK, Plan, ProgressCallback, Steps, about_run, options_for
+from hf_posenc.eval.demo_plan import (
+    FINE_TUNED,
+    FULL,
+    QUICK,
+    DemoPlan,
+    DemoSteps,
+    ProgressCallback,
+    about_run,
+    options_for,
+)
 from hf_posenc.eval.report.report import write_report
 from hf_posenc.eval.results.rows import Row, write_json
 from hf_posenc.eval.texts.measured_text import measured_text
@@ -24,7 +33,7 @@ from hf_posenc.texts import TextSource
 
 
 @dataclass(frozen=True)
-class Results:
+class DemoResults:
     """Rows of all entries, and the settings they were measured with."""
 
     rows: list[Row]
@@ -41,7 +50,7 @@ def run_demo(
     progress: ProgressCallback | None = None,
     text: TextSource | None = None,
     factor_per_length: bool = False,
-) -> Results:
+) -> DemoResults:
     """Compare schemes on the starter Llama; write ``results.json``, ``report.md`` and three plots.
 
     Args:
@@ -68,20 +77,22 @@ def run_demo(
     out.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     about = about_run(plan, trained, lengths)
-    steps = Steps(report_progress, entries=len(plan.entries) + (not factor_per_length))
+    steps = DemoSteps(report_progress, entries=len(plan.entries) + (not factor_per_length))
     for entry in plan.entries:
         rows += measure_entry(model, tokenizer, entry, lengths, plan, steps)
-        write_json(out / "results.json", Results(rows, about).to_dict())  # a crash keeps what was measured
+        write_json(out / "results.json", DemoResults(rows, about).to_dict())  # a crash keeps what was measured
     if not factor_per_length:
         rows += measure_fine_tuned(model, tokenizer, lengths, plan, steps)
-    results = Results(rows, about | {"seconds": round(time.monotonic() - started)})
+    results = DemoResults(rows, about | {"seconds": round(time.monotonic() - started)})
     report_progress(1.0, "writing")
     write_json(out / "results.json", results.to_dict())
     write_report(out, results.rows, results.about)
     return results
 
 
-def measure_entry(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
+def measure_entry(
+    model: Any, tokenizer: Any, entry: Entry, lengths: list[int], plan: DemoPlan, steps: DemoSteps
+) -> list[Row]:
     """Measure one entry, zero-shot; the model is unpatched before and after."""
     from hf_posenc.eval.comparison.refit_per_length import RefittedLM
     from hf_posenc.eval.evaluation import evaluate
@@ -109,7 +120,7 @@ def measure_entry(model: Any, tokenizer: Any, entry: Entry, lengths: list[int], 
     return rows
 
 
-def measure_fine_tuned(model: Any, tokenizer: Any, lengths: list[int], plan: Plan, steps: Steps) -> list[Row]:
+def measure_fine_tuned(model: Any, tokenizer: Any, lengths: list[int], plan: DemoPlan, steps: DemoSteps) -> list[Row]:
     """Measure YaRN with the factor of the longest length, after brief LoRA fine-tuning on the training modules."""
     from hf_posenc.eval.evaluation import evaluate
     from hf_posenc.patching.patch import patch_model

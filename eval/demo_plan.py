@@ -28,7 +28,7 @@ ENTRIES = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoPlan:
     """Amount of measurement and training.
 
     Attributes:
@@ -70,8 +70,8 @@ class Plan:
         }  # fmt: skip
 
 
-FULL = Plan(tuple(e.label for e in ENTRIES), (1, 2, 4, 8), 24, 64, 5, (0.0, 0.25, 0.5, 0.75, 1.0), steps=30)
-QUICK = Plan(("unpatched", "pi", "yarn", "dynamic_ntk", "rerope"), (1, 2, 4), 6, 64, 2, (0.0, 0.5, 1.0), steps=8)
+FULL = DemoPlan(tuple(e.label for e in ENTRIES), (1, 2, 4, 8), 24, 64, 5, (0.0, 0.25, 0.5, 0.75, 1.0), steps=30)
+QUICK = DemoPlan(("unpatched", "pi", "yarn", "dynamic_ntk", "rerope"), (1, 2, 4), 6, 64, 2, (0.0, 0.5, 1.0), steps=8)
 
 
 def options_for(entry: Entry, length: int, trained: int) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def options_for(entry: Entry, length: int, trained: int) -> dict[str, Any]:
     return chosen | entry.options
 
 
-def about_run(plan: Plan, trained: int, lengths: list[int]) -> dict[str, Any]:
+def about_run(plan: DemoPlan, trained: int, lengths: list[int]) -> dict[str, Any]:
     """Collect the settings that the report names."""
     from importlib.metadata import version
 
@@ -108,7 +108,7 @@ def about_run(plan: Plan, trained: int, lengths: list[int]) -> dict[str, Any]:
     }
 
 
-class Steps:
+class DemoSteps:
     """Convert counts of scored requests to the completed fraction of the demo."""
 
     def __init__(self, report: ProgressCallback, entries: int) -> None:

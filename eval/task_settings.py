@@ -18,7 +18,7 @@ HIDDEN = frozenset({
 QUESTIONS = HIDDEN | {
     "posenc_babilong", "posenc_cwe", "posenc_fwe", "posenc_icl", "posenc_longbench2", "posenc_ruler_file", "posenc_vt",
 }  # fmt: skip
-READERS: Mapping[str, frozenset[str]] = {
+TASKS_READING: Mapping[str, frozenset[str]] = {
     "samples": WINDOWS,
     "scored": WINDOWS - {"posenc_induction", "posenc_sliding_ppl", "posenc_token_nll"},
     "keys": QUESTIONS,
@@ -41,18 +41,18 @@ def check_settings_read(asked: Sequence[str], tasks: Sequence[str]) -> None:
     if not chosen or not all(task in known for task in chosen):
         return
     for name in asked:
-        if not READERS[name] & set(chosen):
+        if not TASKS_READING[name] & set(chosen):
             raise UnknownOption(
                 f"None of the tasks {', '.join(chosen)} reads {name}. Leave it out, or add one of "
-                f"{', '.join(sorted(READERS[name]))}."
+                f"{', '.join(sorted(TASKS_READING[name]))}."
             )
 
 
 def reads(task: str, setting: str) -> bool:
     """Whether a task reads a setting; one that is not ours may read any."""
-    return setting not in READERS or task in READERS[setting] or task not in own_tasks()
+    return setting not in TASKS_READING or task in TASKS_READING[setting] or task not in own_tasks()
 
 
 def read_by(name: str, tasks: Sequence[str]) -> list[str]:
     """Those of the tasks that read a setting."""
-    return [task for task in tasks if task in READERS[name]]
+    return [task for task in tasks if task in TASKS_READING[name]]

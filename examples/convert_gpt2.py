@@ -19,21 +19,16 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from transformers import AutoTokenizer
+from common import claim_folder, doubled_lengths, load_model, mean_and_deviation, progress_bar, read_texts, run_command
 
 import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.errors import PosEncError
 from hf_posenc.eval.evaluation import evaluate
-from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
-from hf_posenc.texts import TextSource
 from hf_posenc.training import METHODS, Training, finetune
 
 Losses = dict[int, float]
@@ -41,11 +36,7 @@ Losses = dict[int, float]
 
 def main() -> None:
     """Run, and say in words what the caller can put right."""
-    arguments = parse()
-    try:
-        run(arguments)
-    except (PosEncError, OSError) as error:
-        raise SystemExit(str(error)) from error
+    run_command(run, parse())
 
 
 def parse() -> argparse.Namespace:
@@ -77,8 +68,8 @@ def parse() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure the unpatched model, convert it once a seed, report."""
-    claim(arguments)
-    model, tokenizer = load(arguments.model)
+    claim_folder(arguments.output, arguments)
+    model, tokenizer = load_model(arguments.model)
     length = model.config.max_position_embeddings
     target = round(arguments.factor * length)
     unpatched = losses(model, tokenizer, [length], target, arguments)[length]
@@ -87,43 +78,16 @@ def run(arguments: argparse.Namespace) -> None:
     report(arguments, length, unpatched, found)
 
 
-def claim(arguments: argparse.Namespace) -> None:
-    """Make the folder this run's own.
-
-    Raises:
-        SystemExit: it is another's.
-    """
-    file = arguments.output / "settings.json"
-    free = ("output", "resume", "seeds", "save_every")  # what may change between a run and its continuation
-    settings = {name: value for name, value in vars(arguments).items() if name not in free}
-    settings = json.loads(json.dumps(settings, default=str))
-    if file.exists() and not arguments.resume:
-        raise SystemExit(f"{arguments.output} holds an earlier run. Add --resume, or choose another folder.")
-    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8"))) != settings:
-        changed = sorted(name for name in before.keys() | settings.keys() if before.get(name) != settings.get(name))
-        raise SystemExit(f"The run in {arguments.output} had other {', '.join(changed)}. Choose another folder.")
-    write_json(file, settings)
-
-
-def load(name: str) -> tuple[Any, Any]:
-    """The starter, or a model and its tokenizer from a folder or the Hub."""
-    if name == "gpt2":
-        return hf_posenc.load_starter("gpt2")
-    return hf_posenc.from_pretrained(name), AutoTokenizer.from_pretrained(name)
-
-
 def one_seed(seed: int, length: int, target: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Patch, train, measure before and after; or what an earlier call found."""
     folder = arguments.output / f"seed-{seed}"
     done = folder / "losses.json"
     if done.exists():
         return json.loads(done.read_text(encoding="utf-8"))
-    model, tokenizer = load(arguments.model)
+    model, tokenizer = load_model(arguments.model)
     torch.manual_seed(seed)  # schemes with parameters draw them
     print(hf_posenc.describe(hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor)))
-    lengths = [length]
-    while lengths[-1] < target:
-        lengths.append(min(2 * lengths[-1], target))
+    lengths = doubled_lengths(length, target)
     before = losses(model, tokenizer, lengths, target, arguments)
     training = Training(
         length=arguments.length or target, steps=arguments.steps, method=arguments.method, batch=arguments.batch,
@@ -131,23 +95,16 @@ def one_seed(seed: int, length: int, target: int, arguments: argparse.Namespace)
         gradient_checkpointing=arguments.gradient_checkpointing,
     )  # fmt: skip
     started = time.process_time()
-    with bar() as progress:
+    with progress_bar() as progress:
         task = progress.add_task(f"seed {seed}", total=1.0, loss="")
         tuned = finetune(
-            model, tokenizer, read(arguments.text), training, output=folder, resume=arguments.resume,
+            model, tokenizer, read_texts(arguments.text), training, output=folder, resume=arguments.resume,
             progress=lambda share, loss: progress.update(task, completed=share, loss=f"loss {loss:.3f}"),
         )  # fmt: skip
     seconds = time.process_time() - started
     after = losses(tuned.model, tokenizer, lengths, target, arguments)
     write_json(done, {"before": before, "after": after, "seconds": seconds})
     return json.loads(done.read_text(encoding="utf-8"))
-
-
-def read(names: list[str] | None) -> TextSource:
-    """The files, folders and datasets of these names, or modules of the standard library."""
-    if names is None:
-        return TextSource(tuple(text for name in TRAINING if (text := module_text(name))))
-    return TextSource.of_names(names)
 
 
 def losses(model: Any, tokenizer: Any, lengths: list[int], target: int, arguments: argparse.Namespace) -> Losses:
@@ -173,22 +130,12 @@ def report(arguments: argparse.Namespace, length: int, unpatched: float, found: 
         f"| unpatched | {unpatched:.3f} |" + " – |" * (len(lengths) - 1),
     ]
     for name, when in (("patched", "before"), ("trained", "after")):
-        lines.append(f"| {name} | " + " | ".join(spread([run[when][n] for run in runs]) for n in lengths) + " |")
+        lines.append(
+            f"| {name} | " + " | ".join(mean_and_deviation([run[when][n] for run in runs]) for n in lengths) + " |"
+        )
     print("\n" + "\n".join(lines))
     write_json(arguments.output / "results.json", {"unpatched": unpatched, "seeds": found})
     write_bytes(arguments.output / "results.md", ("\n".join(lines) + "\n").encode())
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation."""
-    return f"{mean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
-
-
-def bar() -> Progress:
-    """Share done, time left and the step's loss."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}")
-    )
 
 
 if __name__ == "__main__":

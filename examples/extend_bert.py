@@ -19,7 +19,7 @@ Interrupted? Add --resume. To load a model:
 
     hf_posenc.from_pretrained("runs/bert/seed-0")
 
-One long file on purpose: copy it and change the rows, the schedule or the report to your own.
+Copy it, with common.py beside it, and change the rows, the schedule or the report to your own.
 """
 
 from __future__ import annotations
@@ -30,22 +30,19 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from common import claim_folder, doubled_lengths, load_model, mean_and_deviation, progress_bar, read_texts, run_command
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import AutoTokenizer
 
 import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.errors import PosEncError
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.load import is_masked
-from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
-from hf_posenc.texts import TextSource, rendered
+from hf_posenc.texts import rendered
 from hf_posenc.training import METHODS, Training, finetune
 
 TASKS = ("posenc_mlm", "posenc_mlm_recall")
@@ -58,11 +55,7 @@ Recall = dict[str, dict[int, float]]
 
 def main() -> None:
     """Run, and say in words what the caller can put right."""
-    arguments = parse()
-    try:
-        run(arguments)
-    except (PosEncError, OSError) as error:
-        raise SystemExit(str(error)) from error
+    run_command(run, parse())
 
 
 def parse() -> argparse.Namespace:
@@ -99,7 +92,7 @@ def parse() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure the unpatched model, extend it once a seed, report."""
-    claim(arguments)
+    claim_folder(arguments.output, arguments)
     model, tokenizer = load(arguments.model)
     length = model.config.max_position_embeddings
     target = round(arguments.factor * length)
@@ -112,32 +105,12 @@ def run(arguments: argparse.Namespace) -> None:
     report(arguments, length, target, measured, seconds)
 
 
-def claim(arguments: argparse.Namespace) -> None:
-    """Make the folder this run's own.
-
-    Raises:
-        SystemExit: it is another's.
-    """
-    file = arguments.output / "settings.json"
-    free = ("output", "resume", "seeds", "save_every")  # what may change between a run and its continuation
-    settings = {name: value for name, value in vars(arguments).items() if name not in free}
-    settings = json.loads(json.dumps(settings, default=str))
-    if file.exists() and not arguments.resume:
-        raise SystemExit(f"{arguments.output} holds an earlier run. Add --resume, or choose another folder.")
-    if file.exists() and (before := json.loads(file.read_text(encoding="utf-8"))) != settings:
-        changed = sorted(name for name in before.keys() | settings.keys() if before.get(name) != settings.get(name))
-        raise SystemExit(f"The run in {arguments.output} had other {', '.join(changed)}. Choose another folder.")
-    write_json(file, settings)
-
-
 def load(name: str) -> tuple[Any, Any]:
     """The starter, or a masked language model and its tokenizer from a folder or the Hub."""
-    if name == "bert":
-        return hf_posenc.load_starter("bert")
-    model = hf_posenc.from_pretrained(name)
+    model, tokenizer = load_model(name)
     if not is_masked(model):
         raise SystemExit(f"{name} is a {type(model).__name__}, which predicts no masked tokens. Name a …ForMaskedLM.")
-    return model, AutoTokenizer.from_pretrained(name)
+    return model, tokenizer
 
 
 def patched(model: Any, scheme: str, factor: float) -> Any:
@@ -165,19 +138,17 @@ def one_seed(seed: int, length: int, target: int, arguments: argparse.Namespace)
         learning_rate=arguments.learning_rate, seed=seed, save_every=arguments.save_every, bf16=arguments.bf16,
         gradient_checkpointing=arguments.gradient_checkpointing,
     )  # fmt: skip
-    texts = [rendered(document, tokenizer) for document in read(arguments.text).documents()]
+    texts = [rendered(document, tokenizer) for document in read_texts(arguments.text).documents()]
     rows = Rows(tokenizer, texts, training.length, training.steps * training.batch, arguments.copies, seed)
     started = time.process_time()
-    with bar() as progress:
+    with progress_bar() as progress:
         task = progress.add_task(f"seed {seed}", total=1.0, loss="")
         tuned = finetune(
             model, tokenizer, rows, training, output=folder, resume=arguments.resume,
             progress=lambda share, loss: progress.update(task, completed=share, loss=f"loss {loss:.3f}"),
         )  # fmt: skip
     seconds = time.process_time() - started
-    lengths = [length]
-    while lengths[-1] < target:
-        lengths.append(min(2 * lengths[-1], target))
+    lengths = doubled_lengths(length, target)
     found = recall(tuned.model, tokenizer, lengths, target, arguments)
     write_json(done, {"recall": found, "seconds": seconds})
     return found, seconds
@@ -214,13 +185,6 @@ class Rows(Dataset):
         return self.tokens[start : start + length]
 
 
-def read(names: list[str] | None) -> TextSource:
-    """The files, folders and datasets of these names, or modules of the standard library."""
-    if names is None:
-        return TextSource(tuple(text for name in TRAINING if (text := module_text(name))))
-    return TextSource.of_names(names)
-
-
 def recall(model: Any, tokenizer: Any, lengths: list[int], target: int, arguments: argparse.Namespace) -> Recall:
     """Share of masked tokens recalled, by task and length; the same tokens whatever ``lengths`` are."""
     rows = evaluate(
@@ -248,7 +212,7 @@ def report(
     for task in TASKS:
         before = measured["unpatched"][task][length]
         columns = [[measured[seed][task][n] for seed in seeds] for n in measured[seeds[0]][task]]
-        lines.append(f"| {task} | {before:.3f} | {' | '.join(map(spread, columns))} |")
+        lines.append(f"| {task} | {before:.3f} | {' | '.join(map(mean_and_deviation, columns))} |")
     print("\n" + "\n".join(lines))
     for task in TASKS:
         before, after = measured["unpatched"][task][length], mean(measured[seed][task][target] for seed in seeds)
@@ -258,21 +222,9 @@ def report(
     write_bytes(arguments.output / "results.md", ("\n".join(lines) + "\n").encode())
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation."""
-    return f"{mean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
-
-
 def in_words(found: Recall) -> str:
     """Recall in one line."""
     return "; ".join(f"{task} " + ", ".join(f"{n}: {v:.3f}" for n, v in line.items()) for task, line in found.items())
-
-
-def bar() -> Progress:
-    """Share done, time left and the step's loss."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}")
-    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ and curve.png. Interrupted? Add --resume. To load an adapter:
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,15 +24,14 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from transformers import AutoTokenizer
+from common import doubled_lengths, load_model, progress_bar, read_texts, run_command
 
 import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.student_t import mean_interval
-from hf_posenc.errors import MissingExtra, PosEncError
+from hf_posenc.errors import MissingExtra
 from hf_posenc.eval.report.finetune_curve import curve_plot
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.eval.texts.stdlib_source import HELD_OUT
 from hf_posenc.texts import TextSource
 from hf_posenc.training import (
     METHODS,
@@ -52,10 +50,7 @@ Curve = Sequence[Point]
 
 def main() -> None:
     """Run, and say in words what the caller can put right."""
-    try:
-        run(parser().parse_args())
-    except (PosEncError, OSError) as error:
-        raise SystemExit(str(error)) from error
+    run_command(run, parser().parse_args())
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,31 +80,12 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure the unpatched model, train once a seed, report."""
-    model, tokenizer = load(arguments.model)
+    model, tokenizer = load_model(arguments.model)
     hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor)
-    lengths = doubled(*lengths_of(model))
+    lengths = doubled_lengths(*lengths_of(model))
     hf_posenc.unpatch_model(model)
-    unpatched = losses(model, tokenizer, read(arguments.held_out, HELD_OUT), lengths)
+    unpatched = losses(model, tokenizer, read_texts(arguments.held_out, HELD_OUT), lengths)
     report(arguments, unpatched, [one_seed(seed, lengths, arguments) for seed in arguments.seeds])
-
-
-def load(name: str) -> tuple[Any, Any]:
-    """A starter, or a model and its tokenizer from a folder or the Hub."""
-    if name in ("llama", "gpt2"):
-        return hf_posenc.load_starter(name)  # type: ignore[arg-type]
-    return hf_posenc.from_pretrained(name), AutoTokenizer.from_pretrained(name)
-
-
-def doubled(trained: int, target: int) -> list[int]:
-    """``trained``, doubled while it stays below ``target``, and ``target``."""
-    return [*(trained * 2**n for n in range(math.ceil(math.log2(target / trained)))), target]
-
-
-def read(names: list[str] | None, modules: Sequence[str]) -> TextSource:
-    """The files, folders and datasets of these names, or modules of the standard library."""
-    if names is None:
-        return TextSource(tuple(text for name in modules if (text := module_text(name))))
-    return TextSource.of_names(names)
 
 
 @torch.no_grad()
@@ -125,7 +101,7 @@ def losses(model: Any, tokenizer: Any, texts: TextSource, lengths: Sequence[int]
 
 def one_seed(seed: int, lengths: Sequence[int], arguments: argparse.Namespace) -> Curve:
     """Patch, train, measure on the way."""
-    model, tokenizer = load(arguments.model)
+    model, tokenizer = load_model(arguments.model)
     torch.manual_seed(seed)  # schemes with parameters draw them
     hf_posenc.patch_model(model, arguments.scheme, factor=arguments.factor)
     training = Training(
@@ -134,10 +110,10 @@ def one_seed(seed: int, lengths: Sequence[int], arguments: argparse.Namespace) -
         gradient_checkpointing=arguments.gradient_checkpointing, save_every=arguments.save_every,
         eval_every=arguments.eval_every, eval_lengths=tuple(lengths), eval_windows=WINDOWS,
     )  # fmt: skip
-    with bar() as progress:
+    with progress_bar() as progress:
         task = progress.add_task(f"seed {seed}", total=1.0, loss="")
         return finetune(
-            model, tokenizer, read(arguments.text, TRAINING), training, held_out=read(arguments.held_out, HELD_OUT),
+            model, tokenizer, read_texts(arguments.text), training, held_out=read_texts(arguments.held_out, HELD_OUT),
             output=arguments.output / f"seed-{seed}", resume=arguments.resume,
             progress=lambda share, loss: progress.update(task, completed=share, loss=f"loss {loss:.3f}"),
         ).curve  # fmt: skip
@@ -187,13 +163,6 @@ def line(row: dict[str, Any]) -> str:
     difference = "" if row["difference"] is None else "{:+.3f} ± {:.3f}".format(*row["difference"])
     name = f"{row['length']:,} ({row['times']:g}×)"
     return f"| {name} | {unpatched} | {row['patched']:.3f} | {row['trained']:.3f}{spread} | {difference} |"
-
-
-def bar() -> Progress:
-    """Share done, time left and the step's loss."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}")
-    )
 
 
 if __name__ == "__main__":

@@ -28,15 +28,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from common import mean_and_deviation, progress_bar, run_command
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure
-from hf_posenc.errors import MissingExtra, PosEncError, PositionOutOfTable
+from hf_posenc.errors import MissingExtra, PositionOutOfTable
 from hf_posenc.eval.report.plots import mark_trained
 from hf_posenc.insight.findings.from_scratch.addition import Addition
 from hf_posenc.insight.findings.from_scratch.budget import TrainingBudget
@@ -58,11 +58,7 @@ BUDGETS = {
 
 def main() -> None:
     """Run, and say in words what the caller can put right."""
-    arguments = parse()
-    try:
-        run(arguments)
-    except (PosEncError, OSError) as error:
-        raise SystemExit(str(error)) from error
+    run_command(run, parse())
 
 
 def parse() -> argparse.Namespace:
@@ -93,7 +89,7 @@ def run(arguments: argparse.Namespace) -> None:
     }
     budget = replace(BUDGETS[arguments.task], **chosen)
     cells = {}
-    with bar() as progress:
+    with progress_bar() as progress:
         for entry in entries_of(arguments.schemes):
             for seed in arguments.seeds:
                 task = progress.add_task(f"{entry.label}, seed {seed}", total=1.0, loss="")
@@ -168,7 +164,7 @@ def report(arguments: argparse.Namespace, budget: TrainingBudget, cells: dict[tu
     }
     for scheme, columns in table.items():
         size = cells[scheme, arguments.seeds[0]]["parameters"]
-        lines.append(f"| {scheme} | {size:,} | " + " | ".join(map(spread, columns)) + " |")
+        lines.append(f"| {scheme} | {size:,} | " + " | ".join(map(mean_and_deviation, columns)) + " |")
     print("\n" + "\n".join(lines))
     write_bytes(arguments.output / "results.md", ("\n".join(lines) + "\n").encode())
     write_json(
@@ -180,14 +176,6 @@ def report(arguments: argparse.Namespace, budget: TrainingBudget, cells: dict[tu
         print(f"picture: {arguments.output / 'picture.png'}")
     except MissingExtra as error:
         print(error)
-
-
-def spread(values: Sequence[float | None]) -> str:
-    """Mean ± standard deviation; a dash where a scheme ends."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return "–"
-    return f"{mean(known):.3f}" + (f" ± {stdev(known):.3f}" if len(known) > 1 else "")
 
 
 def picture(path: Path, budget: TrainingBudget, task: type[Task], table: dict[str, list[list[float | None]]]) -> None:
@@ -217,13 +205,6 @@ def picture(path: Path, budget: TrainingBudget, task: type[Task], table: dict[st
 def present(values: Sequence[float | None]) -> list[float]:
     """The values there are."""
     return [value for value in values if value is not None]
-
-
-def bar() -> Progress:
-    """A line a cell: share done, time left and the step's loss."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}")
-    )
 
 
 if __name__ == "__main__":

@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from common import load_model, progress_bar, run_command
 from torch import Tensor, nn
-from transformers import AutoTokenizer
 
 import hf_posenc
-from hf_posenc.errors import PosEncError
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
 from hf_posenc.texts import TextSource, rendered
 from hf_posenc.training.longrope_search import search_longrope
@@ -32,11 +30,7 @@ RIVALS = ("pi", "ntk", "yarn")
 
 def main() -> None:
     """Run, and say in words what the caller can put right."""
-    arguments = parse()
-    try:
-        run(arguments)
-    except (PosEncError, OSError) as error:
-        raise SystemExit(str(error)) from error
+    run_command(run, parse())
 
 
 def parse() -> argparse.Namespace:
@@ -58,14 +52,14 @@ def parse() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace) -> None:
     """Search, then compare with schemes that need none."""
-    model, tokenizer = load(arguments.model)
+    model, tokenizer = load_model(arguments.model)
     trained = hf_posenc.describe(hf_posenc.patch_model(model, "longrope", factor=arguments.factor))
     hf_posenc.unpatch_model(model)
     searched, measured = (
         cut(tokenizer, read(names, modules, tokenizer), arguments.rows, trained.target_length)
         for names, modules in ((arguments.text, SEARCHED), (arguments.held_out, MEASURED))
     )
-    with bar() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("searching", total=arguments.budget, loss="")
         found = search_longrope(
             model, searched, factor=arguments.factor, budget=arguments.budget, seed=arguments.seed,
@@ -86,13 +80,6 @@ def run(arguments: argparse.Namespace) -> None:
         model.save_pretrained(arguments.output)
         tokenizer.save_pretrained(arguments.output)
         print(f"model: {arguments.output}")
-
-
-def load(name: str) -> tuple[Any, Any]:
-    """A starter, or a model and its tokenizer from a folder or the Hub."""
-    if name == "llama":
-        return hf_posenc.load_starter(name)
-    return hf_posenc.from_pretrained(name), AutoTokenizer.from_pretrained(name)
 
 
 def read(names: list[str] | None, modules: tuple[str, ...], tokenizer: Any) -> str:
@@ -122,14 +109,6 @@ def loss(model: nn.Module, rows: Tensor, start: int) -> float:
         logits = model(row[None], logits_to_keep=scored + 1).logits[0, :-1].float()
         losses.append(nn.functional.cross_entropy(logits, row[-scored:]).item())
     return sum(losses) / len(losses)
-
-
-def bar() -> Progress:
-    """Readings done, time left and the best loss."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[loss]}"),
-    )  # fmt: skip
 
 
 if __name__ == "__main__":

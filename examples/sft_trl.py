@@ -27,14 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from transformers import AutoTokenizer
+from common import load_model, progress_bar, run_command
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 
 import hf_posenc
 from hf_posenc.core.files.staged import move_in
-from hf_posenc.errors import PosEncError
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 from hf_posenc.texts.records import json_records
 from hf_posenc.training.finetune import ProgressReport
@@ -59,11 +57,7 @@ Conversation = dict[str, list[dict[str, str]]]
 
 def main() -> None:
     """Run, and say in words what the caller can put right."""
-    arguments = parse()
-    try:
-        run(arguments)
-    except (PosEncError, OSError) as error:
-        raise SystemExit(str(error)) from error
+    run_command(run, parse())
 
 
 def parse() -> argparse.Namespace:
@@ -102,7 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
     settings = {name: str(value) for name, value in vars(arguments).items() if name not in ("output", "resume")}
     start_run(arguments.output, settings, resume=arguments.resume)
     resumed = last_complete(arguments.output) if arguments.resume else None
-    with bar() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("training", total=1.0, loss="")
         trainer = SFTTrainer(
             model,
@@ -142,10 +136,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def load(name: str) -> tuple[Any, Any]:
     """A starter, or a model and its tokenizer from a folder or the Hub; the tokenizer with a template for chats."""
-    if name in ("llama", "gpt2"):
-        model, tokenizer = hf_posenc.load_starter(name)  # type: ignore[arg-type]
-    else:
-        model, tokenizer = hf_posenc.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+    model, tokenizer = load_model(name)
     tokenizer.chat_template = tokenizer.chat_template or TEMPLATE
     return model, tokenizer
 
@@ -214,13 +205,6 @@ def about(source: str, *, characters: int) -> Iterator[Conversation]:
                 "prompt": [{"role": "user", "content": question}],
                 "completion": [{"role": "assistant", "content": docstring.split("\n\n")[0]}],
             }
-
-
-def bar() -> Progress:
-    """Share done, time left and the step's loss."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}")
-    )
 
 
 if __name__ == "__main__":

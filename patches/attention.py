@@ -220,7 +220,7 @@ class PatchedAttention(nn.Module):
         if own_sink is not None:
             terms = with_sink(terms, own_sink)
         rotated_keys = (
-            None if terms.rows is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
+            None if terms.row_rotation is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
         )
         scaling = getattr(self, self.score_factor)
         at_read = () if plan.at_read is None else plan.at_read.rotations

@@ -25,7 +25,7 @@ from hf_posenc.patches.cache import paged
 from hf_posenc.patches.cache.eviction import eviction_state, has_gaps, mask_is_shorter, mask_of_gaps, mask_of_held
 from hf_posenc.patches.context_parallel import check_context_parallel, context_parallel_active
 from hf_posenc.patches.engine_backend import ENGINE_BACKENDS, AttentionOutput, ComputeCall
-from hf_posenc.patches.packed_documents import Document, documents_of
+from hf_posenc.patches.packed_documents import PackedDocument, documents_of
 from hf_posenc.patches.packed_documents import context_of as context_of_document
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.positions import (
@@ -98,7 +98,7 @@ class CallPlan:
     function: Callable[..., AttentionOutput] | None = None
     compute: dict[Hashable, ComputeCall] = field(default_factory=dict)
     at_read: KeysAtRead | None = None
-    documents: tuple[tuple[Document, CallPlan], ...] = ()
+    documents: tuple[tuple[PackedDocument, CallPlan], ...] = ()
 
     @property
     def stored(self) -> int | None:
@@ -175,7 +175,7 @@ def make_plan(
     return plan
 
 
-def plan_of_document(plan: CallPlan, document: Document) -> CallPlan:
+def plan_of_document(plan: CallPlan, document: PackedDocument) -> CallPlan:
     """The plan of a document of packed rows, which needs no mask."""
     ctx = context_of_document(plan.ctx, document)
     own = CallPlan(plan.scheme, ctx, None, None, plan.backend, False, plan.fixed)

@@ -15,7 +15,7 @@ from hf_posenc.patches.positions import KEYWORD, ForwardContext
 LOOKED_UP = "posenc_looked_up"
 """Of a base model: whether its attention modules look their `ForwardContext` up here."""
 
-READER = "posenc_reader"  # of a swapped module: an attention module of its model
+ATTENTION = "posenc_attention"  # of a swapped module: an attention module of its model
 OWNER = "posenc_owner"  # of an attention module: its base model
 
 
@@ -69,4 +69,4 @@ class KeepsForward(nn.Module):
 
     @property
     def _base(self) -> nn.Module:
-        return self.__dict__[READER].__dict__[OWNER]  # type: ignore[no-any-return]
+        return self.__dict__[ATTENTION].__dict__[OWNER]  # type: ignore[no-any-return]

@@ -65,7 +65,7 @@ def engine_for(
     # A static cache has room behind the newest key. With gradients, views fix the order in which regions add theirs.
     trim = call.key_length != seen or torch.is_grad_enabled()
     if backend == "eager" or weights:
-        reference = length_rotation if call.terms.rows is not None else dense_blocks
+        reference = length_rotation if call.terms.row_rotation is not None else dense_blocks
         compute: ComputeCall = partial(_with_weights, reference.attend_with_weights)
     else:
         compute = partial(_without_weights, dispatch.prepare(trimmed(call, seen) if trim else call))

@@ -23,7 +23,7 @@ from hf_posenc.core.tracing import is_traced
 SHORTEST = 16  # tokens a document, on average: below, the calls take longer than the pairs that they save
 
 
-class Document(NamedTuple):
+class PackedDocument(NamedTuple):
     """Tokens of a batch that see each other.
 
     Attributes:
@@ -43,7 +43,7 @@ class Document(NamedTuple):
         return positions[self.rows if len(positions) > 1 else slice(None), self.tokens]
 
 
-def documents_of(mask: Any, ctx: PositionContext, backend: str) -> tuple[Document, ...]:
+def documents_of(mask: Any, ctx: PositionContext, backend: str) -> tuple[PackedDocument, ...]:
     """The documents of a call, row by row; none where its mask is another, or documents are too short.
 
     Args:
@@ -62,7 +62,7 @@ def documents_of(mask: Any, ctx: PositionContext, backend: str) -> tuple[Documen
     same = len(mask) == 1 or bool((starts_anew == starts_anew[:1]).all())
     rows = [slice(None)] if same else [slice(row, row + 1) for row in range(len(mask))]
     return tuple(
-        Document(row, slice(start, stop))
+        PackedDocument(row, slice(start, stop))
         for number, row in enumerate(rows)
         for start, stop in spans(starts_anew[number])
     )
@@ -81,7 +81,7 @@ def is_block_diagonal(mask: Tensor, starts_anew: Tensor) -> bool:
     return torch.equal(mask[:, 0], own)
 
 
-def context_of(ctx: PositionContext, document: Document) -> PositionContext:
+def context_of(ctx: PositionContext, document: PackedDocument) -> PositionContext:
     """Positions of a document."""
     positions = document.positions(ctx.query_positions)
     steady = bool((positions[:, 1:] - positions[:, :-1] == 1).all())
@@ -98,7 +98,7 @@ def context_of(ctx: PositionContext, document: Document) -> PositionContext:
 
 def attend_in_documents(
     attend: Callable[..., tuple[Tensor, Any]],
-    plans: Iterable[tuple[Document, Any]],
+    plans: Iterable[tuple[PackedDocument, Any]],
     q: Tensor,
     k: Tensor,
     v: Tensor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from hf_posenc.patches.current_forward import ATTENTION
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.schemes.base import Scheme
 
@@ -23,7 +24,7 @@ class SchemePositionTable(nn.Embedding):
     @property
     def scheme(self) -> Scheme:
         """The scheme of the model this table belongs to: the shared one, or the first layer's."""
-        return self.__dict__["posenc_reader"].scheme
+        return self.__dict__[ATTENTION].scheme
 
     def forward(self, rows: Tensor) -> Tensor:  # type: ignore[override]
         """``rows [batch or 1, token]``, or ``[token]``, of the table to ``[…, width]``, or to a scalar zero.

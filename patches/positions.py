@@ -41,7 +41,7 @@ class ForwardContext:
         keys: positions of all keys, cached ones included; None without a cache, or where no layer reads them.
         counted: whether positions are the model's own, counted on from the tokens in the cache; False while tracing.
         positions: of the new tokens, ``[batch or 1, query]``, as the scheme changes them.
-        weights: whether attention weights are asked for; for modules that are not told.
+        weights: whether attention weights are asked for; for modules that no keyword reaches.
         own_mask: whether the caller made the mask, ``[batch or 1, heads or 1, query, token]``, over all of the text.
         memos: shared by the layers on a device that have the same number of keys.
         plans: what layers with the same scheme, device and cache state share (`hf_posenc.patches.call_plan`). Not in a
@@ -88,11 +88,11 @@ def context_of(
     if forward is None:
         forward = ForwardContext(None, position_ids is None or in_steps_of_one(position_ids))
     past, keys = past_and_keys(cache, layer, length) if sizes is None else sizes
-    forgetting = layer_of(cache, layer)
-    make = partial(_context, length, device, past, keys, cache is None, forgetting, position_ids, forward, causal)
+    evicting = layer_of(cache, layer)
+    make = partial(_context, length, device, past, keys, cache is None, evicting, position_ids, forward, causal)
     if isinstance(past, Tensor) or is_traced():  # a graph that keys on a length is for this length alone
         return make()
-    state = None if forgetting is None else (forgetting.first, forgetting.last, forgetting.pads, forgetting.total)
+    state = None if evicting is None else (evicting.first, evicting.last, evicting.pads, evicting.total)
     key = (device, past, keys, causal, cache is None, state)
     if key not in forward.contexts:
         forward.contexts[key] = make()
@@ -105,12 +105,12 @@ def _context(
     past: int | Tensor,
     keys: int,
     uncached: bool,
-    forgetting: EvictingLayer | None,
+    evicting: EvictingLayer | None,
     position_ids: Tensor | None,
     forward: ForwardContext,
     causal: bool,
 ) -> PositionContext:
-    complete = forgetting is None or not forgetting.gaps
+    complete = evicting is None or not evicting.gaps
     counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
     if counted and complete and isinstance(past, int) and keys == past + length:
         everyone = torch.arange(keys, device=device).unsqueeze(0)
@@ -134,8 +134,8 @@ def _context(
     else:
         dropped = slid_out(past, length, keys)
         columns = torch.arange(dropped, dropped + keys, device=device)
-        if forgetting is not None and not complete:
-            columns = forgetting.columns(length, device)
+        if evicting is not None and not complete:
+            columns = evicting.columns(length, device)
             real = None if real is None else real[:, columns]
         elif dropped:
             real = None if real is None else real[:, columns]
@@ -146,8 +146,8 @@ def _context(
             if not forward.contiguous:  # what is new stands where the caller says
                 start = past if complete and dropped == 0 else len(columns) - length
                 key_positions = _with_own(key_positions, positions, start)
-    sharers = device if is_traced() else (device, keys)  # looking a length up would tie a graph to it
-    memo = forward.memos.setdefault(sharers, {})
+    memo_key = device if is_traced() else (device, keys)  # looking a length up would tie a graph to it
+    memo = forward.memos.setdefault(memo_key, {})
     coordinates = None if forward.coordinates is None else forward.coordinates.to(device)
     return PositionContext(
         positions, key_positions, causal, contiguous, real, memo, coordinates=coordinates, first=first

@@ -12,7 +12,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from hf_posenc.core.geometry import HostRotary, Layout, Rotation, geometric
 from hf_posenc.core.half_precision import HALF
 from hf_posenc.errors import UnsupportedModel, shown
-from hf_posenc.patches.current_forward import OWNER, READER, current_forward
+from hf_posenc.patches.current_forward import ATTENTION, OWNER, current_forward
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.position_table import as_wide
 from hf_posenc.patches.positions import KEYWORD
@@ -97,14 +97,14 @@ class AddsPositionCode(nn.Module):
 
     def forward(self, hidden_states: Tensor, *args: Any, **call: Any) -> Any:
         """The model's own forward on ``hidden_states`` plus the code of every position."""
-        forward = call.get(KEYWORD) or current_forward(self.__dict__[READER].__dict__[OWNER])
+        forward = call.get(KEYWORD) or current_forward(self.__dict__[ATTENTION].__dict__[OWNER])
         positions = call["position_ids"] if forward is None or forward.positions is None else forward.positions
         return super().forward(self.coded(hidden_states, positions), *args, **call)
 
     def coded(self, hidden_states: Tensor, positions: Tensor) -> Tensor:
         """``hidden_states [batch, token, width]`` plus the code of ``positions [batch or 1, token]``."""
         device = hidden_states.device
-        code = scheme_on(self.__dict__["posenc_reader"].scheme, device).embed(positions.to(device))
+        code = scheme_on(self.__dict__[ATTENTION].scheme, device).embed(positions.to(device))
         if code is None:
             return hidden_states
         return hidden_states + as_wide(code, hidden_states.shape[-1]).to(hidden_states.dtype)

@@ -15,7 +15,7 @@ from hf_posenc.eval.report.phrases import model_title, task_title
 from hf_posenc.insight.findings.claims import signed
 from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard
 from hf_posenc.insight.leaderboard.words import cells, columns
-from hf_posenc.insight.properties import Cell, list_properties
+from hf_posenc.insight.properties import PropertyValue, list_properties
 from hf_posenc.schemes.registry import list_schemes
 
 DOCS = Path(__file__).parents[1]
@@ -107,7 +107,7 @@ def properties(record: SchemeRecord) -> str:
 def answer(cell: dict[str, Any]) -> str:
     """A stored cell as `hf-posenc properties` shows it."""
     value = None if cell["value"] is None else float(cell["value"])
-    return prose(str(Cell(cell["holds"], value, cell["says"], cell["note"])))
+    return prose(str(PropertyValue(cell["holds"], value, cell["says"], cell["note"])))
 
 
 @lru_cache(maxsize=1)

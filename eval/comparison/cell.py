@@ -44,7 +44,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Request:
+class MeasurementRequest:
     """Settings common to all schemes; everything that changes a number goes into the keys of the cells.
 
     Attributes:
@@ -80,7 +80,9 @@ class Request:
         return Cell(fitted, task, tuple(lengths), key_of(settings), settings)
 
 
-def cells_of(request: Request, entries: Sequence[Entry], lengths: list[int], tasks: Sequence[str]) -> Iterator[Cell]:
+def cells_of(
+    request: MeasurementRequest, entries: Sequence[Entry], lengths: list[int], tasks: Sequence[str]
+) -> Iterator[Cell]:
     """Yield the cells in the order they are measured."""
     for entry in entries:
         for task in tasks:

@@ -26,7 +26,7 @@ DIGESTS = ("text", "tokenizer", "tasks")
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparisonLine:
     """A line of a comparison: an entry on a model, with its records."""
 
     model: Mapping[str, Any]
@@ -89,7 +89,7 @@ def tuning_of(parts: Sequence[Comparison]) -> dict[str, Any]:
     return {"tuned": {"text": named, "options": tried}}
 
 
-def lines_of(part: Comparison) -> Iterable[Line]:
+def lines_of(part: Comparison) -> Iterable[ComparisonLine]:
     """The lines of a comparison, which may be a combined one."""
     about = part.about
     only = {
@@ -100,16 +100,16 @@ def lines_of(part: Comparison) -> Iterable[Line]:
     for scheme in about["schemes"]:
         model = models[scheme.get("model_digest", only["digest"])]
         entry = {"entry": scheme["label"], **scheme}
-        yield Line(model, entry, tuple(record for record in part.records if record.scheme == scheme["label"]))
+        yield ComparisonLine(model, entry, tuple(record for record in part.records if record.scheme == scheme["label"]))
 
 
-def joined(lines: Iterable[Line]) -> list[Line]:
+def joined(lines: Iterable[ComparisonLine]) -> list[ComparisonLine]:
     """Join the lines of one entry on one model; a cell that both have counts once.
 
     Raises:
         BadComparison: two runs measured a cell of one label with different settings.
     """
-    found: dict[tuple[str, str], Line] = {}
+    found: dict[tuple[str, str], ComparisonLine] = {}
     for line in lines:
         before = found.setdefault(line.identity, line)
         cells = {(record.task, record.length): record for record in before.records}
@@ -124,7 +124,7 @@ def joined(lines: Iterable[Line]) -> list[Line]:
     return list(found.values())
 
 
-def labels_of(lines: Sequence[Line], models: Sequence[Mapping[str, Any]]) -> list[str]:
+def labels_of(lines: Sequence[ComparisonLine], models: Sequence[Mapping[str, Any]]) -> list[str]:
     """Labels of lines: that of the entry, behind the name of its model where there are several.
 
     Raises:

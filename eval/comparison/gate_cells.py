@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hf_posenc.eval.catalogue import sweeps
-from hf_posenc.eval.comparison.cell import Cell, Request
+from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
 from hf_posenc.schemes.entry import UNPATCHED, Entry
 
 UNGATED = (
@@ -15,7 +15,7 @@ UNGATED = (
 """Our tasks over lengths that retrieve nothing: their scores are losses, or shares that every model has some of."""
 
 
-def gate_cells(request: Request, entries: Sequence[Entry], tasks: Sequence[str], trained: int) -> list[Cell]:
+def gate_cells(request: MeasurementRequest, entries: Sequence[Entry], tasks: Sequence[str], trained: int) -> list[Cell]:
     """The baseline at ``trained`` tokens on every retrieval task; none if no length of the comparison reaches there."""
     if trained > request.longest:
         return []

@@ -13,7 +13,7 @@ import torch
 
 from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.comparison.cell import Cell, Request
+from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
 from hf_posenc.eval.comparison.fitting import fixed
 from hf_posenc.eval.comparison.measure_costs import CostMeter
 from hf_posenc.eval.comparison.progress import ProgressCallback, RemainingTime, Slot
@@ -33,7 +33,7 @@ def measure_cells(
     lm: Any,
     cells: Sequence[Cell],
     store: Store,
-    request: Request,
+    request: MeasurementRequest,
     passed_on: dict[str, Any],
     progress: ProgressCallback,
 ) -> list[Record]:
@@ -70,7 +70,7 @@ def is_final(record: Record | None) -> TypeGuard[Record]:
 def measure_cell(
     lm: Any,
     cell: Cell,
-    request: Request,
+    request: MeasurementRequest,
     passed_on: dict[str, Any],
     on_request: Callable[[], None],
     meter: CostMeter | None = None,
@@ -118,7 +118,7 @@ def failure_reason(error: Exception, cell: Cell) -> str:
 
 
 @contextmanager
-def patched(lm: Any, cell: Cell, request: Request) -> Iterator[None]:
+def patched(lm: Any, cell: Cell, request: MeasurementRequest) -> Iterator[None]:
     """Inside the block, patch the model with the scheme of a cell, in the place of the one a checkpoint carries.
 
     Raises:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from hf_posenc.core import resident_memory
+from hf_posenc.core.nested_tensors import tensors_in
 from hf_posenc.eval.results.costs import Costs
 
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-RESET_PEAK = "5"
-"""What Linux takes, written to ``clear_refs``, to let the peak of the resident memory start anew."""
 FEW, MANY = 16, 32
 """Tokens of the two caches whose difference is that of a token: fewer than any window that schemes have by default."""
 
@@ -45,15 +40,11 @@ class PeakMemory:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.measurable = device, True
-        self.memory_of = str(device) if device.type == "cuda" else "process"
-        if device.type == "cuda":
+        self.device, on_cuda = device, device.type == "cuda"
+        self.memory_of = str(device) if on_cuda else "process"
+        if on_cuda:
             torch.cuda.reset_peak_memory_stats(device)
-            return
-        try:
-            CLEAR.write_text(RESET_PEAK)
-        except OSError:  # not Linux, or not allowed
-            self.measurable = False
+        self.measurable = on_cuda or resident_memory.reset_peak()
 
     def read(self) -> int | None:
         """The peak so far in bytes; None where the system does not tell."""
@@ -61,10 +52,7 @@ class PeakMemory:
             return None
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
-        with suppress(OSError, ValueError):
-            fields = dict(line.split(":", 1) for line in STATUS.read_text().splitlines() if ":" in line)
-            return 1024 * int(fields["VmHWM"].split()[0])
-        return None
+        return resident_memory.peak()
 
 
 def cache_per_token(model: Any) -> float | None:
@@ -81,16 +69,5 @@ def cache_bytes(model: Any, tokens: int) -> int:
     """Bytes of the KV cache after so many tokens."""
     ids = torch.zeros(1, tokens, dtype=torch.long, device=model.device)
     cache = getattr(model(input_ids=ids, use_cache=True), "past_key_values", None)
-    found = {(tensor.data_ptr(), tensor.shape): tensor.nbytes for tensor in tensors_in(cache, set())}
+    found = {(tensor.data_ptr(), tensor.shape): tensor.nbytes for tensor in tensors_in(cache)}
     return sum(found.values())
-
-
-def tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
-    """All tensors that an object holds, its parts included."""
-    if isinstance(value, Tensor):
-        yield value
-    elif id(value) not in seen and not isinstance(value, (str, bytes, torch.nn.Module, type)):
-        seen.add(id(value))
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-        for one in (*inner, *getattr(value, "__dict__", {}).values()):
-            yield from tensors_in(one, seen)

@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.files.free_space import check_disk_space
-from hf_posenc.eval.comparison.cell import Cell, Request, cells_of
+from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest, cells_of
 from hf_posenc.eval.comparison.combine import check_same_targets
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.gate_cells import gate_cells
@@ -63,7 +63,7 @@ class MeasuredModel:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ComparisonSettings:
     """What all models of a comparison are measured with.
 
     Attributes:
@@ -93,7 +93,7 @@ class Settings:
 
 def compare_on(
     given: MeasuredModel,
-    settings: Settings,
+    settings: ComparisonSettings,
     folder: Path,
     store: Store,
     progress: ProgressCallback,
@@ -124,7 +124,7 @@ def compare_on(
     entries = [as_saved(entry, carried) for entry in settings.entries]
     digests = {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
     fitting = Fitting.on(lm, settings.measure["seed"])
-    request = Request(
+    request = MeasurementRequest(
         settings.measure, longest, settings.factor_per_length, dict(given.arguments),
         settings.identity | digests, fit=fitting.fit, computes=fitting.computes,
     )  # fmt: skip
@@ -158,7 +158,7 @@ def compare_on(
     return Comparison(about, records, load_costs(store))
 
 
-def metadata_of(settings: Settings, longest: int, tokenizer: Any) -> dict[str, Any]:
+def metadata_of(settings: ComparisonSettings, longest: int, tokenizer: Any) -> dict[str, Any]:
     """What the metadata of tasks holds besides lengths and options."""
     passed = settings.passed_on
     return settings.measure | {

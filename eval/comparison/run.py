@@ -19,7 +19,7 @@ from hf_posenc.errors import BadComparison
 from hf_posenc.eval.catalogue import check_files_named, check_known, check_text_used, check_trusted, expanded
 from hf_posenc.eval.comparison.combine import check_names, combined
 from hf_posenc.eval.comparison.identity import files_digest, package_digest, to_json, versions
-from hf_posenc.eval.comparison.one_model import MeasuredModel, Settings, compare_on
+from hf_posenc.eval.comparison.one_model import ComparisonSettings, MeasuredModel, compare_on
 from hf_posenc.eval.comparison.progress import ProgressCallback, part_of
 from hf_posenc.eval.comparison.reference import compared_with, reference_of
 from hf_posenc.eval.comparison.shared_options import check_no_arguments, options_identity
@@ -137,7 +137,7 @@ def compare(
         identity["tasks"] = files_digest(Path(include_path), TASK_FILES, without=folder)
     if given:
         identity["options"] = options_identity(given, without=folder)
-    settings = Settings(
+    settings = ComparisonSettings(
         entries=entries, lengths=wanted, tasks=chosen, measure=measure, factor_per_length=factor_per_length,
         longest=sweep["longest"], identity=identity,
         passed_on={
@@ -161,7 +161,11 @@ def compare(
 
 
 def compare_each(
-    models: Sequence[MeasuredModel], settings: Settings, folder: Path, store: Store, progress: ProgressCallback
+    models: Sequence[MeasuredModel],
+    settings: ComparisonSettings,
+    folder: Path,
+    store: Store,
+    progress: ProgressCallback,
 ) -> list[Comparison]:
     """Compare the schemes on each model, with the lengths and tasks of the first where none are given."""
     parts: list[Comparison] = []

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from hf_posenc.errors import BadComparison, PosEncError
-from hf_posenc.eval.comparison.cell import Request
+from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.grid import candidates
 from hf_posenc.eval.comparison.measure import measure_cells
@@ -35,7 +35,7 @@ SHARED = 0.1
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedOptions:
     """Options chosen for entries, each for the tokens that it has to reach.
 
     Attributes:
@@ -66,14 +66,14 @@ class Tuned:
 
 def tuned(
     lm: Any,
-    request: Request,
+    request: MeasurementRequest,
     fitting: Fitting,
     entries: Sequence[Entry],
     lengths: Sequence[int],
     passed_on: dict[str, Any],
     store: Store,
     progress: ProgressCallback,
-) -> Tuned:
+) -> TunedOptions:
     """Measure the candidates of every entry on the development text and choose among them.
 
     Args:
@@ -86,7 +86,7 @@ def tuned(
         store: of finished cells.
         progress: called with the completed fraction and a description of the current step.
     """
-    found, task = Tuned(fitting), (MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)[0]
+    found, task = TunedOptions(fitting), (MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)[0]
     groups = {length: [length] for length in lengths} if request.factor_per_length else {request.longest: lengths}
     wanted = [(e, reach, option) for e in entries for reach in groups for option in tried(fitting, e, reach)]
     with scheme_set_aside(lm.model):

@@ -16,7 +16,8 @@ from typing import Any
 from hf_posenc.errors import NotPatched, UnsupportedModel
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.patches.rope_parameters import by_layer_type
-from hf_posenc.patching.state import base_model_of, is_patched
+from hf_posenc.patching.model_geometry import is_causal
+from hf_posenc.patching.state import is_patched
 
 Span = tuple[int, int, int]
 """First token of the context, first token scored, end."""
@@ -63,7 +64,7 @@ def passes(front: Sequence[int], ids: Sequence[int], spans: Sequence[Span], *, p
 def prefix_consistent(model: Any) -> bool:
     """Whether a token's score depends on the tokens before it alone, in every layer."""
     inner = unwrapped(model)
-    if not causal(inner):
+    if not is_decoder(inner):
         return False
     if is_patched(inner):
         schemes = {id(m.scheme): m.scheme for m in inner.modules() if "posenc_owner" in m.__dict__}
@@ -84,14 +85,12 @@ def forget_longest(model: Any) -> None:
             setattr(module, name, 0)
 
 
-def causal(model: Any) -> bool:
+def is_decoder(model: Any) -> bool:
     """Whether the model is a decoder; without an adapter, whether its class is not a masked language model."""
     try:
-        _, adapter = base_model_of(model)
+        return is_causal(model)
     except (NotPatched, UnsupportedModel):
         return not type(model).__name__.endswith("ForMaskedLM")
-    length = adapter.trained_length(model.config)
-    return adapter.geometry(model.config, trained_length=length, target_length=length).causal
 
 
 def rope_types(config: Any) -> set[str]:

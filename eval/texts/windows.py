@@ -49,7 +49,7 @@ class Tokenized:
 
 
 @dataclass(frozen=True)
-class Window:
+class TextWindow:
     """A target and its contexts, shortest length first, as text."""
 
     end: int
@@ -90,7 +90,7 @@ def check_room(lengths: Sequence[int], scored: int) -> None:
 
 def windows(
     source: Tokenized, tokenizer: Any, *, lengths: Sequence[int], scored: int, count: int, longest: int, seed: int = 0
-) -> list[Window]:
+) -> list[TextWindow]:
     """Return ``count`` windows; targets have ``scored`` tokens and depend on ``longest``, not on ``lengths``."""
     ((_, ends),) = placed([source], count, longest, seed)
     return windows_at(source, tokenizer, ends, lengths=lengths, scored=scored)
@@ -98,7 +98,7 @@ def windows(
 
 def windows_at(
     source: Tokenized, tokenizer: Any, near: Sequence[int], *, lengths: Sequence[int], scored: int
-) -> list[Window]:
+) -> list[TextWindow]:
     """Windows that end at these tokens, or the next ones where a clean cut can be made."""
     check_room(lengths, scored)
     last = 0
@@ -110,7 +110,7 @@ def windows_at(
     return found
 
 
-def first_window(source: Tokenized, tokenizer: Any, end: int, lengths: Sequence[int], scored: int) -> Window:
+def first_window(source: Tokenized, tokenizer: Any, end: int, lengths: Sequence[int], scored: int) -> TextWindow:
     """The first window that ends at or after ``end`` and whose target is cut cleanly from a short context.
 
     The choice looks at the target's neighbourhood, never at ``lengths``, so that every length has the same targets.
@@ -118,7 +118,7 @@ def first_window(source: Tokenized, tokenizer: Any, end: int, lengths: Sequence[
     for last in range(end, min(end + SHIFTS, len(source.ids)) + 1):
         target = last - scored
         if clean(source, tokenizer, target - scored, target, last):
-            return Window(last, *cut(source, tokenizer, lengths, target, last))
+            return TextWindow(last, *cut(source, tokenizer, lengths, target, last))
     raise CannotCut(
         f"Within {SHIFTS} tokens of token {end}, the text cannot be cut without changing its tokens. Use another text "
         "or tokenizer."

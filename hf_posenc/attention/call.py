@@ -67,23 +67,23 @@ class AttentionCall:
         return self.queries[0].shape[1]
 
     @property
-    def triangle(self) -> bool:
+    def is_unmasked_square(self) -> bool:
         """Whether the call is a full square, causal or not, without mask and dropout."""
         square = self.query_length == self.key_length
         return self.ctx.contiguous and square and self.mask is None and self.dropout == 0.0
 
     @property
-    def last_row(self) -> bool:
+    def is_decode(self) -> bool:
         """Whether the call is a decode query: one new token after all others."""
         return self.ctx.contiguous and self.query_length == 1 and self.mask is None and self.dropout == 0.0
 
     @property
-    def last_rows(self) -> bool:
+    def is_unmasked_suffix(self) -> bool:
         """Whether the queries are the last of the keys, without mask and dropout."""
         return self.ctx.contiguous and self.mask is None and self.dropout == 0.0 and self.start is None
 
     @property
-    def first_row(self) -> int:
+    def first_query(self) -> int:
         """Index of the first query among the keys."""
         return self.key_length - self.query_length if self.start is None else self.start
 
@@ -108,13 +108,13 @@ class AttentionCall:
         By index, not by position: positions given by the caller may restart.
         """
         indices = torch.arange(self.key_length, device=self.values.device)
-        return (indices <= indices[self.first_row :][rows][:, None])[None, None]
+        return (indices <= indices[self.first_query :][rows][:, None])[None, None]
 
     def with_keys(self, stop: int) -> AttentionCall:
         """The call with its first ``stop`` keys alone; for calls without a mask."""
         keys, values = tuple(key[:, :, :stop] for key in self.keys), self.values[:, :, :stop]
         ctx = replace(self.ctx, key_positions=self.ctx.key_positions[:, :stop])
-        return replace(self, keys=keys, values=values, ctx=ctx, start=self.first_row)
+        return replace(self, keys=keys, values=values, ctx=ctx, start=self.first_query)
 
     def mask_of(self, rows: slice) -> Tensor | None:
         """The mask of some queries; a mask may have one row for all of them."""

@@ -27,28 +27,29 @@ from hf_posenc.core.tracing import is_traced
 
 Compute = Callable[[AttentionCall], Tensor]
 
+# Route names are module names. The first route that accepts a call computes it.
 ROUTES = {
-    "rows": (length_rotation.accepts, length_rotation.attend),
-    "any length": (exported.accepts, exported.attend),
-    "key bias": (key_bias.accepts, key_bias.attend),
-    "toeplitz": (toeplitz_bias.accepts, toeplitz_bias.attend),
-    "regions": (regions_cpu.accepts, regions_cpu.attend),
-    "native": (regions_cuda.accepts, regions_cuda.attend),
-    "flex": (flex_cuda.accepts, flex_cuda.attend),
-    "banded": (sliding_window.accepts, sliding_window.attend),
-    "content": (content_bias.accepts, content_bias.attend),
-    "row": (decode.accepts, decode.attend),
-    "blocks": (lambda call: True, dense_blocks.attend_by_blocks),
+    "length_rotation": (length_rotation.accepts, length_rotation.attend),
+    "exported": (exported.accepts, exported.attend),
+    "key_bias": (key_bias.accepts, key_bias.attend),
+    "toeplitz_bias": (toeplitz_bias.accepts, toeplitz_bias.attend),
+    "regions_cpu": (regions_cpu.accepts, regions_cpu.attend),
+    "regions_cuda": (regions_cuda.accepts, regions_cuda.attend),
+    "flex_cuda": (flex_cuda.accepts, flex_cuda.attend),
+    "sliding_window": (sliding_window.accepts, sliding_window.attend),
+    "content_bias": (content_bias.accepts, content_bias.attend),
+    "decode": (decode.accepts, decode.attend),
+    "dense_blocks": (lambda call: True, dense_blocks.attend),
 }
 
 # Routes that work something out once for all layers.
 PREPARE: dict[str, Callable[[AttentionCall], Compute]] = {
-    "key bias": key_bias.prepare,
-    "regions": regions_cpu.prepare,
+    "key_bias": key_bias.prepare,
+    "regions_cpu": regions_cpu.prepare,
 }
 
 # Routes of decode queries that rotate the keys they read, and no others.
-ROTATE_AT_READ = ("regions", "row")
+ROTATE_AT_READ = ("regions_cpu", "decode")
 
 
 def route(call: AttentionCall) -> str:
@@ -84,7 +85,7 @@ def attend(call: AttentionCall) -> Tensor:
 
 
 def _prepared(call: AttentionCall) -> Compute:
-    name = route(call) if call.softcap is None else "blocks"  # which alone bounds scores
+    name = route(call) if call.softcap is None else "dense_blocks"  # the only route with a softcap
     return PREPARE[name](call) if name in PREPARE else ROUTES[name][1]
 
 

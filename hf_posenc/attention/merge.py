@@ -20,7 +20,7 @@ from hf_posenc.attention.kernels.by_device import Added
 
 
 @dataclass(frozen=True)
-class Partial:
+class PartialAttention:
     """The queries and keys of one kernel call, whose output and log-sum-exp are merged with others.
 
     Attributes:
@@ -41,7 +41,11 @@ class Partial:
 
 
 def attend(
-    queries: Sequence[Tensor], keys: Sequence[Tensor], values: Tensor, partials: Sequence[Partial], scale: float
+    queries: Sequence[Tensor],
+    keys: Sequence[Tensor],
+    values: Tensor,
+    partials: Sequence[PartialAttention],
+    scale: float,
 ) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``; every query needs a partial with a visible key.
 
@@ -59,7 +63,7 @@ def attend(
 @torch.compiler.allow_in_graph  # one operation to a compiler, which does not support its in-place writes
 def merged(cuts: tuple[tuple, ...], scale: float, count: int, values: Tensor, *rotated: Tensor) -> Tensor:
     """The same from the fields of the partials, as a graph takes no custom objects."""
-    return Merged.apply(tuple(Partial(*cut) for cut in cuts), scale, count, values, *rotated)
+    return MergedAttention.apply(tuple(PartialAttention(*cut) for cut in cuts), scale, count, values, *rotated)
 
 
 def merge_into(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
@@ -93,12 +97,12 @@ class PartialSum:
         self.reached[rows] = b"\1" * len(reached)
 
 
-class Merged(torch.autograd.Function):
+class MergedAttention(torch.autograd.Function):
     """Merge partials; the backward pass runs that of each partial with the merged result."""
 
     @staticmethod
     def forward(
-        ctx: Any, partials: tuple[Partial, ...], scale: float, count: int, values: Tensor, *rotated: Tensor
+        ctx: Any, partials: tuple[PartialAttention, ...], scale: float, count: int, values: Tensor, *rotated: Tensor
     ) -> Tensor:
         """Mixed values; saves tensors for backward. ``rotated`` are queries and keys of ``count`` regions."""
         queries, keys = rotated[:count], rotated[count:]

@@ -38,7 +38,7 @@ def _reads_table(ref: ReferenceTerms) -> bool:
 
 def _same_up_to_shift(one: ReferenceTerms, two: ReferenceTerms) -> bool:
     rotation = one.scheme.rotation()
-    if one.terms.rows is not None or (rotation is not None and rotation.axes is not None):
+    if one.terms.row_rotation is not None or (rotation is not None and rotation.axes is not None):
         return False
     if implements(one.scheme, "query_scale") or implements(one.scheme, "row_scale"):
         return False  # piecewise constant scales may be equal at the offsets that were tried

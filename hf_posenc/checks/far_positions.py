@@ -56,7 +56,7 @@ def _invalid_table(layers: list[ReferenceTerms], farthest: int) -> str:
     """What is not finite or not monotonic in the layers' tables; empty if nothing."""
     index = torch.unique(torch.logspace(0, math.log10(farthest), 200).long())
     for ref in layers:
-        rotation, rows = ref.scheme.rotation(), ref.terms.rows
+        rotation, rows = ref.scheme.rotation(), ref.terms.row_rotation
         if rows is not None:
             lengths = rows.length_of(index[None])[0]
             if bool((lengths.diff() < 0).any()):

@@ -125,7 +125,7 @@ def in_band(band: Band, query: Tensor, key: Tensor) -> Tensor:
 
 def _row_rotations(ref: ReferenceTerms, rotation: Rotation | None) -> Iterator[tuple[slice, Rotation | None]]:
     """Consecutive query rows that share a rotation, and that rotation."""
-    by_row, count = ref.terms.rows, ref.ctx.query_positions.shape[1]
+    by_row, count = ref.terms.row_rotation, ref.ctx.query_positions.shape[1]
     if by_row is None:
         yield slice(0, count), rotation
         return

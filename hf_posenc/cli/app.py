@@ -19,6 +19,7 @@ from hf_posenc.cli.commands.evaluate import evaluate
 from hf_posenc.cli.commands.explain import explain
 from hf_posenc.cli.commands.export import export
 from hf_posenc.cli.commands.families import families
+from hf_posenc.cli.commands.find_learning_rate import find_learning_rate
 from hf_posenc.cli.commands.finetune import finetune
 from hf_posenc.cli.commands.info import info
 from hf_posenc.cli.commands.leaderboard import leaderboard
@@ -160,6 +161,13 @@ app.command(
         "hf-posenc finetune --model starter:llama --scheme yarn --factor 8 --out runs/yarn8 --resume",
     ),
 )(finetune)
+app.command(
+    "find-learning-rate",
+    epilog=examples(
+        "hf-posenc find-learning-rate --model starter:llama --scheme yarn --factor 8 --out runs/rate",
+        "hf-posenc find-learning-rate -m M -s yarn -f 4 --text book.txt --method full --out runs/rate --json",
+    ),
+)(find_learning_rate)
 app.command(
     "export",
     epilog=examples(

@@ -37,9 +37,9 @@ def check_settings(context: Context, tasks: Sequence[str]) -> None:
     Raises:
         UnknownOption: there is one.
     """
-    from hf_posenc.eval.task_settings import READERS, check_settings_read
+    from hf_posenc.eval.task_settings import TASKS_READING, check_settings_read
 
-    sources = {name: context.get_parameter_source(name) for name in READERS if name in context.params}
+    sources = {name: context.get_parameter_source(name) for name in TASKS_READING if name in context.params}
     check_settings_read([name for name, source in sources.items() if source and source.name == "COMMANDLINE"], tasks)
 
 

@@ -45,7 +45,7 @@ def text_source(
     from hf_posenc.texts import TextSource
 
     source = TextSource.of_names(list(given), field=field, separator=unescaped(separator), streaming=streaming)
-    for part in source.parts:  # told now, and not after a large model is loaded
+    for part in source.parts:  # refused now, and not after a large model is loaded
         if isinstance(part, Path) and not os.path.exists(part.expanduser()):
             raise UnreadableDocuments(
                 f"There is no file and no folder {shown(str(part))}. Check the path; a dataset is hub:NAME."

@@ -153,7 +153,7 @@ class Terms:
     logit_scale: float = 1.0
     regions: tuple[Region, ...] = ONE_REGION
     visible: Band = EVERYTHING
-    rows: RowRotation | None = None
+    row_rotation: RowRotation | None = None
     sink: Tensor | None = None  # [heads]
 
     @property
@@ -169,7 +169,7 @@ class Terms:
             and (self.row_scale is None or "row_scale" in names)
             and ("regions" in names or not self.split)
             and ("visible" in names or self.visible == EVERYTHING)
-            and (self.rows is None or "rows" in names)
+            and (self.row_rotation is None or "row_rotation" in names)
             and (self.sink is None or "sink" in names)
         )
 
@@ -185,7 +185,7 @@ class Terms:
             CannotCombine: both sides have regions, a row rotation, or a sink.
         """
         self._refuse("remap positions", self.split and other.split)
-        self._refuse("rotate by row", self.rows is not None and other.rows is not None)
+        self._refuse("rotate by row", self.row_rotation is not None and other.row_rotation is not None)
         self._refuse("bring a sink", self.sink is not None and other.sink is not None)
         return Terms(
             bias=self.bias + other.bias,
@@ -195,7 +195,7 @@ class Terms:
             logit_scale=self.logit_scale * other.logit_scale,
             regions=self.regions if self.split else other.regions,
             visible=self.visible & other.visible,
-            rows=self.rows or other.rows,
+            row_rotation=self.row_rotation or other.row_rotation,
             sink=other.sink if self.sink is None else self.sink,
         )
 

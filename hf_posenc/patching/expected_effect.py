@@ -28,9 +28,9 @@ def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry) -> 
     rotary = geometry.rotary
     original_rotation = rotary.rotation if rotary else None
     rotation = scheme.rotation()
-    if terms.rows is not None:
-        lengths = terms.rows.length_of(positions).unique().tolist()
-        if any(not same_rotation(terms.rows.rotation_of(n), original_rotation) for n in lengths):
+    if terms.row_rotation is not None:
+        lengths = terms.row_rotation.length_of(positions).unique().tolist()
+        if any(not same_rotation(terms.row_rotation.rotation_of(n), original_rotation) for n in lengths):
             return True
         rotation = original_rotation
     span = int(positions.max()) + 1

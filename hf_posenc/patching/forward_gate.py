@@ -47,7 +47,7 @@ CALL_FUNCTIONS = (
 )  # functions of a module on the stack of a thread that computes with it
 
 
-class Gate:
+class ForwardGate:
     """Hold back calls of ``modules`` from outside them.
 
     Args:
@@ -145,7 +145,7 @@ class _Entrance:
         own: the compiled call that it replaces, if the module has one.
     """
 
-    def __init__(self, gate: Gate, module: nn.Module, own: Any) -> None:
+    def __init__(self, gate: ForwardGate, module: nn.Module, own: Any) -> None:
         self.gate, self.own = gate, own
         self.call = module._call_impl if own is None else own
 
@@ -166,7 +166,7 @@ def exclusive_access(model: nn.Module, base: nn.Module) -> Iterator[None]:
     if isinstance(entrance, _Entrance) and entrance.gate.owner == threading.get_ident():
         yield  # this thread keeps the others out already, of a model that ``base`` is a part of
         return
-    gate = Gate(model_parts(model, base))
+    gate = ForwardGate(model_parts(model, base))
     try:
         if not (gate.close() and gate.is_left()):
             raise ModelInUse(
@@ -184,7 +184,7 @@ def check_not_in_forward(model: nn.Module, base: nn.Module) -> None:
     Raises:
         ModelInUse: this thread is inside.
     """
-    if Gate(model_parts(model, base)).depth(own_stack()):
+    if ForwardGate(model_parts(model, base)).depth(own_stack()):
         raise ModelInUse(
             f"This thread is inside a forward pass of the {type(model).__name__} that it wants to patch or unpatch. "
             "Do that after the call has returned, and not from a hook of the model."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.patches.cache.provenance import ENTRY
+from hf_posenc.patches.current_forward import ATTENTION
 from hf_posenc.patches.forward_hook import ATTENTIONS, prepare_forward
 from hf_posenc.patches.offloading import (
     change_class,
@@ -61,7 +62,7 @@ def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme])
         attention.__dict__["posenc_owner"] = base
     for module, cls in adapter.swaps(base, schemes[0]):
         change_module_class(patch, module, cls)
-        module.__dict__["posenc_reader"] = attentions[0]
+        module.__dict__[ATTENTION] = attentions[0]
     for module, attributes in adapter.attributes(base):
         module.__dict__.update(attributes)
     freeze(patch, base, adapter.frozen(base, schemes[0]))

@@ -269,7 +269,7 @@ class Scheme(nn.Module):
             logit_scale=self.logit_scale(),
             regions=self.regions(ctx),
             visible=self.visible(),
-            rows=self.row_rotation(),
+            row_rotation=self.row_rotation(),
             sink=self.sink(),
         )
 

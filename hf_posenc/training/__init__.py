@@ -8,15 +8,15 @@ from hf_posenc.training.finetune import Tuned, finetune
 from hf_posenc.training.learning_rate_finder import RangeTest, find_learning_rate, range_test
 from hf_posenc.training.loss_curve import Point
 from hf_posenc.training.methods import METHODS
-from hf_posenc.training.recipes import RECIPES, Recipe
+from hf_posenc.training.recipes import RECIPES, FinetuneRecipe
 from hf_posenc.training.rows import lengths_of
 
 __all__ = [
     "METHODS",
     "RECIPES",
+    "FinetuneRecipe",
     "Point",
     "RangeTest",
-    "Recipe",
     "Training",
     "Tuned",
     "find_learning_rate",

@@ -56,12 +56,12 @@ def try_a_layer(model: nn.Module) -> None:
     base, adapter = base_model_of(model)
     parameter = next(base.parameters())
     hidden = torch.zeros(1, 4, scheme_of(model).geometry.width, dtype=parameter.dtype, device=parameter.device)
-    resting = [module for module in base.modules() if not module.training]
-    for module in resting:
+    in_eval_mode = [module for module in base.modules() if not module.training]
+    for module in in_eval_mode:
         module.training = True
     try:
         with torch.no_grad(), shifted_groups(model, 2):
             probed(adapter, base, hidden, torch.arange(4, device=parameter.device)[None], 0)  # type: ignore[arg-type]
     finally:
-        for module in resting:
+        for module in in_eval_mode:
             module.training = False

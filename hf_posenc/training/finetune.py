@@ -17,6 +17,7 @@ from transformers.trainer_callback import PrinterCallback
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.peft import get_peft_model
 from hf_posenc.core.files.paths import folder_to_write
+from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched
 from hf_posenc.texts import TextSource
@@ -36,7 +37,7 @@ from hf_posenc.training.resume import (
     WriteManifest,
     last_complete,
 )
-from hf_posenc.training.rows import count_of, held_out_rows, is_causal, training_rows
+from hf_posenc.training.rows import count_of, held_out_rows, training_rows
 from hf_posenc.training.run_folder import claim_folder, existing_parent, facts_of, run_settings, save_result
 from hf_posenc.training.trained_parameters import RunStart, trained_by_kind
 from hf_posenc.training.trainer_settings import evaluation_settings, gradient_checkpointing, trainer_settings

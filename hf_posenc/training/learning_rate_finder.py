@@ -27,12 +27,13 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
 from hf_posenc.errors import TrainingImpossible
+from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.training.config import Training
 from hf_posenc.training.config_checks import LEARNING_RATE, check_count
 from hf_posenc.training.finetune import finetune
 from hf_posenc.training.learning_rates import chosen_rate
 from hf_posenc.training.methods import method_of
-from hf_posenc.training.rows import count_of, is_causal, training_rows
+from hf_posenc.training.rows import count_of, training_rows
 from hf_posenc.training.validate import check_model_and_settings, source_of
 
 if TYPE_CHECKING:

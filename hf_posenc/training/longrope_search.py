@@ -49,7 +49,7 @@ SEEDS: dict[str, Callable[[Geometry], Factors]] = {
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class LongRopeSearchResult:
     """What a search found.
 
     Attributes:
@@ -80,7 +80,7 @@ def search_longrope(
     spread: float = 0.2,
     state: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
-) -> SearchResult:
+) -> LongRopeSearchResult:
     """Find the ``long_factor`` under which a model reads the ends of long texts best.
 
     Args:
@@ -110,17 +110,17 @@ def search_longrope(
         "knots": knots, "spread": spread, "tokens": hashlib.sha256(tokens.cpu().long().numpy().tobytes()).hexdigest(),
         "model": model_digest(model),
     }  # fmt: skip
-    ledger = SearchLog(None if state is None else Path(state), settings, progress)
+    log = SearchLog(None if state is None else Path(state), settings, progress)
 
     def measure(long_factor: Factors) -> float:
-        return ledger.enter(long_factor, lambda: loss_under(long_factor, model, tokens, geometry))
+        return log.enter(long_factor, lambda: loss_under(long_factor, model, tokens, geometry))
 
     seeds = {name: make(geometry) for name, make in SEEDS.items()}
     losses = {name: measure(factors) for name, factors in seeds.items()}
     best_seed = min(losses, key=losses.__getitem__)
     grow(seeds[best_seed], measure, budget - len(SEEDS), seed=seed, knots=knots, spread=spread)
-    loss, long_factor = ledger.best
-    return SearchResult(long_factor, loss, losses["uniform"], best_seed, tuple(ledger.losses))
+    loss, long_factor = log.best
+    return LongRopeSearchResult(long_factor, loss, losses["uniform"], best_seed, tuple(log.losses))
 
 
 def grow(

@@ -19,7 +19,7 @@ STEPS = 150
 
 
 @dataclass(frozen=True)
-class Recipe:
+class FinetuneRecipe:
     """A recipe of fine-tuning.
 
     Attributes:
@@ -64,30 +64,30 @@ def only_drope(scheme: str | None) -> str:
     return "drope"
 
 
-RECIPES: dict[str, Recipe] = {
-    "full_length": Recipe(
+RECIPES: dict[str, FinetuneRecipe] = {
+    "full_length": FinetuneRecipe(
         "rows of the target length, with LoRA, norms and embeddings trained",
         "Chen et al. 2023, LongLoRA, arXiv:2309.12307, section 3.3",
     ),
-    "growing_length": Recipe(
+    "growing_length": FinetuneRecipe(
         "rows that double in length up to the target length: most steps have cheap attention",
         "Jin et al. 2023, GrowLength, arXiv:2310.00576",
         settings={"length_stages": 3},
     ),
-    "shifted_sparse": Recipe(
+    "shifted_sparse": FinetuneRecipe(
         "rows of the target length, whose heads attend within quarters of them, one half of the heads within shifted "
         "ones; in evaluation to all tokens",
         "Chen et al. 2023, LongLoRA, arXiv:2309.12307, section 3.2",
         settings={"attention_groups": 4},
     ),
-    "pose": Recipe(
+    "pose": FinetuneRecipe(
         "rows of the trained length, whose positions skip up to the target length",
         "Zhu et al. 2023, PoSE, arXiv:2309.10400",
         scheme=with_pose,
         rows="trained",
         settings={"batch": 8, "steps": 60},
     ),
-    "drope": Recipe(
+    "drope": FinetuneRecipe(
         "the rotation is removed, and all weights are recalibrated on rows of the trained length",
         "Gelberg et al. 2025, DroPE, arXiv:2512.12167",
         scheme=only_drope,
@@ -98,7 +98,7 @@ RECIPES: dict[str, Recipe] = {
 """Recipes by name, which are those of ``hf-posenc finetune --recipe``."""
 
 
-def recipe_of(name: str) -> Recipe:
+def recipe_of(name: str) -> FinetuneRecipe:
     """The recipe called ``name``.
 
     Raises:

@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from hf_posenc.errors import HeldOutOverlap, LengthContradiction
+from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.preconditions.weights import check_vocabulary
 from hf_posenc.patching.state import base_model_of, describe, is_patched
-from hf_posenc.patching.trained_length import unscaled_geometry
 from hf_posenc.texts import TextSource, rendered
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead, digest, tokenised
@@ -29,12 +29,6 @@ from hf_posenc.training.streamed_rows import StreamedRows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-def is_causal(model: nn.Module) -> bool:
-    """Whether a model predicts next tokens."""
-    base, adapter = base_model_of(model)
-    return unscaled_geometry(adapter, base.config).causal
 
 
 def lengths_of(model: nn.Module) -> tuple[int, int]:

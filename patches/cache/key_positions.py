@@ -114,12 +114,12 @@ class KeyPositions:
         return 1 if self.tokens is None else len(self.tokens)
 
 
-READERS = ("bias", "values", "regions", "visible", "row_rotation", "row_scale", "extra_key_channels", "sink")
+HOOKS_READING_KEYS = ("bias", "values", "regions", "visible", "row_rotation", "row_scale", "extra_key_channels", "sink")
 
 
 def reads_keys(scheme: Scheme) -> bool:
     """Whether a scheme may read key positions, beyond rotating each key once by its own."""
-    return scheme.keep("reads keys", lambda: any(implements(scheme, hook) for hook in READERS))
+    return scheme.keep("reads keys", lambda: any(implements(scheme, hook) for hook in HOOKS_READING_KEYS))
 
 
 def _static(tokens: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class PatchedLayer(Protocol):
 
 
 @dataclass(frozen=True)
-class Request:
+class PagedRequest:
     """One request's share of a packed row.
 
     Attributes:
@@ -112,11 +112,11 @@ def attend(
     return mixed.transpose(1, 2), None
 
 
-def requests_of(scheme: Scheme, positions: Tensor, call: Mapping[str, Any]) -> list[Request]:
+def requests_of(scheme: Scheme, positions: Tensor, call: Mapping[str, Any]) -> list[PagedRequest]:
     """The requests of a packed row, without those that are padding. Waits for the device once a forward pass.
 
     Args:
-        scheme: for what it has to be told of.
+        scheme: named in the error.
         positions: of the packed tokens, ``[1, token]``.
         call: keywords of continuous batching.
 
@@ -139,7 +139,7 @@ def requests_of(scheme: Scheme, positions: Tensor, call: Mapping[str, Any]) -> l
                 f"A request of a continuous batch goes on at position {start} after "
                 f"{(key_end - key) - (row_end - row)} cached tokens. Let generate_batch number the tokens."
             )
-        requests.append(Request(slice(row, row_end), slice(key, key_end), start))
+        requests.append(PagedRequest(slice(row, row_end), slice(key, key_end), start))
     return requests
 
 
@@ -154,7 +154,7 @@ def write_and_read(call: Mapping[str, Any], k: Tensor, v: Tensor, layer: int | N
 
 
 def _call_of(
-    layer: PatchedLayer, q: Tensor, keys: Tensor, values: Tensor, ctx: PositionContext, request: Request
+    layer: PatchedLayer, q: Tensor, keys: Tensor, values: Tensor, ctx: PositionContext, request: PagedRequest
 ) -> AttentionCall:
     """The attention of one request, as the engine takes it."""
     scheme, rows = layer.scheme, request.rows

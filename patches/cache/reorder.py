@@ -17,7 +17,7 @@ FOLLOWER = "posenc_follower"  # attribute of a cache layer: what follows its row
 _CLASSES: dict[type[CacheLayerMixin], type[CacheLayerMixin]] = {}
 
 
-class Rows(Protocol):
+class CacheRows(Protocol):
     """Something with a row for each row of the cache, or with one for all of them."""
 
     @property
@@ -68,7 +68,7 @@ def _empty(cls: type[CacheLayerMixin]) -> CacheLayerMixin:
     return object.__new__(following(cls))
 
 
-def follow_rows(cache: Cache, follower: Rows) -> None:
+def follow_rows(cache: Cache, follower: CacheRows) -> None:
     """Have the first layer of a cache pass every change of its rows on."""
     if not cache.layers:
         cache.layers.append(cache.layer_class_to_replicate())  # as the cache itself does when it is first written to

@@ -207,7 +207,7 @@ def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
     """What is observed of a base model of a class and configuration.
 
     Raises:
-        UnsupportedModel: its positions cannot be told from what it computes, or nothing can be computed.
+        UnsupportedModel: its positions cannot be inferred from what it computes, or nothing can be computed.
     """
     try:
         return observe(cls, config)

@@ -179,7 +179,7 @@ class InterceptedAttention(PatchedAttention):
             if call.get(name) is not None:
                 cache, call[name] = call[name], Untouched(call[name])
         if CALL not in call:
-            known = call.get(KEYWORD) if layer.told else current_forward(self.__dict__[OWNER])
+            known = call.get(KEYWORD) if layer.receives_keywords else current_forward(self.__dict__[OWNER])
             call[CALL] = LayerCall(call[layer.parameters[0]], cache, known, call.get("position_ids"))
         forward = own_class(type(self)).forward
         return (forward if is_traced() else unrotated(forward, layer.rotating))(self, **call)
@@ -193,7 +193,7 @@ class InterceptedAttention(PatchedAttention):
 
 
 class NumberedAttention(InterceptedAttention):
-    """Mixin of a model's own attention class whose instances are told the number of their layer in each call."""
+    """Mixin of a model's own attention class that gets the number of its layer in each call."""
 
     @property
     def layer_idx(self) -> int:  # type: ignore[override]

@@ -18,7 +18,7 @@ ROUNDING = 1e-4  # largest difference of a rotated vector from its fit, relative
 
 
 @dataclass(frozen=True)
-class Fit:
+class RotationFit:
     """A rotation as it was measured.
 
     Attributes:
@@ -34,7 +34,7 @@ class NotRotation(Exception):
     """Vectors change with the position, but not as a rotation of pairs of channels changes them."""
 
 
-def fit_rotation(before: Tensor, after: Tensor, positions: list[int]) -> Fit | None:
+def fit_rotation(before: Tensor, after: Tensor, positions: list[int]) -> RotationFit | None:
     """The rotation that takes ``before`` to ``after``; None where they are equal.
 
     Args:
@@ -57,7 +57,7 @@ def fit_rotation(before: Tensor, after: Tensor, positions: list[int]) -> Fit | N
             amplitude = float(turns.abs().mean())
             exact = 1.0 if abs(amplitude - 1) < ROUNDING else amplitude
             frequencies = frequencies_of(turns.angle(), positions)
-            return Fit(Rotation(frequencies, layout, amplitude=exact), first)
+            return RotationFit(Rotation(frequencies, layout, amplitude=exact), first)
     raise NotRotation(f"{len(changed)} of {before.shape[-1]} channels change with the position, and not in pairs")
 
 
@@ -101,7 +101,7 @@ def frequencies_of(angles: Tensor, positions: list[int]) -> tuple[float, ...]:
     return tuple(found.tolist())
 
 
-def nearest_known(fit: Fit, known: list[tuple[float, ...]], tolerance: float) -> Fit:
+def nearest_known(fit: RotationFit, known: list[tuple[float, ...]], tolerance: float) -> RotationFit:
     """The fit with exact frequencies: those of the first known rotation that it equals within ``tolerance``.
 
     Args:
@@ -115,5 +115,5 @@ def nearest_known(fit: Fit, known: list[tuple[float, ...]], tolerance: float) ->
             continue
         stated = torch.tensor(values, dtype=torch.float64)
         if bool(((stated - measured).abs() <= tolerance * stated.abs() + tolerance * 1e-3).all()):
-            return Fit(Rotation(values, fit.rotation.layout, amplitude=fit.rotation.amplitude), fit.first)
+            return RotationFit(Rotation(values, fit.rotation.layout, amplitude=fit.rotation.amplitude), fit.first)
     return fit

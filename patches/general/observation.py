@@ -129,7 +129,7 @@ class AttentionObservation:
         parameters: names of what it takes, its input first.
         rotating: functions that its forward calls to rotate; see `hf_posenc.patches.general.unrotated`.
         inline: whether the module computes attention itself, without `AttentionInterface`.
-        told: whether its layer hands it the keywords of the base model's call.
+        receives_keywords: whether its layer hands it the keywords of the base model's call.
     """
 
     name: str
@@ -141,12 +141,12 @@ class AttentionObservation:
     parameters: tuple[str, ...] = ()
     rotating: tuple[tuple[str, int], ...] = ()
     inline: bool = False
-    told: bool = True
+    receives_keywords: bool = True
 
     @property
     def looks_up(self) -> bool:
         """Whether the module has to look up the forward pass that it is in: no keyword tells it."""
-        return self.inline or not self.told
+        return self.inline or not self.receives_keywords
 
     def run(
         self,

@@ -15,7 +15,7 @@ from hf_posenc.patches.general.attention import parameters_of
 from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blindness
 from hf_posenc.patches.general.call_template import template_of
 from hf_posenc.patches.general.check_inline import check_inline
-from hf_posenc.patches.general.fit_rotation import ROUNDING, Fit, NotRotation, fit_rotation, nearest_known
+from hf_posenc.patches.general.fit_rotation import ROUNDING, NotRotation, RotationFit, fit_rotation, nearest_known
 from hf_posenc.patches.general.hankel import HankelProducts
 from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import AttentionObservation, Observation, Stand
@@ -40,7 +40,7 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
     """How a base model of a class and configuration knows position, observed on a stand-in for it.
 
     Raises:
-        UnsupportedModel: its positions cannot be told from what it computes.
+        UnsupportedModel: its positions cannot be inferred from what it computes.
     """
     with torch.device("cpu"):  # a loader may have chosen the meta device
         found = stand_in(cls, config, INTERFACE)
@@ -132,7 +132,7 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         parameters, first = parameters_of(type(module)), 0 if fit is None else fit.first
         width = call.arguments[parameters[0]].shape[1 if template[parameters[0]] is Stand.CHANNELS_FIRST else -1]
         inline = isinstance(module, Inline)
-        observed_call = first, width, parameters, call.rotating, inline, call.told
+        observed_call = first, width, parameters, call.rotating, inline, call.receives_keywords
         found.append(AttentionObservation(name, template, rotations, kind, *observed_call))
     mask = seen["mask"]
     causal = mask is not None and bool(mask[0, 0, 0, -1] <= HIDDEN)
@@ -170,7 +170,7 @@ def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:
         )
 
 
-def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[int]) -> Fit | None:
+def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[int]) -> RotationFit | None:
     """The one rotation of a layer's queries and keys, ``[heads, position, head_dim]``.
 
     Raises:

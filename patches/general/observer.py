@@ -48,14 +48,14 @@ class ObservedCall:
         rotated: query, key and keywords that it handed to the attention function.
         silent: what it handed over with a rotation by nothing.
         rotating: functions that rotate; see `hf_posenc.patches.general.unrotated`.
-        told: whether a keyword of the base model's call was handed on.
+        receives_keywords: whether a keyword of the base model's call was handed on.
     """
 
     arguments: Mapping[str, Any]
     rotated: Handed
     silent: Handed
     rotating: tuple[tuple[str, int], ...]
-    told: bool
+    receives_keywords: bool
 
 
 @dataclass
@@ -188,7 +188,7 @@ def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any,
         observer.repeated.add(name)
         return
     call = dict(zip(parameters_of(type(module)), args, strict=False)) | kwargs
-    told = call.pop(KEYWORD, False)
+    receives_keywords = call.pop(KEYWORD, False)
     call = {key: None if isinstance(value, Cache) else value for key, value in call.items()}  # it would fill up
     forward: Any = type(module).forward
     handed: list[Handed] = []
@@ -203,11 +203,11 @@ def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any,
         observer.silent = False
     observer.handed = []
     if len(handed) == 2:
-        observer.calls[name] = ObservedCall(call, handed[0], handed[1], rotating, told)
+        observer.calls[name] = ObservedCall(call, handed[0], handed[1], rotating, receives_keywords)
 
 
 def takes_positions(model: nn.Module) -> bool:
-    """Whether a base model can be told the positions of its tokens."""
+    """Whether a base model takes the positions of its tokens."""
     return "position_ids" in inspect.signature(type(model).forward).parameters
 
 

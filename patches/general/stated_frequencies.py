@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from hf_posenc.core.geometry import HostRotary, geometric
-from hf_posenc.patches.general.fit_rotation import Fit
+from hf_posenc.patches.general.fit_rotation import RotationFit
 from hf_posenc.patches.general.observer import Observer
 from hf_posenc.patches.rope_parameters import rotations
 
@@ -48,7 +48,7 @@ def _fresh(rotary: Any) -> list[Tensor]:
         return []
 
 
-def as_host_rotary(model: Any, fit: Fit, head_dim: int) -> HostRotary:
+def as_host_rotary(model: Any, fit: RotationFit, head_dim: int) -> HostRotary:
     """A measured rotation as schemes take it: what scales whole heads is a factor of logits."""
     rotation = fit.rotation
     frequencies: Any = rotation.frequencies

@@ -153,7 +153,7 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
 
     def of_rows(ctx: PositionContext, learned: Tensor | None) -> Terms:
         rows = RowRotation(lambda p: (p + 1).clamp(min=TRAINED), lambda n: Rotation(row_frequencies(n, head_dim // 2)))
-        return Terms(rows=rows)
+        return Terms(row_rotation=rows)
 
     def by_content(ctx: PositionContext, learned: Tensor | None) -> Terms:
         def of_block(block: Block) -> Tensor:

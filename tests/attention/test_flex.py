@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 from hf_posenc import patch_model
 from hf_posenc.attention.kernels import flex_block_mask
 from hf_posenc.attention.routes import flex, flex_mask
-from hf_posenc.attention.routes.dense_blocks import attend_by_blocks
+from hf_posenc.attention.routes.dense_blocks import attend
 from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import BackendCannotCarry
 
@@ -79,7 +79,7 @@ def test_positions_with_gaps(kind: str) -> None:
     call = Problem(kind, queries=40).call()
     spread = PositionContext(call.ctx.query_positions * 3, call.ctx.key_positions * 3, causal=True, contiguous=False)
     call = replace(call, ctx=spread)
-    torch.testing.assert_close(flex.attend(call, None), attend_by_blocks(call), atol=1e-5, rtol=0)
+    torch.testing.assert_close(flex.attend(call, None), attend(call), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(129, 129), (300, 300), (7, 300), (1, 257)])

@@ -32,8 +32,8 @@ KINKED = {
     "fire"
 }  # some of its ReLUs turn within any step that float32 shows; tests/oracles/test_fire.py has its gradient
 BACKWARD_CLASSES = {  # kinds of attention, and the function of ours whose backward pass they must have come through
-    "plain": None, "key bias": "Merged", "toeplitz": "Tabled", "learned table": "Tabled", "two regions": "Merged",
-    "rows": "RotatedRuns", "chunks": "Merged", "first keys": "Merged", "split by row": "Merged",
+    "plain": None, "toeplitz": "Tabled", "learned table": "Tabled", "rows": "RotatedRuns",
+    **dict.fromkeys(("key bias", "two regions", "chunks", "first keys", "split by row"), "MergedAttention"),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.routes.dense_blocks import attend_by_blocks
+from hf_posenc.attention.routes.dense_blocks import attend
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block, BlockBias, KeyBias, Terms
 
@@ -132,6 +132,6 @@ def test_a_content_bias_is_evaluated_in_float32(dtype: torch.dtype) -> None:
 
     call = problem.call()
     biased = replace(call, terms=replace(call.terms, bias=(BlockBias(nothing),)))
-    off = (attend_by_blocks(biased).double() - problem.expected()).abs().max()
+    off = (attend(biased).double() - problem.expected()).abs().max()
     assert asked == {torch.float32}
     assert off <= {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]

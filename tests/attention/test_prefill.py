@@ -15,18 +15,18 @@ from hf_posenc.core.terms import Block, BlockBias, ShiftedQuery, Terms
 from .formula import ALL, BOTH_WAYS, LEARNED, Problem, mix
 
 FAST = {
-    "key bias": "key bias",
-    "toeplitz": "toeplitz",
-    "learned table": "toeplitz",
-    "two tables": "toeplitz",
-    "two regions": "regions",
-    "chunks": "regions",
-    "first keys": "regions",
-    "split by row": "regions",
-    "sink": "blocks",
-    "window": "banded",
-    "rows": "rows",
-    "content": "blocks",
+    "key bias": "key_bias",
+    "toeplitz": "toeplitz_bias",
+    "learned table": "toeplitz_bias",
+    "two tables": "toeplitz_bias",
+    "two regions": "regions_cpu",
+    "chunks": "regions_cpu",
+    "first keys": "regions_cpu",
+    "split by row": "regions_cpu",
+    "sink": "dense_blocks",
+    "window": "sliding_window",
+    "rows": "length_rotation",
+    "content": "dense_blocks",
 }
 EDGES = sorted(
     {
@@ -40,6 +40,11 @@ EDGES = sorted(
         sliding_window.ROWS + 1,
     }
 )
+
+
+def test_routes_are_named_like_their_modules() -> None:
+    modules = {name: attend.__module__.rpartition(".")[2] for name, (_, attend) in dispatch.ROUTES.items()}
+    assert list(modules) == list(modules.values())
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -127,8 +132,8 @@ def test_shifted_queries_are_the_same_as_the_bias(queries: int) -> None:
     moved = query + u.double()[:, None]
     expected = mix([moved], [key], value, problem.seen(), scaling=problem.scaling, bias=of_content)
     with torch.no_grad():
-        assert dispatch.route(call) == "content"
+        assert dispatch.route(call) == "content_bias"
         shifted = dispatch.attend(call).double()
     assert (shifted - expected).abs().max() <= problem.limit
-    assert (dense_blocks.attend_by_blocks(call).double() - expected).abs().max() <= problem.limit
+    assert (dense_blocks.attend(call).double() - expected).abs().max() <= problem.limit
     assert (problem.expected() - expected).abs().max() > 0.1, "control: without u"

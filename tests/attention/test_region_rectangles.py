@@ -119,7 +119,7 @@ def test_regions_on_a_text_and_on_its_last_rows(kind: str, queries: int) -> None
     value = v[0][:, :1]
     terms = Terms(regions=tuple(map(Region, bands)))
     call = AttentionCall(tuple(q), tuple(k), value, terms, context(LENGTH, queries), None, 8**-0.5)
-    assert dispatch.route(call) == "regions"
+    assert dispatch.route(call) == "regions_cpu"
     i, j = torch.arange(LENGTH - queries, LENGTH)[:, None], torch.arange(LENGTH)
     exact = [[x.detach().double().requires_grad_() for x in some] for some in (q, k, [value])]
     expected = mix(
@@ -148,10 +148,10 @@ def test_runs_of_equal_length_equal_the_general_route(queries: int, step: int, f
     q, k, v = (x.to(dtype) for x in sides(2, 4, 300, 8))
     leaves = [q[:, :, -queries:].requires_grad_(), k[:, :2].requires_grad_(), v[:, :2].requires_grad_()]
     ctx = context(300, queries, first)
-    fast = AttentionCall((leaves[0],), (leaves[1],), leaves[2], Terms(rows=by_length(step)), ctx, None, 8**-0.5)
+    fast = AttentionCall((leaves[0],), (leaves[1],), leaves[2], Terms(row_rotation=by_length(step)), ctx, None, 8**-0.5)
     seen = ctx.query_positions[0, :, None] >= ctx.key_positions[0]
     general = AttentionCall(
-        (leaves[0],), (leaves[1],), leaves[2], Terms(rows=by_length(step)), ctx, seen[None, None], 8**-0.5
+        (leaves[0],), (leaves[1],), leaves[2], Terms(row_rotation=by_length(step)), ctx, seen[None, None], 8**-0.5
     )
     both = [dispatch.attend(call) for call in (fast, general)]
     gradients = [torch.autograd.grad(mixed.float().square().sum(), leaves) for mixed in both]
@@ -164,8 +164,8 @@ def test_runs_of_equal_length_equal_the_general_route(queries: int, step: int, f
 def test_runs_of_contiguous_positions_use_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Held row by row in the general route they would take many times as long."""
     q, k, v = sides(2, 2, 70, 8)
-    monkeypatch.setattr(dense_blocks, "attend_by_blocks", lambda call: pytest.fail("the general route"))
-    terms = Terms(rows=by_length(16))
+    monkeypatch.setattr(dense_blocks, "attend", lambda call: pytest.fail("the general route"))
+    terms = Terms(row_rotation=by_length(16))
     dispatch.attend(AttentionCall((q,), (k,), v, terms, context(70, 70), None, 8**-0.5))
     everyone = torch.ones(1, 1, 70, 70, dtype=torch.bool)
     with pytest.raises(pytest.fail.Exception):  # control: a mask is no kernel's business
@@ -175,7 +175,7 @@ def test_runs_of_contiguous_positions_use_the_kernel(monkeypatch: pytest.MonkeyP
 def test_runs_against_the_formula_in_steps() -> None:
     q, k, v = sides(1, 2, 200, 8)
     positions, rotations = torch.arange(200), by_length(64)
-    call = AttentionCall((q,), (k,), v, Terms(rows=rotations), context(200, 200), None, 8**-0.5)
+    call = AttentionCall((q,), (k,), v, Terms(row_rotation=rotations), context(200, 200), None, 8**-0.5)
     mixed = dispatch.attend(call)
     for i in (0, 63, 64, 199):
         angles = torch.tensor(rotations.rotation_of(i // 64 * 64 + 64).frequencies, dtype=torch.float64)

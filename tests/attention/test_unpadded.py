@@ -53,7 +53,7 @@ def routes_taken(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> list[str]
 def test_padding_is_removed(kind: str, real: torch.Tensor, mask_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = routes_taken(Padded(kind, queries=LENGTH, real=real, mask_kind=mask_kind), monkeypatch)
     assert len(taken) == 2, "one call a sample"
-    assert "blocks" not in taken
+    assert "dense_blocks" not in taken
 
 
 @pytest.mark.parametrize("real", [LEFT, RIGHT], ids=["left", "right"])
@@ -124,7 +124,7 @@ def test_the_window_of_a_mask_is_recognised(
     found = unpadded.runs(problem.call())
     ahead = None if causal else 1 - WINDOW
     assert [(run.window.nearest, run.window.farthest) for run in found] == [(ahead, WINDOW)] * len(found)
-    assert "blocks" not in routes_taken(problem, monkeypatch)
+    assert "dense_blocks" not in routes_taken(problem, monkeypatch)
     padding = torch.zeros(1, 1, 1, 1, dtype=torch.bool) if real is None else ~real.bool()[:, None, :, None]
     difference = problem.engine().double() - problem.expected()
     assert difference.masked_fill(padding, 0.0).abs().max() <= problem.limit
@@ -165,7 +165,7 @@ def test_a_chunk_with_a_cache(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
     """transformers hands a causal mask over, as the kernel's own causality starts at the upper left."""
     problem = Problem(kind, queries=LENGTH, keys=150, mask_kind="bool")
     assert problem.deviation() <= problem.limit
-    assert "blocks" not in routes_taken(problem, monkeypatch)
+    assert "dense_blocks" not in routes_taken(problem, monkeypatch)
 
 
 @needs_kernel
@@ -174,7 +174,7 @@ def test_a_chunk_with_a_cache(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_decode_query_is_one_kernel_call(kind: str, changes: dict) -> None:
     problem = Problem(kind, queries=1, keys=LENGTH, **changes)
     with torch.no_grad():
-        assert problem.route() != "blocks"
+        assert problem.route() != "dense_blocks"
         assert problem.deviation() <= problem.limit
 
 
@@ -184,7 +184,7 @@ def test_a_decode_query_is_one_kernel_call(kind: str, changes: dict) -> None:
 def test_content_without_gradient(kind: str, causal: bool) -> None:
     problem = Problem(kind, queries=300, causal=causal)
     with torch.no_grad():
-        assert problem.route() == "content"
+        assert problem.route() == "content_bias"
         assert problem.deviation() <= problem.limit
 
 
@@ -200,7 +200,7 @@ def test_content_and_key_bias_with_a_cache(queries: int) -> None:
     of_content = BlockBias(lambda block: torch.sin(0.3 * block.scores), reads_scores=True)
     call = AttentionCall((q,), (k,), v, Terms(bias=(KeyBias(c), of_content), logit_scale=1.2), ctx, None, 0.3)
     with torch.no_grad():
-        assert dispatch.route(call) == "content"
+        assert dispatch.route(call) == "content_bias"
         ours = dispatch.attend(call)
     wide, every = q.double(), [t.double().repeat_interleave(2, 1) for t in (k, v)]
     scores = wide @ every[0].mT * 0.3
@@ -239,7 +239,7 @@ def test_a_learned_key_bias(queries: int, kv_heads: int, short: bool, monkeypatc
     positions = torch.arange(keys)[None]
     ctx = PositionContext(positions[:, keys - queries :], positions, causal=True, contiguous=True)
     call = AttentionCall((q,), (k,), v, Terms(bias=(KeyBias(c),), logit_scale=1.2), ctx, None, 0.3)
-    assert dispatch.route(call) == "key bias"
+    assert dispatch.route(call) == "key_bias"
     steer = torch.randn(2, 4, queries, 8, generator=draw)
     ours = torch.autograd.grad((dispatch.attend(call) * steer).sum(), (q, k, v, c))
     leaves = [t.detach().double().requires_grad_() for t in (q, k, v, c)]

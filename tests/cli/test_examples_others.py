@@ -21,9 +21,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
-def example(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """An example, imported from its file."""
     name = request.param
+    monkeypatch.syspath_prepend(EXAMPLES)  # as of a script: it imports `common` from beside it
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -17,14 +17,14 @@ def test_json_is_complete(call: Callable) -> None:
     answer = call("probe", "--model", "starter:llama", "--scheme", "yarn", "--factor", "2", *SMALL, "--json")
     assert answer.code == 0
     found = answer.data
-    assert [side["label"] for side in found["sides"]] == ["unpatched", "yarn"]
-    side = found["sides"][0]
-    assert len(side["heads"]) == 30
-    assert len(side["mass"]) == 5
-    for layer in side["mass"]:
+    assert [variant["label"] for variant in found["variants"]] == ["unpatched", "yarn"]
+    variant = found["variants"][0]
+    assert len(variant["heads"]) == 30
+    assert len(variant["attention_mass"]) == 5
+    for layer in variant["attention_mass"]:
         for head in layer:
             assert sum(head) == pytest.approx(1.0, abs=1e-5)
-    assert side["reading"]["effective_length"] in (64, 128)
+    assert variant["loss_by_context"]["effective_length"] in (64, 128)
     assert len(found["moved"]) == 5
 
 

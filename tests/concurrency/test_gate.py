@@ -275,7 +275,7 @@ def test_forward_passes_while_patching(name: str, scheme: str) -> None:
 def test_a_pass_blocked_in_the_model_counts_as_running() -> None:
     """It entered just before everybody was found to have left, and must end before the model is changed."""
     model = tiny_model("llama")
-    gate = forward_gate.Gate(model.modules())
+    gate = forward_gate.ForwardGate(model.modules())
     entered, proceed = threading.Event(), threading.Event()
 
     def pause(*_: object) -> None:

@@ -23,8 +23,8 @@ from hf_posenc.errors import PosEncError
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "speed.md"
 KERNELS = {
-    "the model's own": set(), "`_flash_attention_forward`": {"native"}, "`flex_attention`": {"flex"},
-    "blocks in float32": {"blocks"}, "blocks in float32, of each length": {"rows"},
+    "the model's own": set(), "`_flash_attention_forward`": {"regions_cuda"}, "`flex_attention`": {"flex_cuda"},
+    "blocks in float32": {"dense_blocks"}, "blocks in float32, of each length": {"length_rotation"},
 }  # fmt: skip
 """As the page names them, and the routes that call them."""
 RECIPES = {"cape", "pose", "randpos", "shape"}  # change positions while training, and bring no kernel of their own
@@ -52,7 +52,7 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> set[str]:
             there.setattr(by_device, "BY_DEVICE", {"cpu": flash_cuda})
             there.setattr(flash_cuda, "usable", lambda *tensors: True)
             there.setattr(flash_cpu, "usable", lambda *tensors: False)
-            there.setitem(dispatch.ROUTES, "flex", (takes, flex_cuda.attend))
+            there.setitem(dispatch.ROUTES, "flex_cuda", (takes, flex_cuda.attend))
             found.add(dispatch.route(call))
         return computed(call)
 

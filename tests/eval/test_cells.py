@@ -12,7 +12,7 @@ import torch
 
 from hf_posenc import describe, is_patched
 from hf_posenc.eval.comparison import measure as measuring
-from hf_posenc.eval.comparison.cell import Request, cells_of
+from hf_posenc.eval.comparison.cell import MeasurementRequest, cells_of
 from hf_posenc.eval.comparison.measure import invalid_rows_reason, is_final, measure_cell, patched
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.results.record import Record
@@ -20,12 +20,17 @@ from hf_posenc.schemes.entry import Entry
 
 from .conftest import TRAINED
 
-REQUEST = Request({"seed": 0, "samples": 2}, 4 * TRAINED, False, {"dtype": "float32"}, {"model": "a", "text": "b"})
+REQUEST = MeasurementRequest(
+    {"seed": 0, "samples": 2}, 4 * TRAINED, False, {"dtype": "float32"}, {"model": "a", "text": "b"}
+)
 YARN = Entry("yarn", "yarn")
 
 
 def key(
-    request: Request = REQUEST, entry: Entry = YARN, task: str = "posenc_ppl", lengths: tuple[int, ...] = (64,)
+    request: MeasurementRequest = REQUEST,
+    entry: Entry = YARN,
+    task: str = "posenc_ppl",
+    lengths: tuple[int, ...] = (64,),
 ) -> str:
     return request.cell(entry, task, lengths).key
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hf_posenc import is_patched, patch_model, starters, unpatch_model
 from hf_posenc.eval import demo, evaluate
-from hf_posenc.eval.demo_plan import FINE_TUNED, Plan
+from hf_posenc.eval.demo_plan import FINE_TUNED, DemoPlan
 from hf_posenc.eval.report.report import protocol
 from hf_posenc.eval.report.terminal_table import results_table
 from hf_posenc.training import Tuned
@@ -21,12 +21,12 @@ from .conftest import TRAINED
 
 pytest.importorskip("matplotlib")
 
-SMALL = Plan(("unpatched", "pi", "dynamic_ntk"), (1, 2), samples=2, scored=16, keys=1, depths=(0.5,), steps=3)
+SMALL = DemoPlan(("unpatched", "pi", "dynamic_ntk"), (1, 2), samples=2, scored=16, keys=1, depths=(0.5,), steps=3)
 LENGTHS = [TRAINED, 2 * TRAINED]
 
 
 @pytest.fixture
-def run(llama, tokenizer, tmp_path, monkeypatch) -> Callable[..., demo.Results]:
+def run(llama, tokenizer, tmp_path, monkeypatch) -> Callable[..., demo.DemoResults]:
     """The demo on a tiny model, without a real fine-tuning."""
 
     def finetune(model, tokenizer, texts, training, *, progress):
@@ -40,7 +40,7 @@ def run(llama, tokenizer, tmp_path, monkeypatch) -> Callable[..., demo.Results]:
     return lambda **given: demo.run_demo(tmp_path / "out", quick=True, **given)
 
 
-def losses(results: demo.Results, scheme: str) -> dict[int | None, float]:
+def losses(results: demo.DemoResults, scheme: str) -> dict[int | None, float]:
     wanted = (scheme, "posenc_ppl", "nll")
     return {row.length: row.value for row in results.rows if (row.scheme, row.task, row.metric) == wanted}
 

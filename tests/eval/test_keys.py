@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.eval.comparison.cell import Request
+from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.code_digest import code_digest
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.identity import files_digest
@@ -127,9 +127,9 @@ def lm_of(model: Any) -> Any:
 
 
 @pytest.fixture
-def request_on(llama) -> Request:
+def request_on(llama) -> MeasurementRequest:
     fitting = Fitting.on(lm_of(llama), 0)
-    return Request({"seed": 0}, 8 * TRAINED, True, {}, {}, fit=fitting.fit, computes=fitting.computes)
+    return MeasurementRequest({"seed": 0}, 8 * TRAINED, True, {}, {}, fit=fitting.fit, computes=fitting.computes)
 
 
 def test_a_default_spelled_out_is_the_same_cell(request_on) -> None:

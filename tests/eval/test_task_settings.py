@@ -15,7 +15,7 @@ from hf_posenc.errors import UnknownOption
 from hf_posenc.eval.catalogue import FILE_TASKS, members, own_tasks
 from hf_posenc.eval.report.remarks import method
 from hf_posenc.eval.task_folder import TASKS
-from hf_posenc.eval.task_settings import READERS, check_settings_read
+from hf_posenc.eval.task_settings import TASKS_READING, check_settings_read
 from hf_posenc.eval.tasks import base
 from hf_posenc.eval.tasks.sweep import Sweep
 from hf_posenc.eval.texts.stdlib_source import module_text
@@ -27,7 +27,7 @@ class Watched(Sweep):
     """Settings that tell which of them were read."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name in READERS:
+        if name in TASKS_READING:
             object.__getattribute__(self, "__dict__").setdefault("read", set()).add(name)
         return object.__getattribute__(self, name)
 
@@ -49,11 +49,11 @@ def test_the_tasks_that_read_a_setting_are_listed(task: str, framed_tokenizer, m
                 "keys": 1, "scored": 8}  # fmt: skip
     loaded = TaskManager(include_path=[str(TASKS)], include_defaults=False, metadata=metadata).load([task])
     (found,) = loaded["tasks"].values()
-    assert vars(found.sweep)["read"] == {name for name, tasks in READERS.items() if task in tasks}
+    assert vars(found.sweep)["read"] == {name for name, tasks in TASKS_READING.items() if task in tasks}
 
 
 def test_every_task_reads_some() -> None:
-    assert set().union(*READERS.values()) == set(SINGLE)
+    assert set().union(*TASKS_READING.values()) == set(SINGLE)
 
 
 @pytest.mark.parametrize(

@@ -235,9 +235,9 @@ def drawing(which: int, name: str) -> bytes:
 
 
 def searched(folder: Path, which: int) -> None:
-    ledger = SearchLog(folder / "search.json", {"seed": 0}, None)
+    log = SearchLog(folder / "search.json", {"seed": 0}, None)
     for loss in (2.0, 1.0)[: which + 1]:
-        ledger.enter((1.0,), lambda loss=loss: loss)
+        log.enter((1.0,), lambda loss=loss: loss)
 
 
 def run_settings(folder: Path, which: int) -> None:

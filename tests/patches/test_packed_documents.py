@@ -13,7 +13,7 @@ from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.patches import call_plan
-from hf_posenc.patches.packed_documents import SHORTEST, Document, documents_of
+from hf_posenc.patches.packed_documents import SHORTEST, PackedDocument, documents_of
 
 SCHEMES = ["yarn", "alibi", "t5", "self_extend", "dca", "sinks", "fire", "fox", "cope", "deberta", "transformer_xl"]
 SIZES = [(20, 30, 14), (33, 1, 30)]
@@ -41,11 +41,11 @@ def text(rows: int = 2) -> Tensor:
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Document, ...]]:
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[PackedDocument, ...]]:
     """The documents that each plan is made of."""
-    found: list[tuple[Document, ...]] = []
+    found: list[tuple[PackedDocument, ...]] = []
 
-    def spied(*args: Any) -> tuple[Document, ...]:
+    def spied(*args: Any) -> tuple[PackedDocument, ...]:
         found.append(documents_of(*args))
         return found[-1]
 
@@ -83,7 +83,7 @@ def test_gradients_are_those_of_the_masked_route(scheme: str, monkeypatch: pytes
 
 def test_rows_with_the_same_borders_are_computed_together() -> None:
     found = documents_of(packed_mask((20, 44)), context((20, 44)), "sdpa")
-    assert found == (Document(slice(None), slice(0, 20)), Document(slice(None), slice(20, 64)))
+    assert found == (PackedDocument(slice(None), slice(0, 20)), PackedDocument(slice(None), slice(20, 64)))
     assert documents_of(packed_mask((20, 44), (20, 44)), context((20, 44), (20, 44)), "sdpa") == found
 
 

@@ -36,7 +36,9 @@ def example() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(EXAMPLE.parent)  # as of a script: it imports `common` from beside it
+        spec.loader.exec_module(module)
     return module
 
 

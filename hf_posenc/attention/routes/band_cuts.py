@@ -16,13 +16,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hf_posenc.attention.merge import Partial
+from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.core.regions import Band, Region
 
 BLOCK = 256  # queries that share the unmasked middle of a band, and set the block size of the kernel
 EDGE = 64  # queries that share a mask at its edges
 
-Cut = Callable[[int, Band, int, int, torch.device], Iterator[Partial]]
+Cut = Callable[[int, Band, int, int, torch.device], Iterator[PartialAttention]]
 
 
 def can_cut(regions: Iterable[Region]) -> bool:
@@ -54,7 +54,9 @@ def cut_of(band: Band) -> Cut | None:
     return None
 
 
-def along_diagonal(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
+def along_diagonal(
+    number: int, band: Band, start: int, length: int, device: torch.device
+) -> Iterator[PartialAttention]:
     """A band next to the diagonal, split into keys visible to whole blocks of queries, and edges in smaller blocks.
 
     A mask costs a sixth of the time, and small blocks a fifth, but every masked pair is wasted computation.
@@ -62,14 +64,14 @@ def along_diagonal(number: int, band: Band, start: int, length: int, device: tor
     nearest, done = max(0, band.nearest or 0), 0
     if nearest == 0:  # all keys are visible to the first queries, and the kernel's own causality needs no mask
         done = length if band.farthest is None else min(length, band.farthest)
-        yield Partial(number, slice(0, done), slice(0, done), causal=True)
+        yield PartialAttention(number, slice(0, done), slice(0, done), causal=True)
     edge = Edge(number, Band(nearest, band.farthest), device)
     for first in range(done, length, BLOCK):
         end = min(first + BLOCK, length)
         low = 0 if band.farthest is None else max(0, end - band.farthest)
         high = first - nearest + 1
         if high - low >= BLOCK:
-            yield Partial(number, slice(first, end), slice(low, high))
+            yield PartialAttention(number, slice(first, end), slice(low, high))
         else:  # too few keys are visible to all of them: one slice for each smaller block
             low, high = 0, 0
         for here in range(first, end, EDGE):
@@ -88,13 +90,13 @@ class Edge:
         self.number, self.band, self.device = number, band, device
         self.masks: dict[tuple[int, int, int], Tensor] = {}
 
-    def parts(self, rows: slice, low: int, high: int) -> Iterator[Partial]:
+    def parts(self, rows: slice, low: int, high: int) -> Iterator[PartialAttention]:
         """At most one partial: the keys from ``low`` to ``high`` visible to any of the queries."""
         near, far = self.band.nearest or 0, self.band.farthest
         low = low if far is None else max(low, rows.start - far + 1)
         high = min(high, rows.stop - near)
         if low < high:
-            yield Partial(self.number, rows, slice(low, high), mask=self.mask(rows, low, high))
+            yield PartialAttention(self.number, rows, slice(low, high), mask=self.mask(rows, low, high))
 
     def mask(self, rows: slice, low: int, high: int) -> Tensor:
         """0 where a key is visible; float32, as the kernel adds it."""
@@ -109,25 +111,25 @@ class Edge:
         return self.masks[place]
 
 
-def far_square(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
+def far_square(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[PartialAttention]:
     """All pairs from some distance on."""
     nearest = band.nearest or 0
     if length > nearest:
-        yield Partial(number, slice(nearest, length), slice(0, length - nearest), causal=True)
+        yield PartialAttention(number, slice(nearest, length), slice(0, length - nearest), causal=True)
 
 
-def first_keys(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
+def first_keys(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[PartialAttention]:
     """The first keys, for all queries from some distance on."""
     nearest, keys = max(0, band.nearest or 0), min((band.keys_until or 0) - start, length)
     if keys <= 0 or length <= nearest:
         return
     full = min(nearest + keys, length)  # from here on a query is far enough from all of them
-    yield Partial(number, slice(nearest, full), slice(0, full - nearest), causal=True)
+    yield PartialAttention(number, slice(nearest, full), slice(0, full - nearest), causal=True)
     if full < length:
-        yield Partial(number, slice(full, length), slice(0, keys))
+        yield PartialAttention(number, slice(full, length), slice(0, keys))
 
 
-def by_chunks(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
+def by_chunks(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[PartialAttention]:
     """Chunk by chunk of the queries: the keys of the earlier chunks within the band, and its own square."""
     chunk, nearest = band.chunk, max(0, band.nearest or 0)
     for c in range(start // chunk, (start + length - 1) // chunk + 1):
@@ -135,23 +137,23 @@ def by_chunks(number: int, band: Band, start: int, length: int, device: torch.de
         oldest = 0 if band.farthest is None else max(0, (c - band.farthest + 1) * chunk - start)
         before = min(rows.start, (c - max(nearest, 1) + 1) * chunk - start)
         if oldest < before:
-            yield Partial(number, rows, slice(oldest, before))
+            yield PartialAttention(number, rows, slice(oldest, before))
         if nearest == 0 and (band.farthest is None or band.farthest > 0):
-            yield Partial(number, rows, rows, causal=True)
+            yield PartialAttention(number, rows, rows, causal=True)
 
 
-def by_rows(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[Partial]:
+def by_rows(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[PartialAttention]:
     """A range of queries with all keys up to them."""
     first = max(0, (band.rows_from or 0) - start)
     last = length if band.rows_until is None else min(length, band.rows_until - start)
     if first >= last:
         return
     if first > 0:
-        yield Partial(number, slice(first, last), slice(0, first))
-    yield Partial(number, slice(first, last), slice(first, last), causal=True)
+        yield PartialAttention(number, slice(first, last), slice(0, first))
+    yield PartialAttention(number, slice(first, last), slice(first, last), causal=True)
 
 
-def of_last_rows(cuts: Iterable[Partial], first: int) -> Iterator[Partial]:
+def of_last_rows(cuts: Iterable[PartialAttention], first: int) -> Iterator[PartialAttention]:
     """Restrict the partials of a square to its queries from ``first`` on, renumbered from there."""
     for part in cuts:
         skipped = max(0, first - part.rows.start)
@@ -160,8 +162,8 @@ def of_last_rows(cuts: Iterable[Partial], first: int) -> Iterator[Partial]:
             continue
         if part.causal and skipped:
             square = part.keys.start + skipped
-            yield Partial(part.region, rows, slice(part.keys.start, square))
-            yield Partial(part.region, rows, slice(square, part.keys.stop), causal=True)
+            yield PartialAttention(part.region, rows, slice(part.keys.start, square))
+            yield PartialAttention(part.region, rows, slice(square, part.keys.stop), causal=True)
         else:
             yield replace(part, rows=rows, mask=part.mask[:, :, skipped:] if isinstance(part.mask, Tensor) else None)
 

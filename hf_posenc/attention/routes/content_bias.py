@@ -23,7 +23,7 @@ ROWS = 128  # of 64, 128, 256 the fastest
 def accepts(call: AttentionCall) -> bool:
     """Prefill on the CPU, with or without a cache, without gradients, with a content bias and no terms but biases."""
     return (
-        call.last_rows
+        call.is_unmasked_suffix
         and not torch.is_grad_enabled()
         and not is_traced()
         and any(isinstance(bias, BlockBias) for bias in call.terms.bias)
@@ -39,7 +39,7 @@ def attend(call: AttentionCall) -> Tensor:
     out = torch.empty_like(query)
     for start in range(0, call.query_length, ROWS):
         rows = slice(start, min(start + ROWS, call.query_length))
-        seen = slice(0, call.first_row + rows.stop if call.ctx.causal else call.key_length)
+        seen = slice(0, call.first_query + rows.stop if call.ctx.causal else call.key_length)
         out[:, :, rows] = flash_cpu.attend(
             query[:, :, rows], call.keys[0][:, :, seen], call.values[:, :, seen],
             causal=False, mask=_mask(call, keys, rows, seen), scale=call.scaling * call.terms.logit_scale,
@@ -72,7 +72,7 @@ def _mask(call: AttentionCall, keys: Tensor, rows: slice, seen: slice) -> Tensor
     reads_scores = any(isinstance(bias, BlockBias) and bias.reads_scores for bias in call.terms.bias)
     scores = products(query * call.scaling, keys) if reads_scores else query.new_empty(0)
     block = Block(query, keys, scores, call.scaling, rows, here, there, visible)
-    indices = slice(call.first_row + rows.start, call.first_row + rows.stop)
+    indices = slice(call.first_query + rows.start, call.first_query + rows.stop)
     bias = biased(None, block, call.terms.bias, indices)
     if call.terms.logit_scale != 1.0:
         bias = bias * call.terms.logit_scale

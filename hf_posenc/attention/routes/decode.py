@@ -68,7 +68,7 @@ def _columns(seen: Tensor) -> slice:
 def _mask(call: AttentionCall, region: Region, seen: Tensor, added: Tensor | float, columns: slice) -> Tensor | None:
     """Biases and masked keys, float32, broadcasts to ``[batch, heads, 1, columns]``; None where there is neither."""
     total: Tensor | float = added[..., columns].float() if isinstance(added, Tensor) else added
-    index = slice(call.first_row, call.first_row + 1)
+    index = slice(call.first_query, call.first_query + 1)
     here, there = region.query_at(call.ctx.query_positions), region.key_at(call.ctx.key_positions)
     distance = here[:, :, None] - there[:, None, columns]
     for bias in call.terms.bias:

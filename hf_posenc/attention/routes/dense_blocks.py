@@ -33,7 +33,7 @@ from hf_posenc.core.tracing import has_dynamic_length, is_traced
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
 
 
-def attend_by_blocks(call: AttentionCall) -> Tensor:
+def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     starts = range(0, call.query_length, ROWS)
     keys, values = upcast(call)
@@ -54,7 +54,7 @@ def _seen_by(
     """The call and its keys and values, without the keys that are later than all of some queries."""
     if not call.ctx.causal or call.mask is not None:
         return call, keys, values
-    stop = call.first_row + rows.stop
+    stop = call.first_query + rows.stop
     return call.with_keys(stop), tuple(key[:, :, :stop] for key in keys), values[:, :, :stop]
 
 
@@ -87,7 +87,7 @@ def weigh_and_mix(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor,
     seen, added = visibility(call, rows)
     if terms.split:
         seen = seen & reduce(or_, claims)
-    indices = slice(call.first_row + rows.start, call.first_row + rows.stop)
+    indices = slice(call.first_query + rows.start, call.first_query + rows.stop)
     blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions))]
     logits = biased(blocks[0].scores, blocks[0], terms.bias, indices)
     for block, mine in zip(blocks[1:], claims[1:], strict=True):
@@ -122,7 +122,7 @@ def hide(logits: Tensor, seen: Tensor, call: AttentionCall, rows: slice) -> Tens
 def ends_with_own_keys(call: AttentionCall, rows: slice) -> bool:
     """Whether the last keys are those of the rows themselves, and nothing but the order of tokens hides a pair."""
     unrestricted = call.mask is None and not call.terms.split and call.terms.visible == EVERYTHING
-    return unrestricted and call.ctx.causal and call.key_length == call.first_row + rows.stop
+    return unrestricted and call.ctx.causal and call.key_length == call.first_query + rows.stop
 
 
 def block_of(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: slice, seen: Tensor) -> Block:

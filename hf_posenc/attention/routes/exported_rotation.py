@@ -29,7 +29,7 @@ def with_bias(call: AttentionCall) -> AttentionCall:
     Raises:
         NotTraceable: the rotation has no `frequencies_of` for lengths in a tensor.
     """
-    rows: RowRotation = call.terms.rows  # type: ignore[assignment]
+    rows: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
     if rows.frequencies_of is None:
         raise NotTraceable(
             "The frequencies of this rotation are a function of Python integers, and a traced graph has tensors only. "
@@ -40,7 +40,7 @@ def with_bias(call: AttentionCall) -> AttentionCall:
     if call.ctx.device.type == "mps":
         frequencies = frequencies.float()
     bias = BlockBias(partial(rotation_bias, rows.rotation_of(1), frequencies), reads_scores=False)
-    return replace(call, terms=replace(call.terms, rows=None, bias=(bias, *call.terms.bias)), rotated_keys=None)
+    return replace(call, terms=replace(call.terms, row_rotation=None, bias=(bias, *call.terms.bias)), rotated_keys=None)
 
 
 def rotation_bias(rotation: Rotation, frequencies: Tensor, block: Block) -> Tensor:

@@ -69,7 +69,7 @@ def unable(call: AttentionCall) -> str | None:
         "a bias that needs queries and keys": lambda: any(isinstance(bias, BlockBias) for bias in call.terms.bias),
         "what position adds to the values": lambda: len(call.terms.values) > 0,
         "a learned sink": lambda: call.terms.sink is not None,
-        "a rotation that differs by row": lambda: call.terms.rows is not None,
+        "a rotation that differs by row": lambda: call.terms.row_rotation is not None,
         "dropout of attention weights": lambda: call.dropout > 0.0,
         "training on the CPU": lambda: call.values.device.type == "cpu" and _trained(call),
     }
@@ -151,7 +151,7 @@ def score_of(call: AttentionCall, region: Region) -> Score | None:
     by_row = call.terms.row_scale
     factor: Any = None if by_row is None else by_row.expand(batch, call.heads, -1)
     of_key, of_distance = key_bias(call), [b for b in call.terms.bias if isinstance(b, ToeplitzBias)]
-    ahead = number(call.first_row, device)
+    ahead = number(call.first_query, device)
     table: Any = None
     if of_distance:
         here, there, reach = region_positions(call, region)

@@ -92,7 +92,7 @@ def deviation(dtype: torch.dtype, dim: int, device: str) -> float:
         return (out.detach(), *(torch.autograd.grad(out, leaves, weight) if leaves else ()))
 
     with torch.set_grad_enabled(bool(leaves)):
-        ours, theirs = mixed(attend), mixed(dense_blocks.attend_by_blocks)
+        ours, theirs = mixed(attend), mixed(dense_blocks.attend)
     gaps = [
         float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in zip(ours, theirs, strict=True)
     ]

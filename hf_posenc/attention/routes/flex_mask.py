@@ -34,7 +34,7 @@ def _masked(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> BlockMa
     query, key, device = call.ctx.query_positions, call.ctx.key_positions, call.values.device
     held = [flex_block_mask.of_band(band, query, key, size) for band in bands]
     by_index = mask is None and call.ctx.causal  # not by position: positions given by the caller may restart
-    first = number(call.first_row, device)
+    first = number(call.first_query, device)
     if isinstance(mask, BlockMask):
         held.append(flex_block_mask.of_block_mask(mask))
     elif mask is not None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.merge import Partial
+from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
 from hf_posenc.attention.routes.bias_gradient import Gradients
 from hf_posenc.core.terms import KeyBias
@@ -36,7 +36,7 @@ def accepts(call: AttentionCall) -> bool:
     terms = call.terms
     return (
         len(terms.bias) > 0
-        and call.last_rows
+        and call.is_unmasked_suffix
         and call.ctx.causal
         and all(isinstance(b, KeyBias) for b in terms.bias)
         and terms.only("bias")
@@ -70,7 +70,7 @@ def _learned(values: Tensor, call: AttentionCall) -> Tensor:
     return LearnedKeys.apply(call.queries[0], call.keys[0], call.values, values, scale)
 
 
-def _merged(cuts: list[Partial], call: AttentionCall) -> Tensor:
+def _merged(cuts: list[PartialAttention], call: AttentionCall) -> Tensor:
     scale = call.scaling * call.terms.logit_scale
     return merge.attend((call.queries[0],), (call.keys[0],), call.values, cuts, scale)
 
@@ -81,7 +81,7 @@ def _values(call: AttentionCall) -> Tensor:
     return values if call.terms.logit_scale == 1 else values * call.terms.logit_scale
 
 
-def _partials(values: Tensor, queries: int, *, linear: bool = False) -> Iterator[Partial]:
+def _partials(values: Tensor, queries: int, *, linear: bool = False) -> Iterator[PartialAttention]:
     """Every pair of a query and a key it sees once; the queries are the last positions of ``values``.
 
     The masks of all blocks' own keys take as much memory as the queries; those of ``linear`` biases are one mask.
@@ -97,16 +97,16 @@ def _partials(values: Tensor, queries: int, *, linear: bool = False) -> Iterator
             own = slice(ahead + first, ahead + block.stop)
             size = block.stop - first
             mask = counted_from(values, own, own) if shared is None else shared[:, :, :size, :size]
-            yield Partial(0, block, own, causal=True, mask=mask)
+            yield PartialAttention(0, block, own, causal=True, mask=mask)
 
 
-def _before(values: Tensor, rows: slice, keys: slice) -> Iterator[Partial]:
+def _before(values: Tensor, rows: slice, keys: slice) -> Iterator[PartialAttention]:
     """Keys that end where a block of queries begins, if there are any, with biases relative to the first query."""
     if keys.stop > keys.start:
         first, last = keys.stop, keys.stop + rows.stop - rows.start
         mask = counted_from(values, slice(first, first + 1), keys)
         offset = (values[:, :, first : first + 1] - values[:, :, first:last]).float()
-        yield Partial(0, rows, keys, mask=mask, offset=offset)
+        yield PartialAttention(0, rows, keys, mask=mask, offset=offset)
 
 
 class LearnedKeys(torch.autograd.Function):

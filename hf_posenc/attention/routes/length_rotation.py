@@ -28,14 +28,14 @@ Compute = Callable[[AttentionCall, Tensor], tuple[Tensor, ...]]  # a call, and t
 
 def accepts(call: AttentionCall) -> bool:
     """All calls whose terms have a row rotation."""
-    return call.terms.rows is not None
+    return call.terms.row_rotation is not None
 
 
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     if is_traced():
         call = exported_rotation.with_bias(call)
-        return (exported.attend if exported.accepts(call) else dense_blocks.attend_by_blocks)(call)
+        return (exported.attend if exported.accepts(call) else dense_blocks.attend)(call)
     return by_sample(call, by_kernel if takes_kernel(call) else by_blocks)[0]
 
 
@@ -50,8 +50,8 @@ def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
 def takes_kernel(call: AttentionCall) -> bool:
     """Whether the rotation is the only term, and positions are contiguous with the same start in all samples."""
     return (
-        call.last_rows
-        and call.terms.only("rows")
+        call.is_unmasked_suffix
+        and call.terms.only("row_rotation")
         and one_start(call)
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
     )
@@ -59,7 +59,7 @@ def takes_kernel(call: AttentionCall) -> bool:
 
 def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
     """Compute samples together where their queries have the same lengths, else one by one."""
-    lengths = call.terms.rows.length_of(call.ctx.query_positions)  # type: ignore[union-attr]
+    lengths = call.terms.row_rotation.length_of(call.ctx.query_positions)  # type: ignore[union-attr]
     if len(lengths) == 1 or bool((lengths == lengths[:1]).all()):
         return compute(call, lengths[0])
     samples = [compute(sample(call, b), lengths[b]) for b in range(len(lengths))]
@@ -74,15 +74,15 @@ def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
         return flash_cpu.attend(
             row.queries[0], row.keys[0], call.values, causal=False, mask=None, scale=scale
         )[:1]  # fmt: skip
-    rotations: RowRotation = call.terms.rows  # type: ignore[assignment]
+    rotations: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
     first = int(call.ctx.key_positions[0, 0])
-    plan = Runs(rotations, parts, first, call.first_row, call.key_length, call.ctx.causal)
+    plan = Runs(rotations, parts, first, call.first_query, call.key_length, call.ctx.causal)
     return (RotatedRuns.apply(plan, scale, call.queries[0], call.keys[0], call.values),)
 
 
 def by_blocks(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
     """Compute each run of queries as an ordinary call."""
-    return by_run(call, lengths, lambda run: (dense_blocks.attend_by_blocks(run),))
+    return by_run(call, lengths, lambda run: (dense_blocks.attend(run),))
 
 
 def with_weights(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
@@ -113,7 +113,7 @@ def runs(lengths: Tensor) -> Iterator[tuple[slice, int]]:
 
 def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall:
     """The call of some queries, with queries and keys rotated for their length."""
-    by_row: RowRotation = call.terms.rows  # type: ignore[assignment]
+    by_row: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
     rotation = by_row.rotation_of(length)
     here, there = call.ctx.query_positions[:, rows], call.ctx.key_positions
 
@@ -125,10 +125,10 @@ def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall
         call,
         queries=(rotate(call.queries[0][:, :, rows], rotation, table(rotation, here)),),
         keys=(keys,),
-        terms=replace(call.terms, rows=None),
+        terms=replace(call.terms, row_rotation=None),
         ctx=replace(call.ctx, query_positions=here),
         mask=call.mask_of(rows),
-        start=call.first_row + rows.start,
+        start=call.first_query + rows.start,
     )
 
 

@@ -44,7 +44,7 @@ class Runs:
     keys: int
     causal: bool
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[LengthRun]:
         for rows, length in self.runs:
             own = slice(self.ahead + rows.start, self.ahead + rows.stop)
             rotation = self.rotations.rotation_of(length)
@@ -54,11 +54,11 @@ class Runs:
                 pieces: tuple[tuple[slice, bool], ...] = ((slice(0, seen), False),)
             else:
                 pieces = ((slice(0, own.start), False), (own, True))[own.start == 0 :]
-            yield Run(rows, seen, rotation, (cos_sin[0][:, :, own], cos_sin[1][:, :, own]), cos_sin, pieces)
+            yield LengthRun(rows, seen, rotation, (cos_sin[0][:, :, own], cos_sin[1][:, :, own]), cos_sin, pieces)
 
 
 @dataclass(frozen=True)
-class Run:
+class LengthRun:
     """Queries of one length, the rotation of them and their keys, and the chunks of keys, causal or not."""
 
     rows: slice

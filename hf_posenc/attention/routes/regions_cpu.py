@@ -11,7 +11,7 @@ from torch import Tensor
 from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.merge import Partial
+from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.routes import regions_decode
 from hf_posenc.attention.routes.band_cuts import by_distance, can_cut, cut_of, of_last_rows
 from hf_posenc.attention.routes.sequence_start import one_start, start_of
@@ -47,10 +47,10 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
         for number, region in enumerate(call.terms.regions)
         for part in cut_of(region.band)(number, region.band, start, length, device)  # type: ignore[misc]
     ]
-    if call.first_row > 0:
-        cuts = list(of_last_rows(cuts, call.first_row))
+    if call.first_query > 0:
+        cuts = list(of_last_rows(cuts, call.first_query))
     return partial(_merged, cuts, call.terms.logit_scale)
 
 
-def _merged(cuts: list[Partial], logit_scale: float, call: AttentionCall) -> Tensor:
+def _merged(cuts: list[PartialAttention], logit_scale: float, call: AttentionCall) -> Tensor:
     return merge.attend(call.queries, call.keys, call.values, cuts, call.scaling * logit_scale)

@@ -14,7 +14,7 @@ from torch import Tensor
 from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
-from hf_posenc.attention.merge import Partial
+from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.routes.band_cuts import by_distance, can_cut, cut_of, keys_of_row
 from hf_posenc.attention.routes.sequence_start import one_start, start_of
 from hf_posenc.core.regions import Band
@@ -24,7 +24,7 @@ def accepts(call: AttentionCall) -> bool:
     """The calls of the CPU route, on devices whose kernels have windows; also a window alone."""
     return (
         by_device.has_windows(call.values.device)
-        and (call.triangle or call.last_row)
+        and (call.is_unmasked_square or call.is_decode)
         and call.ctx.causal
         and (call.terms.only("regions") or (call.terms.only("visible") and by_window(call.terms.visible)))
         and can_cut(call.terms.regions)
@@ -36,7 +36,7 @@ def accepts(call: AttentionCall) -> bool:
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     scale = call.scaling * call.terms.logit_scale
-    cuts = list(last_row(call) if call.last_row and call.key_length > 1 else square(call))
+    cuts = list(decode_cuts(call) if call.is_decode and call.key_length > 1 else prefill_cuts(call))
     return merge.attend(call.queries, call.keys, call.values, cuts, scale)
 
 
@@ -52,7 +52,7 @@ def by_window(band: Band) -> bool:
     return band == Band(band.nearest, band.farthest) and (band.nearest or 0) <= 0 and band.farthest is not None
 
 
-def square(call: AttentionCall) -> Iterator[Partial]:
+def prefill_cuts(call: AttentionCall) -> Iterator[PartialAttention]:
     """The partials of a prefill."""
     start = start_of(call)
     for number, band in enumerate(bands_of(call)):
@@ -63,20 +63,20 @@ def square(call: AttentionCall) -> Iterator[Partial]:
             yield from cut(number, band, start, call.key_length, call.ctx.device)  # type: ignore[misc]
 
 
-def windowed(number: int, band: Band, length: int) -> Iterator[Partial]:
+def windowed(number: int, band: Band, length: int) -> Iterator[PartialAttention]:
     """A band next to the diagonal, or all pairs from some distance on."""
     nearest = max(0, band.nearest or 0)
     if length <= nearest or (band.farthest is not None and band.farthest <= nearest):
         return
     bounded = band.farthest is not None and band.farthest < length
     window = band.farthest - nearest if bounded else None  # type: ignore[operator]
-    yield Partial(number, slice(nearest, length), slice(0, length - nearest), True, window)  # type: ignore[arg-type]
+    yield PartialAttention(number, slice(nearest, length), slice(0, length - nearest), True, window)  # type: ignore[arg-type]
 
 
-def last_row(call: AttentionCall) -> Iterator[Partial]:
+def decode_cuts(call: AttentionCall) -> Iterator[PartialAttention]:
     """The slice of keys visible to a decode query in each region."""
     start = start_of(call)
     for number, band in enumerate(bands_of(call)):
         seen = keys_of_row(band, start, call.key_length - 1)
         if seen.stop > seen.start:
-            yield Partial(number, slice(0, 1), seen)
+            yield PartialAttention(number, slice(0, 1), seen)

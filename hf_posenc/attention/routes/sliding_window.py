@@ -20,7 +20,7 @@ ROWS = 128  # of 64, 128, 256 the fastest with windows of 256 and of 1024
 def accepts(call: AttentionCall) -> bool:
     """A window over a full square, or over a decode query, and no other terms."""
     terms = call.terms
-    return (call.triangle or call.last_row) and terms.only("visible") and terms.visible != EVERYTHING
+    return (call.is_unmasked_square or call.is_decode) and terms.only("visible") and terms.visible != EVERYTHING
 
 
 def attend(call: AttentionCall) -> Tensor:

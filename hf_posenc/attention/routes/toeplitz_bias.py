@@ -28,7 +28,7 @@ def accepts(call: AttentionCall) -> bool:
     terms = call.terms
     return (
         len(terms.bias) > 0
-        and call.last_rows
+        and call.is_unmasked_suffix
         and all(is_of_distance(bias, terms.visible) for bias in terms.bias)
         and (terms.visible == EVERYTHING or is_window(terms.visible))
         and terms.only("bias", "visible")

@@ -23,7 +23,7 @@ ROWS = 1024  # of a mask are compared at once
 
 
 @dataclass(frozen=True)
-class Run:
+class UnpaddedRun:
     """Unpadded tokens of one sample: their queries in the call, their keys, and the window that the mask leaves."""
 
     rows: slice
@@ -31,7 +31,7 @@ class Run:
     window: Band = EVERYTHING
 
 
-def attend_runs(found: list[Run], call: AttentionCall, compute: Callable[[AttentionCall], Tensor]) -> Tensor:
+def attend_runs(found: list[UnpaddedRun], call: AttentionCall, compute: Callable[[AttentionCall], Tensor]) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``, zeros at padding.
 
     Args:
@@ -39,7 +39,7 @@ def attend_runs(found: list[Run], call: AttentionCall, compute: Callable[[Attent
         call: of all samples.
         compute: mixes a call without padding.
     """
-    whole = Run(slice(0, call.query_length), slice(0, found[0].keys.stop), found[0].window)
+    whole = UnpaddedRun(slice(0, call.query_length), slice(0, found[0].keys.stop), found[0].window)
     if all(run == whole for run in found):
         return compute(sample(call, slice(None), whole))
     samples = []
@@ -49,19 +49,19 @@ def attend_runs(found: list[Run], call: AttentionCall, compute: Callable[[Attent
     return torch.cat(samples)
 
 
-def runs(call: AttentionCall) -> list[Run] | None:
+def runs(call: AttentionCall) -> list[UnpaddedRun] | None:
     """The unpadded tokens of each sample, if nothing but padding and a window hides keys and the call can be split."""
     mask, terms = call.mask, call.terms
     if mask is None or mask.shape[1] != 1 or call.dropout or call.query_length == 1 or is_traced():
         return None
-    if terms.values or terms.rows is not None or any(isinstance(bias, BlockBias) for bias in terms.bias):
+    if terms.values or terms.row_rotation is not None or any(isinstance(bias, BlockBias) for bias in terms.bias):
         return None
     # The mask is kept with the result, so that its id cannot be reused.
     key = ("padding", id(mask), call.query_length, call.key_length)
     return call.ctx.once(key, lambda: (mask, _runs_of_mask(call, mask)))[1]
 
 
-def _runs_of_mask(call: AttentionCall, mask: Tensor) -> list[Run] | None:
+def _runs_of_mask(call: AttentionCall, mask: Tensor) -> list[UnpaddedRun] | None:
     if mask.dtype != torch.bool:
         lowest = torch.finfo(mask.dtype).min
         if not bool(((mask == 0) | (mask <= lowest)).all()):
@@ -77,7 +77,7 @@ def _runs_of_mask(call: AttentionCall, mask: Tensor) -> list[Run] | None:
     return found
 
 
-def _run(call: AttentionCall, b: int, seen: Tensor) -> Run | None:
+def _run(call: AttentionCall, b: int, seen: Tensor) -> UnpaddedRun | None:
     """The unpadded tokens of one sample with the visible pairs ``seen [query or 1, key]``."""
     queries, keys, real = call.query_length, call.key_length, call.ctx.real_keys
     if real is None:
@@ -111,7 +111,7 @@ def _run(call: AttentionCall, b: int, seen: Tensor) -> Run | None:
         here = indices[own][start : start + ROWS, None]
         if not torch.equal(seen[start : start + ROWS], inside & meant_by.holds(here, indices)):
             return None
-    return Run(rows, slice(first, end), window)
+    return UnpaddedRun(rows, slice(first, end), window)
 
 
 def _window(seen: Tensor, own: slice, keys: slice, causal: bool) -> Band | None:
@@ -144,7 +144,7 @@ def _in_order(call: AttentionCall, b: int, keys: slice, indices: slice, rows: sl
     return torch.equal(here, there[indices]) and bool((there[keys].diff() == 1).all())
 
 
-def sample(call: AttentionCall, samples: slice, run: Run) -> AttentionCall:
+def sample(call: AttentionCall, samples: slice, run: UnpaddedRun) -> AttentionCall:
     """The unpadded tokens of some samples that have them at the same indices, as a call without a mask."""
 
     def of_batch(x: Tensor) -> Tensor:

@@ -19,11 +19,11 @@ from hf_posenc.cli.arguments import (
     whole_numbers,
     words_of,
 )
-from hf_posenc.cli.commands.bench_results import RESULTS, Results, about_run
+from hf_posenc.cli.commands.bench_results import RESULTS, BenchResults, about_run
 from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument
 
 if TYPE_CHECKING:
-    from hf_posenc.insight.bench import Cell
+    from hf_posenc.insight.bench import BenchCell
 
 STARTER = "starter:llama"
 
@@ -124,12 +124,12 @@ def bench(
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, kind, trained, dtype)
-    cells: list[Cell] = []
+    cells: list[BenchCell] = []
     about = about_run(
         context, measured_on, model if shape is None else f"{kind} {shape}", str(target.dtype), threads,
         rows=rows, compiled=compiled,
     )  # fmt: skip
-    results = Results(cells, about, earlier, measured_on.torch.type)
+    results = BenchResults(cells, about, earlier, measured_on.torch.type)
     threads_before = torch.get_num_threads()
     try:
         with output.progress() as progress:

@@ -13,7 +13,7 @@ from hf_posenc.cli.arguments import command_line
 from hf_posenc.cli.environment import environment
 
 if TYPE_CHECKING:
-    from hf_posenc.insight.bench import Cell, Earlier
+    from hf_posenc.insight.bench import BenchCell, Earlier
     from hf_posenc.insight.bench.devices import Device
 
 RESULTS, PLOTS = "bench.json", ("bench.svg", "bench.png")
@@ -43,7 +43,7 @@ def about_text(about: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Results:
+class BenchResults:
     """A benchmark that grows.
 
     Attributes:
@@ -53,7 +53,7 @@ class Results:
         device: type of torch's device.
     """
 
-    cells: list[Cell]
+    cells: list[BenchCell]
     about: dict[str, Any]
     earlier: Earlier | None
     device: str

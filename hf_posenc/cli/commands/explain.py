@@ -11,7 +11,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, words_of
 
 if TYPE_CHECKING:
-    from hf_posenc.insight.lessons import Finding
+    from hf_posenc.insight.lessons import LessonResult
 
 COLUMNS = 100
 
@@ -53,7 +53,7 @@ def explain(
         show(finding)
 
 
-def show(finding: Finding) -> None:
+def show(finding: LessonResult) -> None:
     """Show what the lesson does, its tables and its conclusion."""
     output.show_text(finding.title + "\n\n" + fill(finding.shows, COLUMNS) + "\n")
     for table in finding.tables:

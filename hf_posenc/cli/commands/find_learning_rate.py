@@ -1,4 +1,4 @@
-"""``hf-posenc finetune --find-learning-rate``: a range test instead of the run, and the command of the run."""
+"""``hf-posenc find-learning-rate``: a range test on the text of a run, and the command of the run at the rate found."""
 
 from __future__ import annotations
 
@@ -6,55 +6,66 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typer import Context
+
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import command_line
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.arguments import AsJson, command_line
+from hf_posenc.cli.commands.finetune_options import FinetuneOptions
+from hf_posenc.cli.commands.finetune_setup import set_up
 from hf_posenc.cli.next_commands import show_next
+from hf_posenc.cli.option_group import expands
 
 if TYPE_CHECKING:
-    from typer import Context
-
     from hf_posenc.training import RangeTest
 
 NAME = "learning_rate"
 
 
-def check_for_range_test(learning_rate: float | None, resume: bool, push_to_hub: str | None) -> None:
-    """Refuse options that contradict a test in which nothing is trained to be kept.
+@expands(FinetuneOptions)
+def find_learning_rate(context: Context, options: FinetuneOptions, as_json: AsJson = False) -> None:
+    """Find the learning rate of a fine-tuning run by a range test.
 
-    Raises:
-        BadArgument: one is given.
+    The options are those of the run, as `finetune` takes them. Some steps are trained at rising learning rates on the
+    text of the run; no model is saved, and the command of the run at the rate found is printed.
     """
-    for name, contradicts in (
-        ("--learning-rate", learning_rate is not None),
-        ("--resume", resume),
-        ("--push-to-hub", push_to_hub is not None),
-    ):
-        if contradicts:
-            raise BadArgument(f"--find-learning-rate tries many rates and saves no model. Leave {name} out.")
+    from hf_posenc.training import range_test
 
-
-def show_range_test(tested: RangeTest, context: Context, out: Path, as_json: bool) -> None:
-    """Write ``learning_rate.json`` and its plot into a folder, and print the rate and the command of the run."""
-    from hf_posenc.core.files.atomic import write_json
-    from hf_posenc.errors import MissingExtra
-    from hf_posenc.eval.report.range_test_curve import range_test_plot
-
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / f"{NAME}.json", tested.to_dict())
-    written = f"{NAME}.json"
-    with suppress(MissingExtra):
-        range_test_plot(tested, out / f"{NAME}.png")
-        written += f", {NAME}.png"
+    with output.progress() as show_progress:
+        setup = set_up(context, options)
+        tested = range_test(
+            setup.model, setup.tokenizer, setup.texts, setup.training,
+            progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
+        )  # fmt: skip
+    written = write_files(tested, options.out)
     if as_json:
-        output.show_json({"out": str(out), **tested.to_dict()})
+        output.show_json({"out": str(options.out), **tested.to_dict()})
         return
     output.show_table(
         ("learning rate", "loss minus before", "average"),
         [[f"{rate:.1e}", f"{difference:+.4f}", f"{average:+.4f}"] for rate, difference, average in rows_of(tested)],
         title="learning-rate range test (nats/token)",
     )
-    output.show_text(f"Written to {out}: {written}. The model is not saved.")
+    output.show_text(f"Written to {options.out}: {', '.join(written)}. The model is not saved.")
+    show_suggestion(tested, command_line(context, command="finetune"))
+
+
+def write_files(tested: RangeTest, folder: Path) -> list[str]:
+    """Write ``learning_rate.json`` and, where matplotlib is installed, its plot; returns the names of the files."""
+    from hf_posenc.core.files.atomic import write_json
+    from hf_posenc.errors import MissingExtra
+    from hf_posenc.eval.report.range_test_curve import range_test_plot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [f"{NAME}.json"]
+    write_json(folder / written[0], tested.to_dict())
+    with suppress(MissingExtra):
+        range_test_plot(tested, folder / f"{NAME}.png")
+        written.append(f"{NAME}.png")
+    return written
+
+
+def show_suggestion(tested: RangeTest, run: str) -> None:
+    """Print the suggested rate and the command ``run`` with it."""
     if tested.suggested is None:
         output.show_text("No rate lowered the loss of the rows: the model has nothing to learn there.")
         return
@@ -62,7 +73,7 @@ def show_range_test(tested: RangeTest, context: Context, out: Path, as_json: boo
         f"Suggested: {tested.suggested:.1e}, a tenth of the highest rate at which the average of `loss minus before` "
         "is below 0."
     )
-    show_next([f"{command_line(context, without=('find_learning_rate',))} --learning-rate {tested.suggested:.1e}"])
+    show_next([f"{run} --learning-rate {tested.suggested:.1e}"])
 
 
 def rows_of(tested: RangeTest) -> list[tuple[float, float, float]]:

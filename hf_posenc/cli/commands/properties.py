@@ -13,7 +13,7 @@ from hf_posenc.cli.arguments import AsJson, model_type
 from hf_posenc.schemes.registry import list_schemes
 
 if TYPE_CHECKING:
-    from hf_posenc.insight.properties import Cell, Rounded
+    from hf_posenc.insight.properties import PropertyValue, Rounded
 
 MOST_COLUMNS = 6  # with more schemes, each is a row
 ROUNDED = {
@@ -59,7 +59,7 @@ def properties(
         show(table)
 
 
-def show(table: dict[str, dict[str, Cell]]) -> None:
+def show(table: dict[str, dict[str, PropertyValue]]) -> None:
     """Show one scheme in full, a few as columns, many as rows."""
     from hf_posenc.insight.properties import list_properties
 
@@ -77,7 +77,7 @@ def show(table: dict[str, dict[str, Cell]]) -> None:
         output.show_text("—: not applicable. Name a single scheme to see why, and what each number means.")
 
 
-def short(cell: Cell) -> str:
+def short(cell: PropertyValue) -> str:
     """The answer alone; the number where the question is not one of yes or no."""
     return cell.answer or str(cell).partition(" (")[0]
 

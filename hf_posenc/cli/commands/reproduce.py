@@ -86,7 +86,7 @@ def run_each(places: Mapping[str, Path | None], given: Mapping[str, Any]) -> lis
     from hf_posenc.insight.findings.catalogue import finding_named
     from hf_posenc.insight.findings.run import check_taken
 
-    for name in places:  # told now, and not after the ones before have run
+    for name in places:  # refused now, and not after the ones before have run
         finding = finding_named(name)
         check_taken(finding, given["model"], given["text"])
         finding.given(given["quick"], given["seeds"], given["samples"])

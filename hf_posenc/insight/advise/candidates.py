@@ -34,7 +34,7 @@ from hf_posenc.schemes.registry import list_schemes, scheme_class, scheme_record
 
 
 @dataclass(frozen=True)
-class Trial:
+class CandidateSetting:
     """Setting of candidates: the model, the target length, and the use (zero-shot or training)."""
 
     target_model: TargetModel
@@ -108,7 +108,7 @@ class Trial:
         return RULES[part](geometry) if part in RULES else {}
 
 
-def choose(trial: Trial, claims: Iterable[Shown]) -> tuple[tuple[Recommendation, ...], dict[str, str]]:
+def choose(trial: CandidateSetting, claims: Iterable[Shown]) -> tuple[tuple[Recommendation, ...], dict[str, str]]:
     """Return the candidates that fit, best first, and why the others do not."""
     geometry = trial.target_model.geometry
     kind = "rotation" if geometry.table is None else "table"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hf_posenc.insight.advise.candidates import (
-    Trial,
+    CandidateSetting,
     choose,
     defined_here,
     keeps_positions,
@@ -59,7 +59,7 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
     rate: LearningRate | None = None
     step: TrainingMemory | None = None
     if target_model.adapter is not None and target_model.reach is not None and target_model.trained is not None:
-        trials = {use: Trial(target_model, bare, memory, target, use) for use in ("zero-shot", "training")}
+        trials = {use: CandidateSetting(target_model, bare, memory, target, use) for use in ("zero-shot", "training")}
         if target > target_model.reach:
             zero_shot, refused = choose(trials["zero-shot"], untrained(target_model))
             training, also = choose(trials["training"], WITH_TRAINING)

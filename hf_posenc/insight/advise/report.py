@@ -80,8 +80,8 @@ class Advice:
         for title, found in (("Zero-shot", self.zero_shot), ("With training", self.training)):
             if found:
                 lines += ["", title + self._order(found)]
-                forgetting = [one for one in found[SHOWN:] if one.kept < self.target_length]
-                listed = found[:SHOWN] + tuple(forgetting[:1])
+                evicting = [one for one in found[SHOWN:] if one.kept < self.target_length]
+                listed = found[:SHOWN] + tuple(evicting[:1])
                 lines += [line for number, one in enumerate(listed, 1) for line in self._lines_of(number, one)]
                 if more := [one.scheme for one in found if one not in listed]:
                     lines += _wrapped(f"then {', '.join(more)} (all lines: --json)", 2, 7)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hf_posenc.insight.bench.cell import Cell as Cell
+    from hf_posenc.insight.bench.cell import BenchCell as BenchCell
     from hf_posenc.insight.bench.cell import Measured as Measured
     from hf_posenc.insight.bench.devices import device_of as device_of
     from hf_posenc.insight.bench.earlier import Change as Change
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "hf_posenc.insight.bench.cell": ("Cell", "Measured"),
+        "hf_posenc.insight.bench.cell": ("BenchCell", "Measured"),
         "hf_posenc.insight.bench.devices": ("device_of",),
         "hf_posenc.insight.bench.earlier": ("Change", "Earlier"),
         "hf_posenc.insight.bench.random_models": ("random_model",),

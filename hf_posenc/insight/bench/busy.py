@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.bench.cell import Cell
+from hf_posenc.insight.bench.cell import BenchCell
 
 WAITED = 1.1  # wall time over processor time of one thread; an undisturbed one has 1.00 to 1.02
 
 
-def waiting(cells: Iterable[Cell]) -> float | None:
+def waiting(cells: Iterable[BenchCell]) -> float | None:
     """Wall time over processor time, median of all samples; above 1 the process waited. None without a sample."""
     found = [
         t.wall / t.processor for c in cells for measured in c.models.values() for t in measured.times if t.processor > 0
@@ -20,7 +20,7 @@ def waiting(cells: Iterable[Cell]) -> float | None:
     return median(found) if found else None
 
 
-def busy_remark(cells: Sequence[Cell], threads: int, device: str) -> list[str]:
+def busy_remark(cells: Sequence[BenchCell], threads: int, device: str) -> list[str]:
     """A remark where the processor was shared. Several threads, and an accelerator, do not show it by their times."""
     if threads != 1 or device != "cpu" or (waited := waiting(cells)) is None or waited < WAITED:
         return []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -16,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, StaticCache, StaticLayer
 
+from hf_posenc.core.nested_tensors import tensors_in
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.bench.rows import Rows
+from hf_posenc.insight.bench.rows import BenchRows
 from hf_posenc.insight.bench.timing import MOST_CALLS
 from hf_posenc.patching.state import base_model_of
 
@@ -35,16 +35,16 @@ class Prefill:
 
     name, decoder_only, scores_squared, beyond, dynamic = "prefill", False, "one layer", 0, True
 
-    def __init__(self, model: nn.Module, rows: Rows) -> None:
+    def __init__(self, model: nn.Module, rows: BenchRows) -> None:
         self.module, self.rows, self.more = model.eval(), rows, {}
         if not last_logits_only(model):
             self.module = base_model_of(model)[0]
         else:  # transformers takes no text for packed documents where there is a cache
             self.more = {"use_cache": rows.positions is None, "logits_to_keep": 1}
-        self.run(Rows(rows.ids[:, :TINY]))
+        self.run(BenchRows(rows.ids[:, :TINY]))
 
     @staticmethod
-    def tokens(rows: Rows) -> int:
+    def tokens(rows: BenchRows) -> int:
         """Tokens of a call."""
         return rows.tokens
 
@@ -55,7 +55,7 @@ class Prefill:
         """Run the forward pass."""
         self.run(self.rows)
 
-    def run(self, rows: Rows) -> None:
+    def run(self, rows: BenchRows) -> None:
         """The forward pass over some rows."""
         with torch.inference_mode():
             self.module(rows.ids, **rows.keywords, **self.more)
@@ -75,7 +75,7 @@ class Decode:
     name, decoder_only, beyond, dynamic = "decode", True, MOST_CALLS + 1, None
     scores_squared: str | None = None
 
-    def __init__(self, model: nn.Module, rows: Rows) -> None:
+    def __init__(self, model: nn.Module, rows: BenchRows) -> None:
         self.module, self.token, self.filled = model.eval(), rows.ids[:, :1], rows.ids.shape[1] - 1
         self.more = {"logits_to_keep": 1} if last_logits_only(model) else {}
         self.mask = None if rows.mask is None else nn.functional.pad(rows.mask, (0, self.beyond), value=1)
@@ -91,7 +91,7 @@ class Decode:
         return DynamicCache()
 
     @staticmethod
-    def tokens(rows: Rows) -> int:
+    def tokens(rows: BenchRows) -> int:
         """Tokens of a call."""
         return len(rows.ids)
 
@@ -151,12 +151,12 @@ class ChunkedPrefill(Decode):
 
     name, scores_squared, beyond = "chunked_prefill", "one layer", 0
 
-    def __init__(self, model: nn.Module, rows: Rows) -> None:
+    def __init__(self, model: nn.Module, rows: BenchRows) -> None:
         self.module, self.rows, self.mask = model.eval(), rows, rows.mask
         self.more = {"logits_to_keep": 1} if last_logits_only(model) else {}
 
     @staticmethod
-    def tokens(rows: Rows) -> int:
+    def tokens(rows: BenchRows) -> int:
         """Tokens of a call."""
         return rows.tokens
 
@@ -179,16 +179,16 @@ class Train:
 
     name, decoder_only, scores_squared, beyond, dynamic = "train", False, "all layers", 0, True
 
-    def __init__(self, model: nn.Module, rows: Rows) -> None:
+    def __init__(self, model: nn.Module, rows: BenchRows) -> None:
         accepts = inspect.signature(model.forward).parameters
         self.has_loss = "labels" in accepts and last_of(model) is not None
         self.module, self.rows = model.train() if self.has_loss else base_model_of(model.train())[0], rows
         self.more = {"use_cache": False} if "use_cache" in accepts else {}
-        self.step(Rows(rows.ids[:, :TINY]))
+        self.step(BenchRows(rows.ids[:, :TINY]))
         self.reset()
 
     @staticmethod
-    def tokens(rows: Rows) -> int:
+    def tokens(rows: BenchRows) -> int:
         """Tokens of a call."""
         return rows.tokens
 
@@ -200,7 +200,7 @@ class Train:
         """One step."""
         self.step(self.rows)
 
-    def step(self, rows: Rows) -> None:
+    def step(self, rows: BenchRows) -> None:
         """Forward and backward of some rows."""
         if self.has_loss:
             loss = self.module(rows.ids, labels=rows.labels, **rows.keywords, **self.more).loss
@@ -234,14 +234,3 @@ def tensor_storages(cache: Any) -> dict[int, int]:
         storage = tensor.untyped_storage()
         found[storage.data_ptr()] = storage.nbytes()
     return found
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Tensors in nested containers."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from tensors_in(one)

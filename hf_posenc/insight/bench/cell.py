@@ -32,7 +32,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Cell:
+class BenchCell:
     """Measurements of a scheme in one case at one length, and of the models it is compared with.
 
     Attributes:

@@ -16,7 +16,7 @@ from typing import Any
 
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.bench.cell import Cell
+from hf_posenc.insight.bench.cell import BenchCell
 from hf_posenc.insight.bench.timing import Ratio
 from hf_posenc.insight.bench.variants import UNPATCHED
 
@@ -105,7 +105,7 @@ class Earlier:
             )
         return cls(path, content.get("about", {}), ratios)
 
-    def changes(self, cells: Iterable[Cell]) -> list[Change]:
+    def changes(self, cells: Iterable[BenchCell]) -> list[Change]:
         """How the cells that both have differ, in the order of ``cells``."""
         found = []
         for cell in cells:

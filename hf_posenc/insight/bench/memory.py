@@ -10,13 +10,12 @@ import ctypes
 import gc
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-RESET_HIGH_WATER = "5"  # `man 5 proc`, since Linux 4.0
+from hf_posenc.core import resident_memory
+
 ALLOCATION = "[memory]"  # what torch's profiler calls one
 
 
@@ -27,25 +26,21 @@ def peak(run: Callable[[], None]) -> int:
 
 def has_high_water() -> bool:
     """Whether the kernel's high-water mark can be reset."""
-    with suppress(OSError):
-        RESET.write_text(RESET_HIGH_WATER)
-        return "VmHWM" in STATUS.read_text()
-    return False
+    return resident_memory.reset_peak()
 
 
 def high_water(run: Callable[[], None]) -> int:
-    """Peak memory from the kernel's count of touched pages."""
+    """Peak memory from the kernel's count of touched pages.
+
+    Raises:
+        OSError: the high-water mark cannot be reset.
+    """
     give_back()
-    RESET.write_text(RESET_HIGH_WATER)
-    before = kernel_bytes("VmRSS")
+    if not resident_memory.reset_peak():
+        raise OSError("the high-water mark of this process cannot be reset")
+    before = resident_memory.resident() or 0
     run()
-    return max(0, kernel_bytes("VmHWM") - before)
-
-
-def kernel_bytes(field: str) -> int:
-    """A line of the process's status."""
-    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
-    return 1024 * int(line.split()[1])
+    return max(0, (resident_memory.peak() or 0) - before)
 
 
 def give_back() -> None:

@@ -13,13 +13,13 @@ from hf_posenc.core.plotting.figures import (
     length_names,
     save_figure,
 )
-from hf_posenc.insight.bench.cell import Cell
+from hf_posenc.insight.bench.cell import BenchCell
 from hf_posenc.insight.bench.variants import UNPATCHED
 
 PANEL = (4.6, 3.4)  # inches
 
 
-def write_plot(cells: Sequence[Cell], path: Path) -> bool:
+def write_plot(cells: Sequence[BenchCell], path: Path) -> bool:
     """Draw ratios to the unpatched model; False where there are none.
 
     Raises:
@@ -48,7 +48,7 @@ Line = list[tuple[int, float, float, float]]
 """Length, value, and lower and upper error."""
 
 
-def times(cells: Sequence[Cell]) -> dict[str, Line]:
+def times(cells: Sequence[BenchCell]) -> dict[str, Line]:
     """Ratios of time and their quartiles, by scheme."""
     found: dict[str, Line] = {}
     for cell in cells:
@@ -58,7 +58,7 @@ def times(cells: Sequence[Cell]) -> dict[str, Line]:
     return found
 
 
-def memories(cells: Sequence[Cell]) -> dict[str, Line]:
+def memories(cells: Sequence[BenchCell]) -> dict[str, Line]:
     """Ratios of memory, by scheme."""
     found: dict[str, Line] = {}
     for cell in cells:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hf_posenc.insight.bench.cell import Cell
+from hf_posenc.insight.bench.cell import BenchCell
 from hf_posenc.insight.bench.earlier import Change
 from hf_posenc.insight.bench.timing import Ratio
 from hf_posenc.insight.bench.variants import NAIVE, PATCHED, UNPATCHED
@@ -23,7 +23,7 @@ TITLES = {
 }
 
 
-def table(cells: Sequence[Cell], case: str) -> tuple[list[str], list[list[str]]]:
+def table(cells: Sequence[BenchCell], case: str) -> tuple[list[str], list[list[str]]]:
     """Column heads and lines of a case."""
     mine = [cell for cell in cells if cell.case == case]
     roles = [role for role in (UNPATCHED, NAIVE) if any(role in cell.models for cell in mine)]
@@ -33,7 +33,7 @@ def table(cells: Sequence[Cell], case: str) -> tuple[list[str], list[list[str]]]
     return heads, [line(cell, roles) for cell in mine]
 
 
-def line(cell: Cell, roles: Sequence[str]) -> list[str]:
+def line(cell: BenchCell, roles: Sequence[str]) -> list[str]:
     """A cell as a line of its table."""
     ours = cell.models.get(PATCHED)
     found = [cell.scheme, f"{cell.length:,}", *time_columns(cell)]
@@ -46,7 +46,7 @@ def line(cell: Cell, roles: Sequence[str]) -> list[str]:
     return found
 
 
-def time_columns(cell: Cell) -> list[str]:
+def time_columns(cell: BenchCell) -> list[str]:
     """Time of a call in the median round, and tokens a second."""
     ours = cell.models.get(PATCHED)
     if ours is None or not ours.times:
@@ -69,7 +69,7 @@ def changes_table(changes: Sequence[Change]) -> tuple[list[str], list[list[str]]
     ]
 
 
-def remarks(cells: Sequence[Cell]) -> list[str]:
+def remarks(cells: Sequence[BenchCell]) -> list[str]:
     """Notes that explain dashes, each once."""
     notes = []
     for cell in cells:
@@ -80,6 +80,6 @@ def remarks(cells: Sequence[Cell]) -> list[str]:
     return notes
 
 
-def to_dict(cells: Sequence[Cell], about: dict[str, Any]) -> dict[str, Any]:
+def to_dict(cells: Sequence[BenchCell], about: dict[str, Any]) -> dict[str, Any]:
     """Plain values for JSON: settings, and every round of every cell."""
     return {"about": about, "cells": [cell.to_dict() for cell in cells]}

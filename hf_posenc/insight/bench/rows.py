@@ -19,7 +19,7 @@ IGNORED = -100  # label of a token that has no loss
 
 
 @dataclass(frozen=True)
-class Rows:
+class BenchRows:
     """A batch.
 
     Attributes:
@@ -49,23 +49,23 @@ class Rows:
         return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
-def full(ids: Tensor, *, causal: bool) -> Rows:
+def full(ids: Tensor, *, causal: bool) -> BenchRows:
     """Every row as it is."""
-    return Rows(ids)
+    return BenchRows(ids)
 
 
-def padded(ids: Tensor, *, causal: bool) -> Rows:
+def padded(ids: Tensor, *, causal: bool) -> BenchRows:
     """Rows of ever fewer tokens."""
     rows, length = ids.shape
     missing = torch.linspace(0, length // 2, rows, device=ids.device).long()[:, None]
     place = torch.arange(length, device=ids.device).expand_as(ids)
-    return Rows(ids, ((place >= missing) if causal else (place < length - missing)).long())
+    return BenchRows(ids, ((place >= missing) if causal else (place < length - missing)).long())
 
 
-def packed(ids: Tensor, *, causal: bool) -> Rows:
+def packed(ids: Tensor, *, causal: bool) -> BenchRows:
     """Documents one after the other."""
     longest = -(-ids.shape[1] // DOCUMENTS)
-    return Rows(ids, positions=(torch.arange(ids.shape[1], device=ids.device) % longest).expand_as(ids))
+    return BenchRows(ids, positions=(torch.arange(ids.shape[1], device=ids.device) % longest).expand_as(ids))
 
 
-KINDS: dict[str, Callable[..., Rows]] = {"full": full, "padded": padded, "packed": packed}
+KINDS: dict[str, Callable[..., BenchRows]] = {"full": full, "padded": padded, "packed": packed}

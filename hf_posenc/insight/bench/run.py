@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from hf_posenc.checkpoints.unpatched import load_unpatched
 from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
 from hf_posenc.insight.bench.cases import CASES
-from hf_posenc.insight.bench.cell import Cell, Measured
+from hf_posenc.insight.bench.cell import BenchCell, Measured
 from hf_posenc.insight.bench.devices import Cpu, Device
 from hf_posenc.insight.bench.rows import KINDS
 from hf_posenc.insight.bench.settings import BenchSettings
@@ -26,6 +26,7 @@ from hf_posenc.insight.bench.variants import (
     UNPATCHED,
     variant,
 )
+from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.patching.trained_length import trained_length_of_patch
 from hf_posenc.schemes.entry import Entry, Given, entries_of
@@ -43,7 +44,7 @@ def bench(
     threads: int | None = 1,
     progress: ProgressCallback = lambda done, doing: None,
     **settings: Any,
-) -> Iterator[Cell]:
+) -> Iterator[BenchCell]:
     """Time schemes on a model, paired with the unpatched model and with a naive implementation.
 
     Args:
@@ -94,7 +95,7 @@ def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
 
 def run(
     model: PreTrainedModel, settings: BenchSettings, device: Device, threads: int | None, progress: ProgressCallback
-) -> Iterator[Cell]:
+) -> Iterator[BenchCell]:
     """Yield all cells in order."""
     work = list(product(settings.cases, settings.lengths, settings.entries))
     for number, (case, length, entry) in enumerate(work):
@@ -117,7 +118,7 @@ def cell_of(
     length: int,
     entry: Entry,
     progress: Callable[[float, str], None],
-) -> Cell:
+) -> BenchCell:
     """Measure one cell."""
     base, adapter = base_model_of(model)
     ids = text(model, settings.batch, length)
@@ -142,7 +143,7 @@ def cell_of(
                 running[role] = CASES[case](chosen, rows)
             except PosEncError as error:
                 if role == PATCHED:
-                    return Cell(entry.label, case, length, tokens, "refused", found, str(error))
+                    return BenchCell(entry.label, case, length, tokens, "refused", found, str(error))
                 found[role] = Measured(why_not=str(error))
                 continue
             if settings.compiled:
@@ -155,10 +156,10 @@ def cell_of(
             lambda done: progress(done / settings.rounds, f"round {done} of {settings.rounds}"),
         )  # fmt: skip
     except (RuntimeError, MemoryError) as error:
-        return Cell(entry.label, case, length, tokens, "failed", found, f"{type(error).__name__}: {error}")
+        return BenchCell(entry.label, case, length, tokens, "failed", found, f"{type(error).__name__}: {error}")
     for role, taken in times.items():
         found[role] = Measured(tuple(taken), found[role].memory)
-    return Cell(entry.label, case, length, tokens, "done", found)
+    return BenchCell(entry.label, case, length, tokens, "done", found)
 
 
 def compile_case(case: Any) -> None:
@@ -166,13 +167,6 @@ def compile_case(case: Any) -> None:
     case.module.compile(dynamic=case.dynamic)
     case.reset()
     case.call()
-
-
-def is_causal(model: PreTrainedModel) -> bool:
-    """Whether tokens do not see later ones."""
-    base, adapter = base_model_of(model)
-    trained = adapter.trained_length(base.config)
-    return adapter.geometry(base.config, trained_length=trained, target_length=trained).causal
 
 
 def text(model: PreTrainedModel, batch: int, length: int) -> Tensor:

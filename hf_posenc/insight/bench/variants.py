@@ -45,7 +45,7 @@ def variant(
     if role == UNPATCHED:
         chosen = lengthened(model, length)
     else:
-        chosen = twin(model)
+        chosen = copy_with_shared_weights(model)
         lengths = dict(entry.lengths)
         if not lengths.keys() & {"factor", "target_length"}:
             lengths["target_length"] = target
@@ -63,7 +63,7 @@ def variant(
     return chosen
 
 
-def twin(model: PreTrainedModel) -> PreTrainedModel:
+def copy_with_shared_weights(model: PreTrainedModel) -> PreTrainedModel:
     """Copy a model so that it shares the memory of all weights."""
     same = {id(p): nn.Parameter(p.data, requires_grad=p.requires_grad) for p in model.parameters()}
     return copy.deepcopy(model, memo={**same, id(model.config): copy.deepcopy(model.config)})
@@ -74,10 +74,10 @@ def lengthened(model: PreTrainedModel, length: int) -> PreTrainedModel:
     base, adapter = base_model_of(model)
     known: Any = base.config
     if length <= adapter.host_length(known):
-        return twin(model)
+        return copy_with_shared_weights(model)
     trained = adapter.trained_length(known)
     if adapter.geometry(known, trained_length=trained, target_length=trained).table is None:
-        longer = twin(model)
+        longer = copy_with_shared_weights(model)
         longer.config.max_position_embeddings = length
         return longer
     config = copy.deepcopy(model.config)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hf_posenc.eval.comparison.cell import Request
+from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.lm.native_length import trained_length_of
 from hf_posenc.insight.findings.cells import Scores
@@ -24,7 +24,7 @@ def by_depth(job: Job) -> Iterator[tuple[float, Scores]]:
     (entry,) = entries_of(job.settings["entry"])
     length = round(job.settings["length"] * trained_length_of(lm))
     measure = MEASURES | {"keys": job.options["keys"], "depths": job.axis, "seed": DOCUMENTS}
-    request = Request(measure, length, True, {}, {}, Fitting.on(lm, DOCUMENTS).fit)
+    request = MeasurementRequest(measure, length, True, {}, {}, Fitting.on(lm, DOCUMENTS).fit)
     job.progress(0.0, f"{job.options['task']} at {length:,} tokens")
     documents = documents_of(lm, request, entry, job.options["task"], length, job)
     for depth in job.points:

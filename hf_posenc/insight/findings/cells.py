@@ -34,7 +34,7 @@ Scores = Mapping[str, Sequence[Score]]
 
 
 @dataclass(frozen=True)
-class Cell:
+class FindingCell:
     """What was measured of one variant at one point with one seed.
 
     Attributes:
@@ -66,7 +66,7 @@ def file_of(folder: Path, settings: Mapping[str, Any]) -> Path:
     return folder / f"{name}_{key_of(settings)[:12]}.json"
 
 
-def save_cell(folder: Path, cell: Cell) -> Path:
+def save_cell(folder: Path, cell: FindingCell) -> Path:
     """Write a cell atomically; when this returns, it is on disk."""
     file = file_of(folder, cell.settings)
     scores = {metric: [list(score) for score in found] for metric, found in cell.scores.items()}
@@ -80,7 +80,7 @@ def save_cell(folder: Path, cell: Cell) -> Path:
     return file
 
 
-def load_cell(file: Path) -> Cell:
+def load_cell(file: Path) -> FindingCell:
     """Read a cell.
 
     Raises:
@@ -93,7 +93,7 @@ def load_cell(file: Path) -> Cell:
             raise ValueError("its digest does not fit")
         found = {metric: tuple(Score(*score) for score in some) for metric, some in scores.items()}
         spent = content["seconds"], content["cpu_seconds"]
-        return Cell(settings["variant"], settings["at"], settings["seed"], found, *spent, settings)
+        return FindingCell(settings["variant"], settings["at"], settings["seed"], found, *spent, settings)
     except (KeyError, TypeError, ValueError) as error:
         raise StoreChanged(
             f"The cell {file} was changed since it was written ({error}). Restore the file, or delete it to measure it "

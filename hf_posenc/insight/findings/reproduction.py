@@ -11,7 +11,7 @@ from typing import Any
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.eval.results.documents import standard_error
-from hf_posenc.insight.findings.cells import LARGEST, Cell, load_cell
+from hf_posenc.insight.findings.cells import LARGEST, FindingCell, load_cell
 from hf_posenc.insight.findings.claims import Metric, claim_of, claim_to_dict, in_words
 from hf_posenc.insight.findings.finding import Finding
 from hf_posenc.insight.findings.verdict import Judged, Verdict, judge, verdict_on
@@ -54,7 +54,7 @@ class Reproduction:
     quick: bool
     model: str | None
     text: str | list[str] | None
-    cells: Sequence[Cell]
+    cells: Sequence[FindingCell]
     judged: Sequence[Judged]
     needed: Sequence[Judged]
     files: Sequence[str]
@@ -111,7 +111,7 @@ class Reproduction:
         write_json(folder / RESULT, self.to_dict())
 
 
-def mean_of(cells: Sequence[Cell], metric: str) -> Mean:
+def mean_of(cells: Sequence[FindingCell], metric: str) -> Mean:
     """The mean of the cells of one variant at one point, which differ in their seed."""
     rows = [{score.document: score for score in cell.scores[metric]} for cell in cells]
     names = sorted(set.intersection(*map(set, rows)))

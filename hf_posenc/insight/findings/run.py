@@ -14,7 +14,7 @@ from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.errors import AlreadyPatched, CellMissing, UnknownFinding
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 from hf_posenc.insight.findings.catalogue import finding_named
-from hf_posenc.insight.findings.cells import Cell, file_of, load_cell, save_cell
+from hf_posenc.insight.findings.cells import FindingCell, file_of, load_cell, save_cell
 from hf_posenc.insight.findings.finding import Finding, Job
 from hf_posenc.insight.findings.identity import settings_of, shared_settings
 from hf_posenc.insight.findings.picture import write_pictures
@@ -107,7 +107,7 @@ def measured_cells(
     shared: dict[str, Any],
     folder: Path,
     progress: ProgressCallback,
-) -> Iterator[Cell]:
+) -> Iterator[FindingCell]:
     """Yield all cells; those without a file are measured first, and stored as soon as they are known."""
     slots, axis = finding.slots(quick), tuple(map(float, finding.points))
     for number, (variant, seed) in enumerate(slots):
@@ -130,7 +130,9 @@ def measure(finding: Finding, job: Job, wanted: dict[float, dict[str, Any]], fol
     before = time.monotonic(), time.process_time()
     for at, scores in finding.measure(job):
         now = time.monotonic(), time.process_time()
-        save_cell(folder, Cell(job.variant, at, job.seed, scores, now[0] - before[0], now[1] - before[1], wanted[at]))
+        save_cell(
+            folder, FindingCell(job.variant, at, job.seed, scores, now[0] - before[0], now[1] - before[1], wanted[at])
+        )
         before = now
     missing = [at for at in job.points if not file_of(folder, wanted[at]).exists()]
     if missing:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from hf_posenc.errors import CellMissing
-from hf_posenc.eval.comparison.cell import Request
+from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.measure import measure_cell
 from hf_posenc.eval.lm.load import language_model
@@ -52,7 +52,7 @@ def sweep_of(lm: Any, entry: Entry, job: Job, stretch: float | None = None) -> I
     """Score one scheme on a loaded model (an lm-eval model object) at all lengths of a job."""
     trained = trained_length_of(lm)
     measure = {name: job.options.get(name, default) for name, default in MEASURES.items()} | {"seed": DOCUMENTS}
-    request = Request(measure, round(max(job.axis) * trained), True, {}, {}, Fitting.on(lm, DOCUMENTS).fit)
+    request = MeasurementRequest(measure, round(max(job.axis) * trained), True, {}, {}, Fitting.on(lm, DOCUMENTS).fit)
     wanted = job.options["scores"]
     for number, at in enumerate(job.points):
         length, found = round(at * trained), {}
@@ -64,7 +64,7 @@ def sweep_of(lm: Any, entry: Entry, job: Job, stretch: float | None = None) -> I
 
 
 def documents_of(
-    lm: Any, request: Request, entry: Entry, task: str, length: int, job: Job
+    lm: Any, request: MeasurementRequest, entry: Entry, task: str, length: int, job: Job
 ) -> Sequence[Mapping[str, Any]]:
     """Scores of single documents, as a comparison's record has them.
 

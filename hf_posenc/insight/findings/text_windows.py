@@ -18,7 +18,7 @@ from hf_posenc.insight.findings.finding import Job
 from hf_posenc.insight.findings.sweep import DOCUMENTS
 
 
-class Window(NamedTuple):
+class WindowTokens(NamedTuple):
     """The tokens of a text up to the end of a window; windows of one text share a cluster."""
 
     document: str
@@ -32,14 +32,14 @@ def tokenizer_of(model: str) -> Any:
     return load_tokenizer(ModelName.of(model).tokenizer)
 
 
-def windows_of(job: Job, longest: int) -> list[Window]:
+def windows_of(job: Job, longest: int) -> list[WindowTokens]:
     """So many windows as the options of a job say in ``samples``, each with ``longest`` tokens before its end."""
     documents = tokenized_documents(tokenizer_of(job.model), measured_text(job.text))
     ends = [
         (source, end) for source, some in placed(documents, job.options["samples"], longest, DOCUMENTS) for end in some
     ]
     alone = len(documents) == 1  # a result about this one text, of which windows are a sample
-    return [Window(f"{s.name} {end}".strip(), str(end) if alone else s.name, s.ids[:end]) for s, end in ends]
+    return [WindowTokens(f"{s.name} {end}".strip(), str(end) if alone else s.name, s.ids[:end]) for s, end in ends]
 
 
 def token_losses(logits: Tensor, ids: Tensor, scored: int) -> Tensor:
@@ -48,6 +48,6 @@ def token_losses(logits: Tensor, ids: Tensor, scored: int) -> Tensor:
     return losses.view(len(ids), scored)
 
 
-def scored_windows(windows: list[Window], values: Tensor) -> list[Score]:
+def scored_windows(windows: list[WindowTokens], values: Tensor) -> list[Score]:
     """One score for each window."""
     return [Score(w.document, w.cluster, value) for w, value in zip(windows, values.tolist(), strict=True)]

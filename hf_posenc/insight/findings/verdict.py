@@ -26,7 +26,7 @@ from hf_posenc.core.student_t import student_t, two_sided_p
 from hf_posenc.errors import CellMissing
 from hf_posenc.eval.results.documents import standard_error
 from hf_posenc.eval.results.paired import FEWEST, LEVEL, NO_SPREAD, ROUNDING, holm, unanimous
-from hf_posenc.insight.findings.cells import Cell, Score
+from hf_posenc.insight.findings.cells import FindingCell, Score
 from hf_posenc.insight.findings.claims import Claim, Metric, Side
 
 Outcome = Literal["holds", "reversed", "undecided"]
@@ -67,7 +67,7 @@ class Judged:
         return {name: value for name, value in asdict(self).items() if name != "claim"}
 
 
-def judge(claims: Sequence[Claim], metrics: Sequence[Metric], cells: Iterable[Cell]) -> list[Judged]:
+def judge(claims: Sequence[Claim], metrics: Sequence[Metric], cells: Iterable[FindingCell]) -> list[Judged]:
     """Judge all claims of a finding together.
 
     Raises:
@@ -93,7 +93,7 @@ def metric_of(claim: Claim, metrics: Sequence[Metric]) -> Metric:
     return next(metric for metric in metrics if claim.metric in ("", metric.name))
 
 
-def judged_alone(claim: Claim, metric: Metric, cells: Mapping[tuple[str, float, int], Cell]) -> Judged:
+def judged_alone(claim: Claim, metric: Metric, cells: Mapping[tuple[str, float, int], FindingCell]) -> Judged:
     """Judge one claim, before the correction for the others."""
     sign = 1.0 if metric.higher_is_better else -1.0
     seeds = sorted({seed for _, _, seed in cells})
@@ -115,7 +115,9 @@ def difference(values: Sequence[float]) -> float:
     return values[0] - sum(values[1:])
 
 
-def scores_of(cells: Mapping[tuple[str, float, int], Cell], side: Side, seed: int, metric: Metric) -> dict[str, Score]:
+def scores_of(
+    cells: Mapping[tuple[str, float, int], FindingCell], side: Side, seed: int, metric: Metric
+) -> dict[str, Score]:
     """The scores of one side of a claim by document.
 
     Raises:

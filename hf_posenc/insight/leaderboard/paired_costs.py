@@ -15,7 +15,7 @@ from typing import Any
 from hf_posenc.eval.comparison.identity import versions
 from hf_posenc.eval.results.record import key_of
 from hf_posenc.eval.results.store import Store
-from hf_posenc.insight.bench.cell import Cell
+from hf_posenc.insight.bench.cell import BenchCell
 from hf_posenc.insight.bench.devices import Device
 from hf_posenc.insight.bench.run import bench
 from hf_posenc.insight.bench.variants import PATCHED, UNPATCHED
@@ -90,7 +90,7 @@ def measured(model: Any, entry: Entry, timing: Timing) -> tuple[PairedCost, ...]
     return tuple(cost for cell in cells if (cost := cost_of(cell)) is not None)
 
 
-def cost_of(cell: Cell) -> PairedCost | None:
+def cost_of(cell: BenchCell) -> PairedCost | None:
     """The costs of a measured cell; None where it was refused or failed."""
     time = cell.time_ratio(UNPATCHED)
     if time is None:

@@ -16,7 +16,7 @@ from hf_posenc.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from hf_posenc.insight.lessons.catalogue import all_lessons as all_lessons
     from hf_posenc.insight.lessons.catalogue import explain as explain
-    from hf_posenc.insight.lessons.finding import Finding as Finding
+    from hf_posenc.insight.lessons.finding import LessonResult as LessonResult
     from hf_posenc.insight.lessons.finding import Table as Table
     from hf_posenc.insight.lessons.listing import list_lessons as list_lessons
     from hf_posenc.insight.lessons.registry import Lesson as Lesson
@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "hf_posenc.insight.lessons.catalogue": ("all_lessons", "explain"),
-        "hf_posenc.insight.lessons.finding": ("Finding", "Table"),
+        "hf_posenc.insight.lessons.finding": ("LessonResult", "Table"),
         "hf_posenc.insight.lessons.listing": ("list_lessons",),
         "hf_posenc.insight.lessons.registry": ("Lesson", "register_lesson"),
     },

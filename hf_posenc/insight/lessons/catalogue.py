@@ -29,7 +29,7 @@ from hf_posenc.insight.lessons.demonstrations import (  # noqa: F401
     translation,
     window,
 )
-from hf_posenc.insight.lessons.finding import Finding
+from hf_posenc.insight.lessons.finding import LessonResult
 from hf_posenc.insight.lessons.registry import Lesson, registered_lessons
 
 
@@ -38,7 +38,7 @@ def all_lessons() -> dict[str, Lesson]:
     return dict(sorted(registered_lessons().items()))
 
 
-def explain(name: str, schemes: Iterable[str] = ()) -> Finding:
+def explain(name: str, schemes: Iterable[str] = ()) -> LessonResult:
     """Run a lesson.
 
     Args:
@@ -57,4 +57,4 @@ def explain(name: str, schemes: Iterable[str] = ()) -> Finding:
         raise UnknownLesson(f"Lesson {name!r} takes no schemes. Leave --scheme out.")
     with drawn_from(0):
         shows, tables, conclusion = lesson.run(given or lesson.schemes) if lesson.schemes else lesson.run()
-    return Finding(name, lesson.title, " ".join(shows.split()), tuple(tables), " ".join(conclusion.split()))
+    return LessonResult(name, lesson.title, " ".join(shows.split()), tuple(tables), " ".join(conclusion.split()))

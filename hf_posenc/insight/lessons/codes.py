@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import UnknownLesson
-from hf_posenc.insight.properties import Target, targets
+from hf_posenc.insight.properties import PropertyTarget, targets
 
 
-def coded(scheme: str, **options: Any) -> Target:
+def coded(scheme: str, **options: Any) -> PropertyTarget:
     """A scheme that adds codes to embeddings, 128 channels wide.
 
     Raises:
@@ -23,7 +23,7 @@ def coded(scheme: str, **options: Any) -> Target:
     return found
 
 
-def codes(target: Target, positions: Tensor | int) -> Tensor:
+def codes(target: PropertyTarget, positions: Tensor | int) -> Tensor:
     """Codes ``[n, width]``, float64, at ``positions [n]`` or at the first ``positions``."""
     positions = torch.arange(positions) if isinstance(positions, int) else positions
     found = target.codes(positions)

@@ -28,7 +28,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Finding:
+class LessonResult:
     """A lesson's result.
 
     Attributes:

@@ -51,7 +51,7 @@ class Unpatched(Scheme):
 
 
 @dataclass(frozen=True)
-class Variant:
+class TargetArguments:
     """The arguments of `Source.target`."""
 
     scheme: SchemeSpec | None
@@ -85,10 +85,10 @@ class Source(ABC):
         Raises:
             PosEncError: the scheme, an option or a length is refused.
         """
-        return self.build(Variant(scheme, options or {}, label, layer, lengths))
+        return self.build(TargetArguments(scheme, options or {}, label, layer, lengths))
 
     @abstractmethod
-    def build(self, variant: Variant) -> AbstractContextManager[Target]:
+    def build(self, variant: TargetArguments) -> AbstractContextManager[Target]:
         """Build a variant; see `target`."""
 
 
@@ -125,7 +125,7 @@ class Shapes(Source):
         )  # fmt: skip
 
     @contextmanager
-    def build(self, variant: Variant) -> Iterator[Target]:
+    def build(self, variant: TargetArguments) -> Iterator[Target]:
         """Build a scheme with its initial parameters; see `Source.target`."""
         chosen = plan(Unpatched if variant.scheme is None else variant.scheme, variant.options)
         found = resolve_lengths(configured=self.trained_length, **variant.lengths)
@@ -146,7 +146,7 @@ class Model(Source):
     model: nn.Module = field(repr=False)
 
     @contextmanager
-    def build(self, variant: Variant) -> Iterator[Target]:
+    def build(self, variant: TargetArguments) -> Iterator[Target]:
         """Patch a scheme into a layer of the model; None stands for its present scheme, or its own positions."""
         own = variant.scheme is None and is_patched(self.model)
         if not own:

@@ -83,7 +83,7 @@ class Pairs:
 
     def merged(self, of_block: OfBlock) -> Tensor:
         """A value of every pair, from the region it belongs to, ``[1, heads or 1, query, key]``."""
-        by_row = self.call.terms.rows
+        by_row = self.call.terms.row_rotation
         if by_row is None:
             return merged_regions(self.call, of_block)
         runs = length_rotation.runs(by_row.length_of(self.call.ctx.query_positions)[0])
@@ -104,7 +104,7 @@ def merged_regions(call: AttentionCall, of_block: OfBlock) -> Tensor:
     """A value of every pair of a call whose rows share a rotation."""
     every, keys = slice(0, call.query_length), dense_blocks.upcast(call)[0]
     seen, _ = dense_blocks.visibility(call, every)
-    rows = slice(call.first_row, call.first_row + call.query_length)
+    rows = slice(call.first_query, call.first_query + call.query_length)
     whole: Tensor | None = None
     for number, mine in enumerate(claims(call)):
         value = of_block(dense_blocks.block_of(call, number, keys, every, seen), rows)

@@ -52,10 +52,10 @@ def weights_of(call: AttentionCall, rows: Sequence[slice]) -> Iterator[tuple[sli
 
 def runs_of(call: AttentionCall, block: slice) -> Iterator[tuple[AttentionCall, slice]]:
     """Split a block into runs of rows that share one rotation, each rotated; usually the block itself."""
-    if call.terms.rows is None:
+    if call.terms.row_rotation is None:
         yield call, block
         return
-    lengths = call.terms.rows.length_of(call.ctx.query_positions[0, block])
+    lengths = call.terms.row_rotation.length_of(call.ctx.query_positions[0, block])
     for run, length in length_rotation.runs(lengths):
         rows = slice(block.start + run.start, block.start + run.stop)
         yield length_rotation.rotated_call(call, rows, length), slice(0, rows.stop - rows.start)

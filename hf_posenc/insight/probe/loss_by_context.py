@@ -99,7 +99,7 @@ class LossByContext:
         return {
             "effective_length": self.effective, "hurts_from": self.hurts_from, "windows": len(self.losses),
             "loss": [{"length": n, "mean": mean, "stderr_to_best": error} for n, mean, error in rows],
-            "by_place": [{"place": p, "mean": m} for p, m in zip(self.positions, self.by_position, strict=True)],
+            "by_position": [{"position": p, "mean": m} for p, m in zip(self.positions, self.by_position, strict=True)],
         }  # fmt: skip
 
 

@@ -19,11 +19,11 @@ from hf_posenc.eval.tasks.parse import seed_of, whole
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.eval.texts.sampling import shares
 from hf_posenc.eval.texts.windows import tokenized_documents
-from hf_posenc.insight.probe.capture import attentions_of
 from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
 from hf_posenc.insight.probe.variant import (
-    Plan,
+    ProbePlan,
 )
+from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.patching.trained_length import trained_length_of_patch
@@ -90,7 +90,7 @@ def plan_of(
     *,
     samples: int,
     **settings: Any,
-) -> Plan:
+) -> ProbePlan:
     """Cut texts of ``length`` tokens out of documents, and choose the context lengths at which they are scored.
 
     Raises:
@@ -113,10 +113,9 @@ def plan_of(
     texts = [
         torch.tensor([[*prefix, *piece, *suffix]], device=device) for piece in pieces(documents, inner, samples, scored)
     ]
-    causal = bool(attentions_of(model)[0].is_causal)
-    return Plan(
+    return ProbePlan(
         texts, special, trained, context_lengths(length, trained, shortest),
-        mask=None if causal else tokenizer.mask_token_id, **settings,
+        mask=None if is_causal(model) else tokenizer.mask_token_id, **settings,
     )  # fmt: skip
 
 

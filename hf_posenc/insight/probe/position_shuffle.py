@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.insight.probe.attention_rows import weights_of
 from hf_posenc.insight.probe.capture import attentions_of, capture_attention
+from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.state import base_model_of
 
 HIDDEN = "hidden_states"
@@ -67,7 +68,7 @@ def outputs(
 def no_cache(model: nn.Module) -> dict[str, bool]:
     """Return the keyword that keeps a decoder from filling a KV cache."""
     base: Any = base_model_of(model)[0]
-    return {"use_cache": False} if getattr(base.config, "is_decoder", True) or attentions_of(model)[0].is_causal else {}
+    return {"use_cache": False} if getattr(base.config, "is_decoder", True) or is_causal(model) else {}
 
 
 def changes(

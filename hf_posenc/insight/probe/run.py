@@ -65,7 +65,7 @@ class Probe:
         moved = self.moved
         return {
             "trained_length": self.trained_length, "samples": self.samples, "sinks": self.sinks,
-            "sides": [variant.to_dict() for variant in self.variants],
+            "variants": [variant.to_dict() for variant in self.variants],
             "moved": None if moved is None else moved.tolist(),
         }  # fmt: skip
 

@@ -16,7 +16,6 @@ from hf_posenc.insight.probe.attention_profile import (
     edges,
 )
 from hf_posenc.insight.probe.attention_rows import chosen_rows
-from hf_posenc.insight.probe.capture import attentions_of
 from hf_posenc.insight.probe.heads import NEAR, Head
 from hf_posenc.insight.probe.loss_by_context import (
     LossByContext,
@@ -25,13 +24,14 @@ from hf_posenc.insight.probe.loss_by_context import (
     loss_by_context,
 )
 from hf_posenc.insight.probe.position_shuffle import changes
+from hf_posenc.patching.model_geometry import is_causal
 
 ProgressCallback = Callable[[str], None]
 ATTENTION_TEXTS = 4  # attention weights vary less between texts than losses do
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProbePlan:
     """Texts and settings of a probe.
 
     Attributes:
@@ -108,15 +108,15 @@ class Variant:
         starts = edges(self.length)
         return {
             "label": self.label, "length": self.length, "heads": [head.to_dict() for head in self.heads],
-            "sink_by_layer": self.sinks, "bins": starts,
-            "mass": [binned(profile, starts).tolist() for profile in self.profiles],
-            "reading": None if self.loss is None else self.loss.to_dict(),
+            "sink_by_layer": self.sinks, "distance_bins": starts,
+            "attention_mass": [binned(profile, starts).tolist() for profile in self.profiles],
+            "loss_by_context": None if self.loss is None else self.loss.to_dict(),
         }  # fmt: skip
 
 
-def measure(model: nn.Module, plan: Plan, label: str, progress: ProgressCallback) -> Variant:
+def measure(model: nn.Module, plan: ProbePlan, label: str, progress: ProgressCallback) -> Variant:
     """Measure a model in its current state."""
-    causal = bool(attentions_of(model)[0].is_causal)
+    causal = is_causal(model)
     rows = chosen_rows(plan.length, plan.rows, causal)
     tallies: dict[int, Tally] = {}
 

@@ -2,26 +2,27 @@
 
     from hf_posenc.insight.properties import measure
     table = measure(["sinusoidal", "rope", "alibi"])
-    table["rope"]["relative"]                # Cell(holds=True, value=8e-08, explanation='…')
+    table["rope"]["relative"]                # PropertyValue(holds=True, value=8e-08, explanation='…')
 
-Every property is one function of a `Target`, which provides a scheme's embeddings and the logits of an attention layer
-with that scheme. Properties are measured from outputs; none depends on the name or the kind of a scheme.
+Every property is one function of a `PropertyTarget`, which provides a scheme's embeddings and the logits of an
+attention layer with that scheme. Properties are measured from outputs; none depends on the name or the kind of a
+scheme.
 """
 
 from __future__ import annotations
 
-from hf_posenc.insight.properties.cell import Cell
+from hf_posenc.insight.properties.cell import PropertyValue
 from hf_posenc.insight.properties.measure import list_properties, measure, measure_precision
 from hf_posenc.insight.properties.precision import Rounded
 from hf_posenc.insight.properties.registry import PROPERTIES, Property
-from hf_posenc.insight.properties.target import Target, targets
+from hf_posenc.insight.properties.target import PropertyTarget, targets
 
 __all__ = [
     "PROPERTIES",
-    "Cell",
     "Property",
+    "PropertyTarget",
+    "PropertyValue",
     "Rounded",
-    "Target",
     "list_properties",
     "measure",
     "measure_precision",

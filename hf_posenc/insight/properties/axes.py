@@ -15,10 +15,10 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
-from hf_posenc.insight.properties.cell import Cell, not_applicable
+from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
 from hf_posenc.insight.properties.layer import Layer, gaussian
 from hf_posenc.insight.properties.registry import register_property
-from hf_posenc.insight.properties.target import ROUNDING, WIDTH, Target
+from hf_posenc.insight.properties.target import ROUNDING, WIDTH, PropertyTarget
 from hf_posenc.insight.properties.uniqueness import least_distance
 from hf_posenc.patches.rotate_qk import rotated
 
@@ -27,7 +27,7 @@ LEAST = "least difference {:.2g}"
 
 
 @register_property("axes", "Does it extend to two axes?", "differs by {:.2g}")
-def axes(target: Target) -> Cell:
+def axes(target: PropertyTarget) -> PropertyValue:
     """On a grid of 6 × 6: are codes distinguished, do scores depend on the differences of both coordinates only?"""
     scheme = target.layer().scheme
     grid = torch.cartesian_prod(torch.arange(SIDE), torch.arange(SIDE))
@@ -38,7 +38,7 @@ def axes(target: Target) -> Cell:
         line = target.codes(torch.arange(SIDE), Layer(target.scheme(width=WIDTH // 2)))
         least = least_distance(torch.cat((line[grid[:, 0]], line[grid[:, 1]]), dim=-1))  # type: ignore[index]
         says = "least distance of codes of half the width for each axis, side by side, on a grid of 6 × 6"
-        return Cell(least > ROUNDING, least, says, "half the channels an axis", number=LEAST)
+        return PropertyValue(least > ROUNDING, least, says, "half the channels an axis", number=LEAST)
     rotation, takes = scheme.rotation(), False
     if rotation is not None:
         takes = rotation.axes is not None
@@ -47,7 +47,9 @@ def axes(target: Target) -> Cell:
         own = rotation if takes else replace(rotation, axes=tuple(m % 2 for m in range(len(rotation.frequencies))))
         uneven = uneven_grid(grid_scores(target, own, grid), grid)
         says = "how far equal offsets on a grid of 6 × 6 score differently, in logits"
-        return Cell(uneven < ROUNDING, uneven, says, "takes coordinates" if takes else "half the pairs an axis")
+        return PropertyValue(
+            uneven < ROUNDING, uneven, says, "takes coordinates" if takes else "half the pairs an axis"
+        )
     bias = scheme.bias(context(target))
     if isinstance(bias, (KeyBias, ToeplitzBias)):
         return biased_grid(target, grid)
@@ -56,7 +58,7 @@ def axes(target: Target) -> Cell:
     return not_applicable("it is made for distances along one axis")
 
 
-def context(target: Target) -> PositionContext:
+def context(target: PropertyTarget) -> PositionContext:
     """Context of a short text."""
     positions = torch.arange(SIDE)[None]
     layer = target.layer()
@@ -66,7 +68,7 @@ def context(target: Target) -> PositionContext:
     return replace(ctx, extra_key_channels=None if extra is None else extra.float(), projections=layer, layer=0)
 
 
-def grid_scores(target: Target, rotation: Rotation, grid: Tensor) -> Tensor:
+def grid_scores(target: PropertyTarget, rotation: Rotation, grid: Tensor) -> Tensor:
     """Logits of equal tokens on the cells of a grid, ``[heads, cells, cells]``."""
     layer = target.layer()
     width = layer.geometry.width
@@ -95,14 +97,14 @@ def uneven_grid(scores: Tensor, grid: Tensor) -> float:
     return worst
 
 
-def biased_grid(target: Target, grid: Tensor) -> Cell:
+def biased_grid(target: PropertyTarget, grid: Tensor) -> PropertyValue:
     """A bias of |Δx| plus one of |Δy|: what it leaves apart."""
     line = target.constant_scores(torch.arange(SIDE))[:, -1].flip(-1)  # by distance, [heads, SIDE]
     if not bool(line.isfinite().all()):
         return not_applicable("it is made for distances along one axis")
     total = line[:, grid[:, 0]] + line[:, grid[:, 1]]
     worst = float(total.abs().max())
-    return Cell(
+    return PropertyValue(
         worst > ROUNDING,
         worst,
         "largest bias on a grid of 6 × 6, one axis added to the other",

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Cell:
+class PropertyValue:
     """Measured property of a scheme.
 
     Attributes:
@@ -53,6 +53,6 @@ def finite(number: float | None) -> float | str | None:
     return number if number is None or isfinite(number) else str(number)
 
 
-def not_applicable(reason: str) -> Cell:
+def not_applicable(reason: str) -> PropertyValue:
     """Build the cell of a property that does not apply to a scheme."""
-    return Cell(None, None, reason)
+    return PropertyValue(None, None, reason)

@@ -16,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from hf_posenc.insight.properties.cell import Cell
+from hf_posenc.insight.properties.cell import PropertyValue
 from hf_posenc.insight.properties.layer import Layer, gaussian, outputs
 from hf_posenc.insight.properties.registry import register_property
-from hf_posenc.insight.properties.target import LAYERS, Target, bench
+from hf_posenc.insight.properties.target import LAYERS, PropertyTarget, bench
 from hf_posenc.schemes.build import build
 from hf_posenc.schemes.spec import plan
 
@@ -50,7 +50,7 @@ class Counter(TorchDispatchMode):
 
 
 @register_property("cost", "How much more arithmetic does a layer have?", "{:+.1%} operations")
-def cost(target: Target) -> Cell:
+def cost(target: PropertyTarget) -> PropertyValue:
     """Operations of one layer on a text, against the same layer without positions; parameters; cached channels."""
     layer, count = target.layer(dtype=torch.float32), target.length
     bare = Layer(build(plan("none"), bench(target.model, factor=1), target.model).eval(), torch.float32)
@@ -64,7 +64,7 @@ def cost(target: Target) -> Cell:
     )
     more = {"parameters": float(parameters), "operations": float(own.operations - none.operations),
             "cached_channels": float(channels), "largest_tensor": largest}  # fmt: skip
-    return Cell(None, share, says, f"{parameters} parameters" if parameters else "", more)
+    return PropertyValue(None, share, says, f"{parameters} parameters" if parameters else "", more)
 
 
 def counted(layer: Layer, count: int) -> Counter:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.cell import Cell, not_applicable
+from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
 from hf_posenc.insight.properties.layer import gaussian
 from hf_posenc.insight.properties.registry import register_property
-from hf_posenc.insight.properties.target import ROUNDING, Target
+from hf_posenc.insight.properties.target import ROUNDING, PropertyTarget
 
 CONTENTS = 64
 STARTS = (0, 1, 9, 30)
@@ -23,7 +23,7 @@ FALLS = -0.9  # rank correlation of the means of octaves with distance
 
 
 @register_property("decays", "Does the score fall with distance?", "rank correlation {:.2f}")
-def decays(target: Target) -> Cell:
+def decays(target: PropertyTarget) -> PropertyValue:
     """Rank correlation of score and distance, by octaves of distance; of codes from several positions, the worst."""
     positions = torch.arange(target.length)
     codes = target.codes(positions)
@@ -43,13 +43,13 @@ def decays(target: Target) -> Cell:
         return not_applicable("there are too few positions for a curve")
     worst = max(map(falling, curves))
     lost = [float(1 - c[-1] / c[0]) if float(c[0]) else 0.0 for c in curves]
-    return Cell(
+    return PropertyValue(
         worst <= FALLS, worst, f"rank correlation with distance, by octaves, of {what}", "", {"lost": min(lost)}
     )
 
 
 @register_property("direction", "Does it tell before from after?", "differs by {:.2g}")
-def direction(target: Target) -> Cell:
+def direction(target: PropertyTarget) -> PropertyValue:
     """Scores k tokens ahead against k tokens behind: inner products of codes, or an encoder's logits."""
     middle = (min(target.length, 64) - 1) // 2
     positions = torch.arange(2 * middle + 1)
@@ -57,7 +57,7 @@ def direction(target: Target) -> Cell:
     if codes is not None:
         products = codes @ codes[middle]
         apart = sides(products[None], middle) / max(float(products.abs().max()), 1e-12)
-        return Cell(
+        return PropertyValue(
             apart > ROUNDING, apart,
             "largest difference of ⟨c(p), c(p + k)⟩ and ⟨c(p), c(p − k)⟩, against the largest product; "
             "learned projections of queries and keys may tell what the product does not",
@@ -74,7 +74,7 @@ def direction(target: Target) -> Cell:
     if float(row.nan_to_num(neginf=-1e3).abs().max()) < ROUNDING:
         return not_applicable("position does nothing to attention")
     apart = sides(row, middle)
-    return Cell(
+    return PropertyValue(
         apart > ROUNDING, apart, "largest difference of logits k tokens ahead and k tokens behind, in an encoder"
     )
 

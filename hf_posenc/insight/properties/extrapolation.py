@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.cell import Cell, not_applicable
+from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
 from hf_posenc.insight.properties.layer import gaussian
 from hf_posenc.insight.properties.registry import register_property
-from hf_posenc.insight.properties.target import ROUNDING, TRAINED, Target
+from hf_posenc.insight.properties.target import ROUNDING, TRAINED, PropertyTarget
 from hf_posenc.schemes.base import implements
 
 MILLION = 2**20
@@ -21,7 +21,7 @@ STEADY = 0.05
 
 
 @register_property("beyond", "Is it defined beyond the trained length?", "to position {:,.0f}")
-def beyond(target: Target) -> Cell:
+def beyond(target: PropertyTarget) -> PropertyValue:
     """Texts at increasing positions, in a model patched for its trained length."""
     layer, furthest, refused = target.layer(factor=1), -1, ""
     for end in (TRAINED, TRAINED + 1, *(TRAINED << n for n in range(1, 15))):
@@ -35,11 +35,11 @@ def beyond(target: Target) -> Cell:
             break
         furthest = end - 1
     says = f"last position of a text that was requested and defined; trained length {TRAINED}"
-    return Cell(furthest >= TRAINED, float(furthest), says + (f"; then: {refused}" if refused else ""))
+    return PropertyValue(furthest >= TRAINED, float(furthest), says + (f"; then: {refused}" if refused else ""))
 
 
 @register_property("bounded", "Does it stay bounded as positions grow?", "grows {:.2g}-fold")
-def bounded(target: Target) -> Cell:
+def bounded(target: PropertyTarget) -> PropertyValue:
     """Codes, lengths of rotated keys, or biases: the largest far away against the largest near the start."""
     if target.has_codes:
         near, far, what = *code_sizes(target), "channel of a code"
@@ -51,14 +51,14 @@ def bounded(target: Target) -> Cell:
                 return not_applicable("position does nothing to attention")
             near, far, what = *key_sizes(target), "length of a rotated key, against the key's own"
     grown = far / max(near, 1e-12)
-    return Cell(
+    return PropertyValue(
         grown < GROWN, grown, f"largest {what} far away, {far:.3g}, against near the start, {near:.3g}", "",
         {"near": near, "far": far},
     )  # fmt: skip
 
 
 @register_property("continuous", "Does it move little where position moves little?", "moves by {:.2g} of a step")
-def continuous(target: Target) -> Cell:
+def continuous(target: PropertyTarget) -> PropertyValue:
     """A move by 1/1024 of a position against one by a whole: of codes, or of keys that a far query scores."""
     positions = torch.arange(1, target.length - 1).double()
     if not target.has_codes and (target.moved_by_position < ROUNDING or target.counts_tokens):
@@ -70,7 +70,7 @@ def continuous(target: Target) -> Cell:
     except (PosEncError, RuntimeError, TypeError) as error:
         says = "nothing is defined between whole positions"
         known = isinstance(error, PosEncError)
-        return Cell(
+        return PropertyValue(
             False,
             float(step),
             f"{says}; a whole step moves a channel by up to this",
@@ -78,10 +78,12 @@ def continuous(target: Target) -> Cell:
             number="a step moves {:.2g}",
         )
     share = float(max(moves) / step.clamp(min=1e-12))
-    return Cell(share < STEADY, share, "largest move for 1/1024 of a position, against the largest for a whole one")
+    return PropertyValue(
+        share < STEADY, share, "largest move for 1/1024 of a position, against the largest for a whole one"
+    )
 
 
-def shown(target: Target, positions: Tensor) -> Tensor:
+def shown(target: PropertyTarget, positions: Tensor) -> Tensor:
     """Codes of tokens at ``positions [n]``, whole or fractional, or else a later query's logits."""
     codes = target.codes(positions)
     if codes is not None:
@@ -91,7 +93,7 @@ def shown(target: Target, positions: Tensor) -> Tensor:
     return found.masked_fill(~found.isfinite(), -1e6)
 
 
-def code_sizes(target: Target) -> tuple[float, float]:
+def code_sizes(target: PropertyTarget) -> tuple[float, float]:
     """The largest channel of codes near the start, and far away or at the end of what is defined."""
     end = target.reach
     near = target.codes(torch.arange(min(end // 2, 1024)))
@@ -99,7 +101,7 @@ def code_sizes(target: Target) -> tuple[float, float]:
     return float(near.abs().max()), float(far.abs().max())  # type: ignore[union-attr]
 
 
-def bias_sizes(target: Target) -> tuple[float, float]:
+def bias_sizes(target: PropertyTarget) -> tuple[float, float]:
     """The largest bias less the own key's at near and at far distances; where tokens are counted, in more of them."""
     if target.counts_tokens:
         return tuple(bias_at(target, torch.arange(n)) for n in (256, 4096))  # type: ignore[return-value]
@@ -115,7 +117,7 @@ def some_of(length: int) -> Tensor:
     return torch.cat((torch.tensor([0, length - 1]), (drawn * length).long())).unique()
 
 
-def bias_at(target: Target, positions: Tensor) -> float:
+def bias_at(target: PropertyTarget, positions: Tensor) -> float:
     """The largest bias of a text's last query, less that of its own key."""
     layer = target.layer()
     key = gaussian(1, 1, layer.geometry.width, seed=3).expand(1, len(positions), -1)
@@ -124,7 +126,7 @@ def bias_at(target: Target, positions: Tensor) -> float:
     return float((found - found[..., -1:]).nan_to_num(nan=0.0).abs().max())
 
 
-def key_sizes(target: Target) -> tuple[float, float]:
+def key_sizes(target: PropertyTarget) -> tuple[float, float]:
     """Largest norm of a rotated key over its own, near the start and a million tokens on."""
     layer = target.layer()
     content = gaussian(1, TEXT, layer.geometry.width, seed=3)

@@ -154,10 +154,10 @@ def single(block: Block) -> Block:
 
 
 def _runs(call: AttentionCall) -> Iterator[AttentionCall]:
-    if call.terms.rows is None:
+    if call.terms.row_rotation is None:
         yield call
         return
-    for chosen, length in length_rotation.runs(call.terms.rows.length_of(call.ctx.query_positions)[0]):
+    for chosen, length in length_rotation.runs(call.terms.row_rotation.length_of(call.ctx.query_positions)[0]):
         yield length_rotation.rotated_call(call, chosen, length)
 
 
@@ -178,7 +178,7 @@ def _of_run(call: AttentionCall) -> tuple[Tensor, Block]:
     seen, added = dense_blocks.visibility(call, chosen)
     if terms.split:
         seen = seen & reduce(or_, claims)
-    rows = slice(call.first_row, call.first_row + call.query_length)
+    rows = slice(call.first_query, call.first_query + call.query_length)
     of_content = [bias for bias in terms.bias if isinstance(bias, BlockBias)]
     of_positions = tuple(bias for bias in terms.bias if not isinstance(bias, BlockBias))
     regions = [dense_blocks.block_of(call, number, keys, chosen, seen) for number in range(len(claims))]

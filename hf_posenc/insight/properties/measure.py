@@ -13,10 +13,10 @@ from hf_posenc.insight.properties import (
     translation,
     uniqueness,
 )
-from hf_posenc.insight.properties.cell import Cell
+from hf_posenc.insight.properties.cell import PropertyValue
 from hf_posenc.insight.properties.precision import Rounded, precision
 from hf_posenc.insight.properties.registry import PROPERTIES, Property
-from hf_posenc.insight.properties.target import Target, targets
+from hf_posenc.insight.properties.target import PropertyTarget, targets
 from hf_posenc.schemes.spec import SchemeSpec
 
 MODULES = (uniqueness, translation, extrapolation, axes, distance, cost)
@@ -33,7 +33,7 @@ Asked: TypeAlias = "SchemeSpec | tuple[SchemeSpec, Mapping[str, Any]]"
 
 def measure(
     schemes: Iterable[Asked], *, model: str | None = None, progress: Callable[[str], None] = lambda name: None
-) -> dict[str, dict[str, Cell]]:
+) -> dict[str, dict[str, PropertyValue]]:
     """Measure every property of every scheme; cells by scheme and property.
 
     Args:
@@ -62,7 +62,7 @@ def measure_precision(
     return found
 
 
-def chosen(schemes: Iterable[Asked], model: str | None = None) -> list[Target]:
+def chosen(schemes: Iterable[Asked], model: str | None = None) -> list[PropertyTarget]:
     """Targets of the requested schemes."""
     return [target for asked in schemes for target in targets(*spec_and_options(asked), model=model)]
 
@@ -74,7 +74,7 @@ def spec_and_options(asked: Asked) -> tuple[SchemeSpec, Mapping[str, Any]]:
     return cast("SchemeSpec", asked), {}
 
 
-def row(target: Target) -> dict[str, Cell]:
+def row(target: PropertyTarget) -> dict[str, PropertyValue]:
     """All properties of one target."""
     return {one.name: one.cell(target) for one in list_properties()}
 

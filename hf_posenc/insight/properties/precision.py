@@ -28,7 +28,7 @@ from hf_posenc.insight.properties.layer import (
     logits,
     outputs,
 )
-from hf_posenc.insight.properties.target import Target
+from hf_posenc.insight.properties.target import PropertyTarget
 
 STARTS_AT = (0, 4096, 65_536, 1_000_000)
 TOKENS = 64
@@ -55,12 +55,12 @@ class Rounded:
     reason: str = ""
 
 
-def precision(target: Target, positions: Sequence[int] = STARTS_AT) -> list[Rounded]:
+def precision(target: PropertyTarget, positions: Sequence[int] = STARTS_AT) -> list[Rounded]:
     """All kinds of rounding at all start positions."""
     return [one for start in positions for one in at(target, start)]
 
 
-def at(target: Target, start: int) -> Iterator[Rounded]:
+def at(target: PropertyTarget, start: int) -> Iterator[Rounded]:
     """All kinds of rounding of a text that begins at ``start``."""
     positions = torch.arange(start, start + TOKENS)[None]
     try:
@@ -103,7 +103,7 @@ def to_int8(x: Tensor) -> Tensor:
 
 
 def compared(
-    target: Target, kind: str, start: int, exact: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
+    target: PropertyTarget, kind: str, start: int, exact: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
 ) -> Rounded:
     """The errors of one evaluation."""
     seen = exact[0].isfinite()

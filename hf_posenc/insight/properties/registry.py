@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from hf_posenc.insight.properties.cell import Cell
-from hf_posenc.insight.properties.target import Target
+from hf_posenc.insight.properties.cell import PropertyValue
+from hf_posenc.insight.properties.target import PropertyTarget
 
-Measure = Callable[[Target], Cell]
+Measure = Callable[[PropertyTarget], PropertyValue]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Property:
     number: str
     measure: Measure
 
-    def cell(self, target: Target) -> Cell:
+    def cell(self, target: PropertyTarget) -> PropertyValue:
         """Measure it; the number is named as the cell has it, or as the property does."""
         found = self.measure(target)
         return replace(found, number=found.number or self.number)

@@ -51,7 +51,7 @@ def bench(model: str, *, factor: int = FACTOR, width: int = WIDTH, causal: bool 
 
 
 @dataclass
-class Target:
+class PropertyTarget:
     """A scheme with the shapes and lengths it is measured at.
 
     Attributes:
@@ -177,7 +177,9 @@ def spread(scores: Tensor) -> float:
     return float((scores.amax(-1) - scores.amin(-1)).max())
 
 
-def targets(spec: SchemeSpec, options: Mapping[str, Any] | None = None, *, model: str | None = None) -> list[Target]:
+def targets(
+    spec: SchemeSpec, options: Mapping[str, Any] | None = None, *, model: str | None = None
+) -> list[PropertyTarget]:
     """Targets of a scheme: one, or several where its layers differ.
 
     Args:
@@ -196,7 +198,7 @@ def targets(spec: SchemeSpec, options: Mapping[str, Any] | None = None, *, model
         given = ",".join(f"{name}={value}" for name, value in (options or {}).items())
         whole = chosen.default.name + (f":{given}" if given else "")
         found = [
-            Target(whole if len(plans) == 1 else f"{whole} (layer {number})", plan, kind)
+            PropertyTarget(whole if len(plans) == 1 else f"{whole} (layer {number})", plan, kind)
             for number, plan in plans.items()
         ]
         try:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.cell import Cell, not_applicable
+from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
 from hf_posenc.insight.properties.registry import register_property
-from hf_posenc.insight.properties.target import FAR, ROUNDING, Target
+from hf_posenc.insight.properties.target import FAR, ROUNDING, PropertyTarget
 from hf_posenc.insight.properties.uniqueness import difference
 
 STEP = 5
@@ -26,7 +26,7 @@ QUERIES, CONTENTS = 64, 4
 
 
 @dataclass(frozen=True)
-class Fit:
+class TranslationFit:
     """A map p → p + k, and its error on positions it was not fitted to.
 
     Attributes:
@@ -43,7 +43,7 @@ class Fit:
 
 
 @register_property("linear", "Is p → p + k one linear map, whatever p?", "residual {:.2g}")
-def linear(target: Target) -> Cell:
+def linear(target: PropertyTarget) -> PropertyValue:
     """Fit on codes, or on the scores that a set of queries give a key at increasing distance."""
     if not target.has_codes and target.moved_by_position < ROUNDING:
         return not_applicable("position does nothing to attention")
@@ -52,7 +52,9 @@ def linear(target: Target) -> Cell:
     except PosEncError as error:
         return not_applicable(str(error))
     if found is None:
-        return Cell(False, float("inf"), "keys leave sight as they move away, which no linear map does", "unseen")
+        return PropertyValue(
+            False, float("inf"), "keys leave sight as they move away, which no linear map does", "unseen"
+        )
     holds = found.residual < NEARLY
     note = "" if holds else "affine" if found.affine < NEARLY else ""
     if holds and found.norm_change < NEARLY and target.has_codes:
@@ -62,11 +64,11 @@ def linear(target: Target) -> Cell:
         f"residual of the fitted map of {what} for k = {STEP} on positions it was not fitted to, in steps; "
         f"with a constant {found.affine:.1g}"
     )
-    return Cell(holds, found.residual, says, note, {"affine": found.affine, "norm": found.norm_change})
+    return PropertyValue(holds, found.residual, says, note, {"affine": found.affine, "norm": found.norm_change})
 
 
 @register_property("relative", "Does the score depend on i − j only?", "differs by {:.2g} std")
-def relative(target: Target) -> Cell:
+def relative(target: PropertyTarget) -> PropertyValue:
     """Logits of one repeated token, along the diagonals; and those of the codes among themselves."""
     positions = torch.arange(target.length)
     scores = target.constant_scores(positions)
@@ -81,15 +83,15 @@ def relative(target: Target) -> Cell:
     )
     codes = target.codes(positions)
     if codes is None:
-        return Cell(uneven < NEARLY, uneven, says)
+        return PropertyValue(uneven < NEARLY, uneven, says)
     products = codes @ codes.T
     alone = off_diagonals(products[None]) / max(float(products.std()), 1e-12)
     says += f"; of the products of codes alone {alone:.1g}"
     note = "codes alone do" if uneven >= NEARLY and alone < NEARLY else ""
-    return Cell(uneven < NEARLY, uneven, says, note, {"codes_alone": alone})
+    return PropertyValue(uneven < NEARLY, uneven, says, note, {"codes_alone": alone})
 
 
-def pairs(target: Target) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def pairs(target: PropertyTarget) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Codes before and after the step: positions to fit, and others, of a text twice as long, to judge by."""
     end = target.reach if target.has_codes else min(target.reach, FITTED + JUDGED if target.counts_tokens else 1024)
     longer = 2 * end if end == FAR else end
@@ -99,7 +101,7 @@ def pairs(target: Target) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
     return before_and_after(target, fitted, end), before_and_after(target, judged, longer)
 
 
-def before_and_after(target: Target, positions: Tensor, end: int) -> tuple[Tensor, Tensor]:
+def before_and_after(target: PropertyTarget, positions: Tensor, end: int) -> tuple[Tensor, Tensor]:
     """Codes, or logits, at ``positions`` and a step further, each ``[n, width]``, in a text ending at ``end − 1``."""
     both = torch.cat((positions, positions + STEP)).unique()
     if target.has_codes:
@@ -115,7 +117,7 @@ def before_and_after(target: Target, positions: Tensor, end: int) -> tuple[Tenso
     return found[torch.searchsorted(both, positions.contiguous())], found[torch.searchsorted(both, positions + STEP)]
 
 
-def fit(fitted: tuple[Tensor, Tensor], judged: tuple[Tensor, Tensor]) -> Fit | None:
+def fit(fitted: tuple[Tensor, Tensor], judged: tuple[Tensor, Tensor]) -> TranslationFit | None:
     """The least-squares map of rows ``[n, width]`` to rows; None where something is not finite."""
     (before, after), (from_there, to_there) = fitted, judged
     if not all(bool(x.isfinite().all()) for x in (*fitted, *judged)):
@@ -127,7 +129,7 @@ def fit(fitted: tuple[Tensor, Tensor], judged: tuple[Tensor, Tensor]) -> Fit | N
     affine = there_with_one @ solve(with_one, after) - to_there
     lengths = from_there.norm(dim=-1).clamp(min=1e-12)
     norm_change = float((moved.norm(dim=-1) / lengths - 1).abs().max())
-    return Fit(matrix, float((moved - to_there).norm()) / step, float(affine.norm()) / step, norm_change)
+    return TranslationFit(matrix, float((moved - to_there).norm()) / step, float(affine.norm()) / step, norm_change)
 
 
 def solve(before: Tensor, after: Tensor) -> Tensor:

@@ -6,29 +6,35 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.random_state import drawn_from
-from hf_posenc.insight.properties.cell import Cell, not_applicable
+from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
 from hf_posenc.insight.properties.registry import register_property
-from hf_posenc.insight.properties.target import ROUNDING, Target
+from hf_posenc.insight.properties.target import ROUNDING, PropertyTarget
 
 CONTENTS = 8
 
 
 @register_property("unique", "Are no two positions alike?", "least difference {:.2g}")
-def unique(target: Target) -> Cell:
+def unique(target: PropertyTarget) -> PropertyValue:
     """Least distance between two codes, or between what queries score equal keys at two positions."""
     positions = torch.arange(target.length)
     codes = target.codes(positions)
     if codes is not None:
         least = least_distance(codes)
-        return Cell(least > ROUNDING, least, f"least distance between the codes of two of {len(positions)} positions")
+        return PropertyValue(
+            least > ROUNDING, least, f"least distance between the codes of two of {len(positions)} positions"
+        )
     if target.moved_by_position < ROUNDING:
-        return Cell(False, 0.0, "all positions are alike: queries score equal keys the same wherever they stand")
+        return PropertyValue(
+            False, 0.0, "all positions are alike: queries score equal keys the same wherever they stand"
+        )
     profile = target.profile(positions, contents=CONTENTS)
     hidden = int((~profile.isfinite()).any(0).sum())
     if hidden > 1:
-        return Cell(False, 0.0, f"{hidden} of {len(positions)} positions are alike: none of them is seen", "unseen")
+        return PropertyValue(
+            False, 0.0, f"{hidden} of {len(positions)} positions are alike: none of them is seen", "unseen"
+        )
     least = least_distance(profile.T)
-    return Cell(
+    return PropertyValue(
         least > ROUNDING, least,
         f"least difference between what {CONTENTS} queries score equal keys at two of {len(positions)} distances",
         "of distances",
@@ -36,7 +42,7 @@ def unique(target: Target) -> Cell:
 
 
 @register_property("same", "Has a position the same code in every text?", "differs by {:.2g}")
-def same(target: Target) -> Cell:
+def same(target: PropertyTarget) -> PropertyValue:
     """The first positions of a short text against those of a long one."""
     short = torch.arange(target.length // 2)
     long = torch.arange(target.length)
@@ -50,11 +56,11 @@ def same(target: Target) -> Cell:
         long_scores = target.constant_scores(long)[:, : len(short), : len(short)]
         apart = difference(target.constant_scores(short), long_scores)
         says = f"largest difference between the logits of {len(short)} tokens, alone and with as many after them"
-    return Cell(apart < ROUNDING, apart, says)
+    return PropertyValue(apart < ROUNDING, apart, says)
 
 
 @register_property("equal_gaps", "Is a step the same in a text of 3 as in one of 4?", "steps differ by {:.2g}")
-def equal_gaps(target: Target) -> Cell:
+def equal_gaps(target: PropertyTarget) -> PropertyValue:
     """The first step of a text of three tokens against that of a text of four: in codes, or in logits."""
     steps = []
     for count in (3, 4):
@@ -69,11 +75,11 @@ def equal_gaps(target: Target) -> Cell:
             steps.append((last[:, 1] - last[:, 0]).norm())
     apart = float((steps[0] - steps[1]).abs())
     says = f"a step is {steps[0]:.3f} in a text of 3 tokens and {steps[1]:.3f} in one of 4, a channel"
-    return Cell(apart < ROUNDING, apart, says if target.has_codes else says.replace("a channel", "in logits"))
+    return PropertyValue(apart < ROUNDING, apart, says if target.has_codes else says.replace("a channel", "in logits"))
 
 
 @register_property("deterministic", "Do two calls give the same?", "differs by {:.2g}")
-def deterministic(target: Target) -> Cell:
+def deterministic(target: PropertyTarget) -> PropertyValue:
     """Two calls of one scheme in evaluation; and, of what is learned, two fresh draws."""
     positions = torch.arange(target.length // 2)
     with drawn_from(0):
@@ -86,7 +92,7 @@ def deterministic(target: Target) -> Cell:
     says = f"largest difference between the logits of {len(positions)} tokens in two calls"
     if fresh > 0:
         says += f"; two fresh draws of what is learned differ by {fresh:.2g}"
-    return Cell(apart == 0.0, apart, says, trained if apart == 0.0 else "")
+    return PropertyValue(apart == 0.0, apart, says, trained if apart == 0.0 else "")
 
 
 def least_distance(codes: Tensor) -> float:

@@ -42,14 +42,14 @@ class Halving:
         losses: arm to its loss on each window.
         survivors: the arms of each finished rung, best first.
         refused: arms that could not be measured.
-        twins: arms that compute what an arm before them does, with that arm: their losses are equal to the last digit.
+        duplicates: arm to an earlier one that computes the same: their losses are equal to the last digit.
         cut: whether the time ended before the last rung.
     """
 
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     survivors: list[list[str]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    twins: dict[str, str] = field(default_factory=dict)
+    duplicates: dict[str, str] = field(default_factory=dict)
     cut: bool = False
 
     def score(self, arm: str) -> float:
@@ -83,19 +83,19 @@ def halve(arms: Sequence[str], defaults: Sequence[str], rungs: int, measure: Mea
         for arm, losses in measured.items():
             if losses is not None:
                 found.losses.setdefault(arm, {}).update(losses)
-        twins = twins_of([arm for arm in alive if measured[arm] is not None], found.losses)
-        found.twins |= twins
-        ranked = sorted((arm for arm in alive if measured[arm] is not None and arm not in twins), key=found.score)
+        duplicates = duplicates_of([arm for arm in alive if measured[arm] is not None], found.losses)
+        found.duplicates |= duplicates
+        ranked = sorted((arm for arm in alive if measured[arm] is not None and arm not in duplicates), key=found.score)
         found.survivors.append(ranked)
         alive = promoted(ranked, defaults)
     return found
 
 
-def twins_of(arms: Sequence[str], losses: Mapping[str, Losses]) -> dict[str, str]:
+def duplicates_of(arms: Sequence[str], losses: Mapping[str, Losses]) -> dict[str, str]:
     """Arms whose losses are those of an arm before them, with that arm: a default spelled out, or without effect."""
     first: dict[tuple[tuple[str, float], ...], str] = {}
     every = [(arm, first.setdefault(tuple(sorted(losses[arm].items())), arm)) for arm in arms]
-    return {arm: twin for arm, twin in every if twin != arm}
+    return {arm: earlier for arm, earlier in every if earlier != arm}
 
 
 def promoted(ranked: Sequence[str], defaults: Sequence[str]) -> list[str]:

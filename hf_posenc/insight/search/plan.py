@@ -32,7 +32,7 @@ SLOWEST = 2.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     """What a search measures.
 
     Attributes:
@@ -60,7 +60,7 @@ class Plan:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Plan:
+    def from_dict(cls, stored: Mapping[str, Any]) -> SearchPlan:
         """The plan that `to_dict` has written."""
         return cls(**{**stored, "arms": tuple(stored["arms"]), "rungs": tuple(stored["rungs"])})
 
@@ -88,7 +88,7 @@ class Plan:
 def planned(
     first: Sequence[str], more: Sequence[str], pace: Mapping[str, float], fixed: float, budget: float, setup: float,
     overhead: float, most: tuple[int, int],
-) -> Plan:  # fmt: skip
+) -> SearchPlan:  # fmt: skip
     """The largest plan that a budget pays for: first more arms, and when there are no more of them, more windows.
 
     Args:
@@ -122,7 +122,7 @@ def planned(
     while cost(count, times + 1) <= room and sum(rungs(len(first) + count, times)) < most[0]:
         times += 1
     chosen = (*first, *more[:count])
-    return Plan(
+    return SearchPlan(
         chosen, fitted(rungs(len(chosen), times), most[0]), held_out, budget, setup, dict(pace), fixed, overhead
     )
 

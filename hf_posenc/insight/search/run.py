@@ -35,14 +35,13 @@ from hf_posenc.insight.search.arms import defaults_of, drawn, families
 from hf_posenc.insight.search.durations import seconds_of
 from hf_posenc.insight.search.files import write_files
 from hf_posenc.insight.search.halving import best_of, chosen
-from hf_posenc.insight.search.plan import FEWEST, Plan
+from hf_posenc.insight.search.plan import FEWEST, SearchPlan
 from hf_posenc.insight.search.result import SearchResult
 from hf_posenc.insight.search.steps import ProgressCallback, Search
 from hf_posenc.insight.search.trial import held_out_lines, trials_of
 from hf_posenc.insight.search.two_texts import check_windows, two_texts
 from hf_posenc.insight.search.windows_loss import WindowLoss
-from hf_posenc.patching.state import base_model_of
-from hf_posenc.patching.trained_length import unscaled_geometry
+from hf_posenc.patching.model_geometry import model_geometry
 from hf_posenc.schemes.entry import Entry
 
 PLANS = "plans"
@@ -177,8 +176,7 @@ def families_of(lm: Any, name: str, all_keys: bool) -> list[Entry]:
     Raises:
         BadComparison: there is none.
     """
-    base, adapter = base_model_of(lm.model)
-    found = families(unscaled_geometry(adapter, base.config), all_keys=all_keys)
+    found = families(model_geometry(lm.model), all_keys=all_keys)
     if not found:
         raise BadComparison(
             f"No zero-shot scheme is defined for {name}. `hf-posenc advise` names those that need training."
@@ -186,14 +184,14 @@ def families_of(lm: Any, name: str, all_keys: bool) -> list[Entry]:
     return found
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> SearchPlan:
     """The plan in a file of an earlier run.
 
     Raises:
         CheckpointMismatch: the file is damaged.
     """
     try:
-        return Plan.from_dict(read_object(path)["plan"])
+        return SearchPlan.from_dict(read_object(path)["plan"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointMismatch(
             f"The plan in {path} cannot be read: {type(error).__name__}: {error}. Restore the file, or delete it to "
@@ -201,7 +199,7 @@ def read_plan(path: Path) -> Plan:
         ) from error
 
 
-def plan_of(folder: Path, search: Search, found: Sequence[Entry], known: Collection[str]) -> Plan:
+def plan_of(folder: Path, search: Search, found: Sequence[Entry], known: Collection[str]) -> SearchPlan:
     """The plan of a search: as an earlier run wrote it down, if its arms are all ``known``, or made now.
 
     Raises:

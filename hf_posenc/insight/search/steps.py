@@ -19,7 +19,7 @@ from hf_posenc.insight.search.halving import Halving, OutOfTime, best_of, halve
 from hf_posenc.insight.search.plan import (
     FIRST,
     SLOWEST,
-    Plan,
+    SearchPlan,
     planned,
     smallest,
     too_small,
@@ -75,7 +75,7 @@ class Search:
             "scored": self.measure.scored, "budget": self.budget, "seed": self.seed, "all_keys": self.all_keys,
         }  # fmt: skip
 
-    def first_look(self, found: Sequence[Entry], plan: Plan | None) -> Plan:
+    def first_look(self, found: Sequence[Entry], plan: SearchPlan | None) -> SearchPlan:
         """Measure every family with its defaults, and plan the rest: the better half of them gets further arms.
 
         Args:
@@ -138,7 +138,7 @@ class Search:
         if needed > self.budget:
             raise too_small(self.budget, needed, len(found))
 
-    def halved(self, arms: Sequence[Entry], plan: Plan) -> Halving:
+    def halved(self, arms: Sequence[Entry], plan: SearchPlan) -> Halving:
         """Successive halving of the arms on the text to choose on.
 
         Raises:
@@ -158,7 +158,7 @@ class Search:
             raise too_small(self.budget, plan.budget * 2, len(arms))
         return found
 
-    def judged(self, choice: Entry, arms: Sequence[Entry], found: Halving, plan: Plan) -> dict[str, Any]:
+    def judged(self, choice: Entry, arms: Sequence[Entry], found: Halving, plan: SearchPlan) -> dict[str, Any]:
         """Scores on the held-out windows: of the choice and all defaults that are single schemes, and unpatched.
 
         The choice and the best default come first; where the time ends early, the others are missing.
@@ -182,11 +182,11 @@ class Search:
                 scores[arm.label] = None
         return scores
 
-    def done(self, plan: Plan) -> float:
+    def done(self, plan: SearchPlan) -> float:
         """Completed fraction of the search."""
         return min(0.99, 0.01 + 0.98 * self.measure.spent / max(plan.expected, 1e-9))
 
-    def doing(self, plan: Plan, step: str) -> str:
+    def doing(self, plan: SearchPlan, step: str) -> str:
         """A step, and the time that is left by the plan."""
         left = max(0.0, plan.expected - self.measure.spent) * plan.overhead
         return f"{step}, {duration(left)} left"

@@ -95,9 +95,9 @@ def trial_of(arm: Entry, halving: Halving, reasons: Mapping[str, str]) -> Trial:
         return trial
     values = list(halving.losses[label].values())
     error = stdev(values) / sqrt(len(values)) if len(values) > 1 else None
-    twin = halving.twins.get(label, "")
+    earlier = halving.duplicates.get(label, "")
     return replace(
-        trial, state="same" if twin else "measured", note=twin, rung=halving.rung_of(label), windows=len(values),
+        trial, state="same" if earlier else "measured", note=earlier, rung=halving.rung_of(label), windows=len(values),
         loss=halving.score(label), stderr=error,
     )  # fmt: skip
 

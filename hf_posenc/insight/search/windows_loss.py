@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hf_posenc.eval.comparison.cell import Cell, Request
+from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.measure import is_final, measure_cells
 from hf_posenc.eval.comparison.tune import METRIC
@@ -113,7 +113,7 @@ class WindowLoss:
         self.spent, self.fresh = 0.0, 0.0
         self.seconds.clear()
 
-    def measured(self, cell: Cell, request: Request, text: MeasuredText) -> Record:
+    def measured(self, cell: Cell, request: MeasurementRequest, text: MeasuredText) -> Record:
         """The record of a cell, from the store or measured now."""
         known = is_final(self.store.get(cell.key))
         passed_on = {**request.measure, "text": text, "options": SharedOptions(), "include_path": None}
@@ -121,13 +121,13 @@ class WindowLoss:
         self.fresh += 0.0 if known else record.seconds
         return record
 
-    def request(self, text: MeasuredText, windows: int, rung: int, scored: int) -> Request:
+    def request(self, text: MeasuredText, windows: int, rung: int, scored: int) -> MeasurementRequest:
         """The settings of the cells of a rung."""
         measure = {
             "samples": windows, "scored": scored, "keys": 1, "depths": [0.5], "seed": SEEDS * self.seed + rung,
             "limit": None,
         }  # fmt: skip
-        return Request(
+        return MeasurementRequest(
             measure, self.target, False, self.model_args, self.identity | {"text": text.digest},
             fit=self.fitting.fit, computes=self.fitting.computes,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.bench import Cell, Change, Earlier, Measured
+from hf_posenc.insight.bench import BenchCell, Change, Earlier, Measured
 from hf_posenc.insight.bench.busy import busy_remark, waiting
 from hf_posenc.insight.bench.report import to_dict
 from hf_posenc.insight.bench.timing import Elapsed, Ratio
@@ -18,16 +18,16 @@ from hf_posenc.insight.bench.timing import Elapsed, Ratio
 ABOUT = {"model": "m", "dtype": "float32", "threads": 1, "device": "cpu", "versions": {"torch": "2.13.0"}}
 
 
-def cell(scheme: str, ratios: list[float], wall: float = 1.0) -> Cell:
+def cell(scheme: str, ratios: list[float], wall: float = 1.0) -> BenchCell:
     """A cell whose scheme takes these multiples of a second; the unpatched model takes one."""
     models = {
         "unpatched": Measured(tuple(Elapsed(wall, 1.0) for _ in ratios)),
         "patched": Measured(tuple(Elapsed(wall * r, r) for r in ratios)),
     }
-    return Cell(scheme, "prefill", 64, 64, "done", models)
+    return BenchCell(scheme, "prefill", 64, 64, "done", models)
 
 
-def written(folder: Path, cells: list[Cell], about: dict) -> Path:
+def written(folder: Path, cells: list[BenchCell], about: dict) -> Path:
     path = folder / "bench.json"
     path.write_text(json.dumps(to_dict(cells, about)))
     return path

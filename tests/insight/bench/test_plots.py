@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_posenc.core.plotting.figures import COLOURS
-from hf_posenc.insight.bench import Cell, Measured
+from hf_posenc.insight.bench import BenchCell, Measured
 from hf_posenc.insight.bench.plots import style_of, write_plot
 from hf_posenc.insight.bench.timing import Elapsed
 
@@ -20,7 +20,7 @@ def test_more_schemes_than_colours_are_drawn(tmp_path) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra plot")
     once = Measured((Elapsed(1.0, 1.0),), 1)
     cells = [
-        Cell(f"scheme{number}", "prefill", length, length, "done", {"patched": once, "unpatched": once})
+        BenchCell(f"scheme{number}", "prefill", length, length, "done", {"patched": once, "unpatched": once})
         for number in range(len(COLOURS) + 2)
         for length in (8, 16)
     ]

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, StaticCache
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench import bench, random_model
 from hf_posenc.insight.bench.cases import CHUNK, ChunkedPrefill, Decode, StaticDecode
-from hf_posenc.insight.bench.rows import IGNORED, KINDS, Rows
+from hf_posenc.insight.bench.rows import IGNORED, KINDS, BenchRows
 from hf_posenc.insight.bench.settings import BenchSettings
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.schemes.entry import entries_of
@@ -78,7 +78,7 @@ def test_a_prefill_in_chunks_begins_anew_with_every_call() -> None:
     length = CHUNK + 8
     ids = tokens().repeat(1, length // LENGTH + 1)[:1, :length]
     model = patch_model(model_of(), "yarn", trained_length=LENGTH, target_length=length)
-    case = ChunkedPrefill(model, Rows(ids))
+    case = ChunkedPrefill(model, BenchRows(ids))
     case.call()
     case.call()
     assert case.cache.get_seq_length() == length
@@ -89,7 +89,7 @@ def test_a_prefill_in_chunks_begins_anew_with_every_call() -> None:
 
 
 def test_a_cache_of_fixed_size_is_one() -> None:
-    decode = StaticDecode(model_of(), Rows(tokens()))
+    decode = StaticDecode(model_of(), BenchRows(tokens()))
     assert isinstance(decode.cache, StaticCache)
     held = decode.held()
     decode.reset()

@@ -17,7 +17,7 @@ from hf_posenc.errors import (
     UnknownScheme,
 )
 from hf_posenc.insight.bench import (
-    Cell,
+    BenchCell,
     Measured,
     bench,
     random_model,
@@ -61,7 +61,7 @@ def model() -> PreTrainedModel:
     return random_model((1, 32, 2, 2), "llama", 64, torch.float32)
 
 
-def measured(model: PreTrainedModel, schemes: str, lengths: list[int], **more: Any) -> list[Cell]:
+def measured(model: PreTrainedModel, schemes: str, lengths: list[int], **more: Any) -> list[BenchCell]:
     return list(bench(model, schemes, lengths, **{"device": Metered(), "rounds": 2, **more}))
 
 
@@ -181,7 +181,7 @@ def test_the_table_and_the_json_say_the_same() -> None:
         role: Measured(tuple(Elapsed(x, x) for x in values), memory)
         for (role, values), memory in zip(walls.items(), (2**20, 3 * 2**20, 2**23), strict=True)
     }
-    cell = Cell("yarn", "prefill", 512, 512, "done", models)
+    cell = BenchCell("yarn", "prefill", 512, 512, "done", models)
     heads, (line,) = table([cell], "prefill")
     shown = dict(zip(heads, line, strict=True))
     assert shown["ms"] == "2000"

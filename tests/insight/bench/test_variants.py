@@ -11,7 +11,7 @@ from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench.cases import Decode, Prefill, Train
 from hf_posenc.insight.bench.naive_rerotation import Rerotating
 from hf_posenc.insight.bench.random_models import random_model
-from hf_posenc.insight.bench.rows import Rows
+from hf_posenc.insight.bench.rows import BenchRows
 from hf_posenc.insight.bench.variants import (
     NAIVE,
     PATCHED,
@@ -60,7 +60,7 @@ def test_weights_are_shared_and_gradients_are_not(kind: str, role: str) -> None:
     mine = {p.data_ptr() for p in model.parameters()}
     own = [p for name, p in other.named_parameters() if p.data_ptr() not in mine]
     assert sum(p.numel() for p in own) <= LENGTH * 64  # a longer table at most
-    Train(other, Rows(tokens())).call()
+    Train(other, BenchRows(tokens())).call()
     assert any(p.grad is not None for p in other.parameters())
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
     assert not is_patched(model)
@@ -89,7 +89,7 @@ def test_naive_decoding_is_equal_and_rotates_all_moved_keys(scheme: str, rotates
     logits = []
     for role in (PATCHED, NAIVE):
         other = variant(model, role, entry(scheme), LENGTH, 8 * TRAINED, decodes=True)
-        decode = Decode(other, Rows(ids))
+        decode = Decode(other, BenchRows(ids))
         for _ in range(2):  # a cache that a step has written to must go on telling the truth
             decode.reset()
             decode.call()
@@ -103,7 +103,7 @@ def test_naive_decoding_is_equal_and_rotates_all_moved_keys(scheme: str, rotates
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "dynamic_ntk", "sinks"])
 @pytest.mark.parametrize("role", [UNPATCHED, PATCHED])
 def test_every_round_of_decoding_starts_equally(scheme: str, role: str) -> None:
-    decode = Decode(variant(made(), role, entry(scheme), LENGTH, 8 * TRAINED), Rows(tokens()))
+    decode = Decode(variant(made(), role, entry(scheme), LENGTH, 8 * TRAINED), BenchRows(tokens()))
     found = []
     for calls in (1, 5, 2):
         decode.reset()
@@ -121,15 +121,15 @@ def test_every_round_of_decoding_starts_equally(scheme: str, role: str) -> None:
 
 
 def test_a_cache_of_known_size_is_held() -> None:
-    decode = Decode(variant(made(), UNPATCHED, entry("yarn"), LENGTH, TRAINED), Rows(tokens()))
+    decode = Decode(variant(made(), UNPATCHED, entry("yarn"), LENGTH, TRAINED), BenchRows(tokens()))
     decode.reset()
     assert decode.held() == 2 * 2 * 2 * 16 * LENGTH * 4  # layers, keys and values, key-value heads, channels, float32
 
 
 def test_prefill_of_an_encoder_is_without_its_head() -> None:
     model = made("bert")
-    assert Prefill(model, Rows(tokens(TRAINED))).module is model.bert
-    assert Prefill(made("gpt2"), Rows(tokens(TRAINED))).more == {"use_cache": True, "logits_to_keep": 1}
+    assert Prefill(model, BenchRows(tokens(TRAINED))).module is model.bert
+    assert Prefill(made("gpt2"), BenchRows(tokens(TRAINED))).more == {"use_cache": True, "logits_to_keep": 1}
 
 
 @pytest.mark.parametrize("shape", [(1, 10, 4, 2), (1, 64, 4, 3)])

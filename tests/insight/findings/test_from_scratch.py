@@ -13,7 +13,18 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel
 
-from hf_posenc.insight.findings import Able, Budget, Cell, Finding, Job, Order, Score, all_findings, judge, reproduce
+from hf_posenc.insight.findings import (
+    Able,
+    Budget,
+    Finding,
+    FindingCell,
+    Job,
+    Order,
+    Score,
+    all_findings,
+    judge,
+    reproduce,
+)
 from hf_posenc.insight.findings.cells import Scores
 from hf_posenc.insight.findings.claims import Claim, Metric
 from hf_posenc.insight.findings.from_scratch.budget import TrainingBudget
@@ -121,7 +132,7 @@ PUBLISHED: dict[str, Callable[[str, float], float]] = {
 }
 
 
-def cells_of(finding: Finding, level: Callable[[str, float], float]) -> list[Cell]:
+def cells_of(finding: Finding, level: Callable[[str, float], float]) -> list[FindingCell]:
     """Made-up cells with these levels, of twelve documents and the seeds of the finding."""
 
     def scores(name: str, at: float, seed: int) -> list[Score]:
@@ -130,7 +141,7 @@ def cells_of(finding: Finding, level: Callable[[str, float], float]) -> list[Cel
 
     slots = product(finding.variants, finding.points, finding.full.seeds)
     return [
-        Cell(name, at, seed, {m.name: scores(name, at, seed) for m in finding.metrics}, 0.0, 0.0, {})
+        FindingCell(name, at, seed, {m.name: scores(name, at, seed) for m in finding.metrics}, 0.0, 0.0, {})
         for name, at, seed in slots
     ]
 

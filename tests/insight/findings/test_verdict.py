@@ -7,17 +7,17 @@ import random
 import pytest
 
 from hf_posenc.errors import CellMissing
-from hf_posenc.insight.findings import Able, Cell, Metric, Order, Same, Score, judge
+from hf_posenc.insight.findings import Able, FindingCell, Metric, Order, Same, Score, judge
 from hf_posenc.insight.findings.claims import ACCURACY, LOSS, claim_of, claim_to_dict, in_words
 from hf_posenc.insight.findings.verdict import verdict_on
 
 HARDNESS = [random.Random(0).uniform(1.0, 5.0) for _ in range(24)]
 
 
-def cell(variant: str, values: list[float], *, at: float = 4.0, seed: int = 0, metric: Metric = LOSS) -> Cell:
+def cell(variant: str, values: list[float], *, at: float = 4.0, seed: int = 0, metric: Metric = LOSS) -> FindingCell:
     """A cell with one document for each value."""
     scores = {metric.name: [Score(str(number), str(number), value) for number, value in enumerate(values)]}
-    return Cell(variant, at, seed, scores, 0.0, 0.0, {})
+    return FindingCell(variant, at, seed, scores, 0.0, 0.0, {})
 
 
 def noisy(shift: float, seed: int, spread: float = 0.1) -> list[float]:
@@ -30,7 +30,7 @@ GOOD, BAD = noisy(0.0, 1), noisy(0.3, 2)
 TWO = [cell("good", GOOD), cell("bad", BAD)]
 
 
-def verdict(claims: list[Order | Same], cells: list[Cell], metric: Metric = LOSS) -> str:
+def verdict(claims: list[Order | Same], cells: list[FindingCell], metric: Metric = LOSS) -> str:
     """The verdict on claims."""
     return verdict_on(judge(claims, [metric], cells))
 
@@ -103,9 +103,9 @@ def test_seeds_that_disagree_leave_a_finding_open_however_sure_each_is() -> None
 
 
 def test_windows_of_one_text_are_one_piece_of_evidence() -> None:
-    def clustered(one: Cell) -> Cell:
+    def clustered(one: FindingCell) -> FindingCell:
         scores = [score._replace(cluster=str(int(score.document) // 12)) for score in one.scores["loss"]]
-        return Cell(one.variant, one.at, one.seed, {"loss": scores}, 0.0, 0.0, {})
+        return FindingCell(one.variant, one.at, one.seed, {"loss": scores}, 0.0, 0.0, {})
 
     assert verdict([Order("good", "bad", 4.0)], [clustered(one) for one in TWO]) == "not decidable at this size"
 

@@ -12,7 +12,7 @@ import torch
 
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import UnknownLesson, UnknownScheme
-from hf_posenc.insight.lessons import Finding, all_lessons, explain
+from hf_posenc.insight.lessons import LessonResult, all_lessons, explain
 from hf_posenc.insight.lessons.demonstrations import dog, layernorm, window
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import base_model_of
@@ -21,11 +21,11 @@ HEAVY = {"window"}  # reads a trained model; has tests of its own
 
 
 @lru_cache(maxsize=64)
-def found(name: str, *schemes: str) -> Finding:
+def found(name: str, *schemes: str) -> LessonResult:
     return explain(name, schemes)
 
 
-def row_of(finding: Finding, first: str, table: int = 0) -> dict[str, Any]:
+def row_of(finding: LessonResult, first: str, table: int = 0) -> dict[str, Any]:
     chosen = finding.tables[table]
     return next(dict(zip(chosen.columns, row, strict=True)) for row in chosen.rows if row[0] == first)
 
@@ -199,11 +199,11 @@ def test_families_hold_every_scheme() -> None:
 
 
 @pytest.fixture(scope="module")
-def on_a_trained_model() -> Finding:
+def on_a_trained_model() -> LessonResult:
     return explain("window")
 
 
-def test_window_mends_both_causes(on_a_trained_model: Finding) -> None:
+def test_window_mends_both_causes(on_a_trained_model: LessonResult) -> None:
     columns = on_a_trained_model.tables[0].columns
     rows = {row[0]: dict(zip(columns, row, strict=True)) for row in on_a_trained_model.tables[0].rows}
     assert [rows[name]["farthest, in unscaled tokens"] for name in rows] == [255, 1023, 128, 255]
@@ -226,7 +226,7 @@ def test_what_one_cause_costs_follows_the_rows() -> None:
     assert "is not known" in window.alone("a wider spread", ["rope"], ["rope"], ["rope"])
 
 
-def test_windows_numbers_are_the_models(on_a_trained_model: Finding) -> None:
+def test_windows_numbers_are_the_models(on_a_trained_model: LessonResult) -> None:
     """The loss at the trained length, from the unpatched model."""
     from hf_posenc.starters.loading import load_starter
 

@@ -166,7 +166,7 @@ def test_scores_are_what_the_engine_attends_with(name: str) -> None:
             ours = weights(found)
         except OutsideModel:
             pytest.skip(f"{name} reads a layer's own projections; test_models covers it in a model")
-        reference = length_rotation if found.call.terms.rows is not None else dense_blocks
+        reference = length_rotation if found.call.terms.row_rotation is not None else dense_blocks
         assert torch.allclose(ours, reference.attend_with_weights(found.call)[1][0], atol=1e-6)
 
 

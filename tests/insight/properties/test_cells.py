@@ -14,8 +14,8 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block, BlockBias
 from hf_posenc.insight.properties import (
     PROPERTIES,
-    Cell,
-    Target,
+    PropertyTarget,
+    PropertyValue,
     list_properties,
     measure,
     targets,
@@ -28,14 +28,14 @@ WIDTH, TRAINED, TEXT = 128, 64, 128  # of the bench
 
 
 @lru_cache(maxsize=32)
-def target(scheme: str) -> Target:
+def target(scheme: str) -> PropertyTarget:
     name, _, option = scheme.partition(":")
     options = dict([option.split("=")]) if option else {}
     return targets(name, options)[0]
 
 
 @lru_cache(maxsize=256)
-def cell(scheme: str, name: str) -> Cell:
+def cell(scheme: str, name: str) -> PropertyValue:
     list_properties()
     return PROPERTIES[name].measure(target(scheme))
 

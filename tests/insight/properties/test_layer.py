@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.routes import dense_blocks, length_rotation
-from hf_posenc.insight.properties import Target, targets
+from hf_posenc.insight.properties import PropertyTarget, targets
 from hf_posenc.insight.properties.layer import gaussian, outputs
 
 COUNT = 40
 
 
-def target(scheme: str) -> Target:
+def target(scheme: str) -> PropertyTarget:
     return targets(scheme)[0]
 
 
@@ -60,5 +60,5 @@ def test_outputs_are_the_engines(scheme: str) -> None:
     layer = target(scheme).layer(dtype=torch.float32)
     with torch.no_grad():
         call = layer.call(content(1).float(), content(1).float(), torch.arange(COUNT)[None])
-        engine = (dense_blocks if call.terms.rows is None else length_rotation).attend_with_weights(call)[0]
+        engine = (dense_blocks if call.terms.row_rotation is None else length_rotation).attend_with_weights(call)[0]
         assert torch.allclose(outputs(call), engine, atol=1e-5)

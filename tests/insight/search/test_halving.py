@@ -68,7 +68,7 @@ def test_an_arm_that_computes_the_same_is_dropped() -> None:
     losses = planted(0, 0.1)
     losses[3] = losses[0]
     found = halve(ARMS, DEFAULTS, len(RUNGS), measure_of(losses))
-    assert found.twins == {ARMS[3]: ARMS[0]}
+    assert found.duplicates == {ARMS[3]: ARMS[0]}
     assert all(ARMS[3] not in rung for rung in found.survivors)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hf_posenc.errors import BudgetTooSmall, OptionOutOfRange
 from hf_posenc.insight.search.durations import duration, seconds_of
-from hf_posenc.insight.search.plan import FEWEST, Plan, planned, rungs
+from hf_posenc.insight.search.plan import FEWEST, SearchPlan, planned, rungs
 
 FIRST = ["rerope", "yarn", "window", "rerope+logn"]
 MORE = [f"{family}:option={number}" for number in range(60) for family in FIRST]
@@ -17,11 +17,11 @@ PACE = {"": 0.1, "rerope": 0.3, "yarn": 0.1, "window": 0.1, "rerope+logn": 0.3}
 FIXED = 0.05
 
 
-def plan(budget: float, overhead: float = 1.0, most: tuple[int, int] = (500, 500)) -> Plan:
+def plan(budget: float, overhead: float = 1.0, most: tuple[int, int] = (500, 500)) -> SearchPlan:
     return planned(FIRST, MORE, PACE, FIXED, budget, 5.0, overhead, most)
 
 
-def seconds(found: Plan) -> float:
+def seconds(found: SearchPlan) -> float:
     """Seconds of a plan, counted arm by arm; the arms of later rungs are those with the mean pace."""
     pace = [PACE[arm.partition(":")[0]] for arm in found.arms]
     alive, total = len(pace), 0.0
@@ -69,7 +69,7 @@ def test_a_budget_that_is_too_small_is_refused_with_one_that_is_not() -> None:
 
 def test_a_plan_is_read_as_it_was_written() -> None:
     found = plan(60)
-    assert Plan.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert SearchPlan.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
 @pytest.mark.parametrize(
