@@ -23,7 +23,7 @@ TEXT = torch.arange(2, 26)[None]
 WARM = 0.1
 """Share of the cycles before anything is measured; every scheme comes round in it, or tables fill later."""
 GROWTH = 1 << 19
-"""Bytes by which memory may grow in both halves: the allocator may take one piece more, once; a leak grows all the time."""
+"""Bytes by which memory may grow in both halves: the allocator may take one piece more, a leak grows all the time."""
 MORE = 0.01
 """Share by which the calls of functions in a round may grow; a cache that is full is missed here and there."""
 
