@@ -47,7 +47,7 @@ def read(file: Path) -> dict[str, Any]:
     """Parse a task file, every value as text.
 
     Raises:
-        BadComparison: it is no YAML, or no mapping.
+        BadComparison: it is not valid YAML, or no mapping.
     """
     import yaml  # type: ignore[import-untyped]
 

@@ -29,6 +29,10 @@ class UnknownLesson(PosEncError, ValueError):
     """No demonstration is registered under that name, or it does not take what it was given."""
 
 
+class UnknownCheck(PosEncError, ValueError):
+    """No check has this name."""
+
+
 class UnknownFinding(PosEncError, ValueError):
     """No published finding is registered under that name, or it does not take what it was given."""
 

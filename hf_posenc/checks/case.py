@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -39,14 +40,17 @@ class Case:
         model: name of a tiny model (see `hf_posenc.checks.tiny_models`), or a live model, which every check restores.
         scheme: as `hf_posenc.patch_model` takes it.
         dtype: dtype of a tiny model; a live model keeps its own.
+        asked: keyword arguments that a user gave, where a check runs with others; named in the command that repeats it.
         options: keyword arguments of `hf_posenc.patch_model`.
     """
 
     def __init__(
-        self, model: str | PreTrainedModel, scheme: SchemeSpec, *, dtype: torch.dtype = torch.float32, **options: Any
-    ) -> None:
+        self, model: str | PreTrainedModel, scheme: SchemeSpec, *, dtype: torch.dtype = torch.float32,
+        asked: Mapping[str, Any] | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         self.model, self.scheme = model, scheme
         self.options = {name: value for name, value in options.items() if value is not None}
+        self.asked = self.options if asked is None else asked
         self.dtype = dtype if isinstance(model, str) else next(model.parameters()).dtype
         config, adapter = self._config_and_adapter()
         self.trained_length = trained_length_of_patch(adapter, config, scheme, self.options)
@@ -162,8 +166,12 @@ class Case:
                 f"print(CHECKS['{check}'](Case('{self.model}', '{self.scheme_name}'{options})))\""
             )
         path = getattr(self.model.config, "_name_or_path", "") or "MODEL"
-        options = "".join(map(_flag, self.options.items()))
-        return f"hf-posenc check --model {path} --scheme {self.scheme_name}{options} --check {check}"
+        if "layers" in self.asked:  # which the command line cannot say
+            options = "".join(f", {name}={value!r}" for name, value in self.asked.items())
+            call = f"check_scheme({path!r}, {self.scheme_name!r}{options}, checks=[{check!r}])"
+            return f"python -c {shlex.quote(f'from hf_posenc import check_scheme; print(*{call})')}"
+        options = "".join(map(_flag, self.asked.items()))
+        return f"hf-posenc check --model {shlex.quote(path)} --scheme {self.scheme_name}{options} --check {check}"
 
     def __str__(self) -> str:
         options = {k: v for k, v in self.options.items() if k not in PATCH_KEYWORDS}
@@ -180,7 +188,9 @@ def _traits_of(model: nn.Module) -> tuple[bool, bool]:
 
 def _flag(option: tuple[str, Any]) -> str:
     name, value = option
-    return f" --{name} {value}" if name == "factor" else f" --option {name}={json.dumps(value)}"
+    if name in PATCH_KEYWORDS:
+        return f" --{name.replace('_', '-')} {value}"
+    return f" --option {shlex.quote(f'{name}={json.dumps(value)}')}"
 
 
 def position_limit(model: nn.Module) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation
+from hf_posenc.errors import UnknownCheck, nearest, shown
 
 P = ParamSpec("P")
 CheckFunction = Callable[Concatenate[Case, P], Deviation]
@@ -76,9 +77,24 @@ def applicable_checks(case: Case, *, copies: bool = True, names: Iterable[str] |
         case: scheme and model.
         copies: include checks that need a copy of the model.
         names: only these checks; all by default.
+
+    Raises:
+        UnknownCheck: no check has one of the names.
     """
-    chosen = [CHECKS[name] for name in (CHECKS if names is None else names)]
+    chosen = [check_named(name) for name in (CHECKS if names is None else names)]
     return [check for check in chosen if check.applies_to(case) and (copies or not check.needs_copy)]
+
+
+def check_named(name: str) -> Check:
+    """The check of a name.
+
+    Raises:
+        UnknownCheck: there is none.
+    """
+    if name not in CHECKS:
+        known = ", ".join(CHECKS)
+        raise UnknownCheck(f"There is no check {shown(name)}.{nearest(name, CHECKS)} Choose from {known}.")
+    return CHECKS[name]
 
 
 def assert_passes(name: str, case: Case) -> None:

@@ -44,8 +44,8 @@ def check_scheme(
     Args:
         model: a supported model on any device, or anything that `hf_posenc.from_pretrained` loads.
         scheme: as `hf_posenc.patch_model` takes it.
-        checks: names from `CHECKS`. Default: all; without those that need a copy of the model if it has more than
-            `MAX_PARAMETERS_TO_COPY` parameters.
+        checks: names from `hf_posenc.checks.CHECKS`. Default: all; without those that need a copy of the model if it
+            has more than `MAX_PARAMETERS_TO_COPY` parameters.
         progress: called with the name of each check before it runs.
         options: as `hf_posenc.patch_model` takes them.
 
@@ -54,6 +54,7 @@ def check_scheme(
 
     Raises:
         PosEncError: `hf_posenc.patch_model` refuses the patch.
+        UnknownCheck: no check has one of the names.
     """
     if isinstance(model, (str, os.PathLike)):
         model = from_pretrained(model)
@@ -85,7 +86,7 @@ def _with_short_trained_length(asked: Case, length: int) -> Case:
         factor = describe(model).factor
     options = {name: value for name, value in asked.options.items() if name != "target_length"}
     options |= {"factor": factor, "trained_length": min(length, asked.trained_length)}
-    short = Case(asked.model, asked.scheme, **options)
+    short = Case(asked.model, asked.scheme, asked=asked.options, **options)
     try:
         with short.patched():
             return short

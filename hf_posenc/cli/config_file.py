@@ -43,7 +43,7 @@ def read_config(context: Context, path: Path | None) -> Path | None:
         raise BadArgument(f"--config {path} cannot be read: {error.strerror}. Correct the path.") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         first = " ".join(str(error).split())
-        raise BadArgument(f"--config {path} is no YAML: {first}. Correct the file.") from error
+        raise BadArgument(f"--config {path} is not valid YAML: {first}. Correct the file.") from error
     if not isinstance(given, Mapping):
         raise BadArgument(
             f"--config {path} holds {shown(given)}. Write names of options and their values, a line each."
@@ -123,4 +123,4 @@ def plain(value: Any) -> Any:
     """A value as one writes it in YAML: paths become absolute, so that the file may be moved."""
     if isinstance(value, Path):
         return str(value.absolute())
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+    return int(value) if isinstance(value, str) and value.isdecimal() and str(int(value)) == value else value

@@ -24,6 +24,7 @@ USAGE_ERRORS = (
     BadArgument,
     errors.UnknownScheme,
     errors.UnknownOption,
+    errors.UnknownCheck,
     errors.UnknownFinding,
     errors.UnknownLesson,
     errors.OptionOutOfRange,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ HIDDEN_COPIES, FEED_FORWARD_COPIES = 10, 5
 measured on Llama, where the estimate is 5 % off; biases and GPT-2 take half as much again."""
 
 
-ASSUMED_MEMORY = 16 << 30  # bytes, where the system does not report it
+ASSUMED_MEMORY = 16 << 30  # bytes, where nothing reports it
 
 
 def check_text_memory(model: nn.Module, length: int, rows: int = 1) -> None:
@@ -52,8 +53,16 @@ def device_memory(device: torch.device) -> int:
 
 
 def main_memory() -> int:
-    """Bytes of main memory."""
-    try:
+    """Bytes of main memory; a guess where they are not known."""
+    return reported_memory() or ASSUMED_MEMORY
+
+
+def reported_memory() -> int | None:
+    """Bytes of main memory; None where neither the system nor psutil, of the extra ``train``, reports them."""
+    with suppress(AttributeError, ValueError, OSError):  # Windows
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows
-        return ASSUMED_MEMORY
+    with suppress(ModuleNotFoundError):
+        import psutil  # type: ignore[import-untyped]
+
+        return int(psutil.virtual_memory().total)
+    return None

@@ -139,7 +139,7 @@ def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
     """Warn where a scheme stretches the context by a fixed factor, and was given none."""
     if any(part.stretches and not implements(part, "row_rotation") for part in scheme.schemes):
         warnings.warn(
-            f"{report.scheme} was given no factor, and so leaves this {report.model} as it is, to be read up to "
+            f"{report.scheme} was given no factor, so the context length of this {report.model} stays "
             f"{report.trained_length:,} tokens. Pass factor= or target_length=.",
             NothingStretched,
             stacklevel=4,

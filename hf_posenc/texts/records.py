@@ -26,7 +26,7 @@ def json_lines(path: Path, field: str) -> Iterator[Document]:
     """The documents of a file with a JSON object on each line; blank lines are skipped.
 
     Raises:
-        UnreadableDocuments: a line is no JSON, has no such field, or no text in it; the message names the line.
+        UnreadableDocuments: a line is not valid JSON, has no such field, or no text in it; the message names the line.
     """
     for number, record in json_records(path):
         yield document_of(record, field, f"{path.name}:{number}", f"line {number} of {path.name}")
@@ -36,7 +36,7 @@ def json_records(path: Path) -> Iterator[tuple[int, object]]:
     """Number and JSON value of every line that is not blank.
 
     Raises:
-        UnreadableDocuments: a line is no JSON.
+        UnreadableDocuments: a line is not valid JSON.
     """
     with opened(path) as stream:
         for number, line in enumerate(stream, 1):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 import torch
 
 import hf_posenc
 from hf_posenc import checks
 from hf_posenc.checks import CHECKS, Case
+from hf_posenc.checks.case import PATCH_KEYWORDS
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+from hf_posenc.cli import main
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.terms import ToeplitzBias
-from hf_posenc.errors import AlreadyPatched, LengthContradiction, SchemeNotDefined
+from hf_posenc.errors import AlreadyPatched, LengthContradiction, SchemeNotDefined, UnknownCheck
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.schemes.base import Scheme
 
@@ -102,6 +106,36 @@ def test_base_models_are_compared_by_hidden_states() -> None:
 def test_low_precision_has_its_own_tolerances() -> None:
     deviations = checks.check_scheme(tiny_model("llama").to(torch.bfloat16), "yarn", factor=4)
     assert not [str(deviation) for deviation in deviations if deviation.failed]
+
+
+def test_an_unknown_check_is_refused() -> None:
+    with pytest.raises(UnknownCheck, match="Did you mean 'cache'"):
+        checks.check_scheme(tiny_model("llama"), "yarn", checks=["cahce"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"factor": 4}, {"target_length": 64}, {"trained_length": 24, "factor": 2}, {"layers": {"1": "none"}, "factor": 2}],
+    ids=str,
+)
+def test_the_printed_command_takes_the_options_that_were_given(options: dict, tmp_path, monkeypatch, capsys) -> None:
+    """Though the check itself ran on a shorter trained length."""
+    model = tiny_model("llama")
+    model.save_pretrained(tmp_path / "my model")
+    loaded = type(model).from_pretrained(tmp_path / "my model")
+    (found,) = checks.check_scheme(loaded, "yarn", checks=["batch"], **options)
+    program, *words = shlex.split(found.command)
+    if program == "python":
+        exec(words[1])
+        assert "batch" in capsys.readouterr().out
+        return
+    seen = {}
+    real = checks.check_scheme
+    monkeypatch.setattr(checks, "check_scheme", lambda *given, **named: seen.update(named) or real(*given, **named))
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert not ended.value.code
+    assert {name: value for name, value in seen.items() if name in PATCH_KEYWORDS and value} == options
 
 
 def test_refused_patches_raise() -> None:

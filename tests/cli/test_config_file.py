@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hf_posenc.cli.config_file import RUN_CONFIG
+from hf_posenc.cli.config_file import RUN_CONFIG, plain
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
@@ -72,9 +72,9 @@ def test_epochs_on_the_command_line_replace_the_steps_of_the_file(call, written,
         ({"steps": {"a": 1}}, "Write a single value"),
         ({"bf16": "no"}, "true or false"),
         ({"steps": "many"}, "--steps"),
-        ("[1", "is no YAML"),
+        ("[1", "is not valid YAML"),
         ("just words", "Write names of options"),
-        ("a: !!python/object/apply:os.system ['true']", "is no YAML"),
+        ("a: !!python/object/apply:os.system ['true']", "is not valid YAML"),
     ],
 )
 def test_refused_in_words(call, written, tmp_path, content, said):
@@ -89,3 +89,9 @@ def test_a_missing_file_is_named(call, tmp_path):
     answer = call("finetune", "--config", str(tmp_path / "none.yaml"))
     assert answer.code == 2
     assert "none.yaml" in answer.err
+
+
+@pytest.mark.parametrize("text", ["007", "1e3", "12", "-3", "٣"])
+def test_values_are_read_back_as_they_were_given(text: str) -> None:
+    written = yaml.safe_load(yaml.safe_dump({"option": plain(text)}))["option"]
+    assert str(written) == text

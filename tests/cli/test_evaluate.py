@@ -58,7 +58,7 @@ def test_records_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     [
         (["-m", "starter:gpt2"], 2, "--model is given 2 times and takes one value"),
         (["--seed", "1", "--seed", "2"], 2, "--seed is given 2 times"),
-        (["--metadata", "{"], 2, "--metadata is no JSON"),
+        (["--metadata", "{"], 2, "--metadata is not valid JSON"),
         (["--metadata", "[1]"], 2, "must be a JSON object"),
         (["--log-samples"], 2, "Pass --out FILE"),
         (["--include-path", "."], 1, "--trust-tasks"),

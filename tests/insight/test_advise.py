@@ -448,7 +448,7 @@ def test_a_factor_beyond_all_evidence_is_warned_of() -> None:
 
 @pytest.mark.parametrize(("ram", "warned"), [(2**30, True), (2**50, False), (None, False)])
 def test_memory_is_compared(monkeypatch: pytest.MonkeyPatch, ram: int | None, warned: bool) -> None:
-    monkeypatch.setattr("hf_posenc.insight.advise.memory.main_memory", lambda: ram)
+    monkeypatch.setattr("hf_posenc.insight.advise.memory.reported_memory", lambda: ram)
     monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: None)
     found = " ".join(advise(llama_7b(), "128k").warnings)
     assert ("Weights and the full cache of one text take 76.6 GiB; this machine has 1 GiB of RAM" in found) == warned

@@ -54,7 +54,7 @@ def test_frequencies_that_follow_the_length_are_no_change() -> None:
 
 @models
 def test_a_stretch_without_a_factor_warns(model: str) -> None:
-    with pytest.warns(NothingStretched, match=r"yarn was given no factor, .* up to 64 tokens\. Pass factor="):
+    with pytest.warns(NothingStretched, match=r"yarn was given no factor, .* stays 64 tokens\. Pass factor="):
         patch_model(MODELS[model](), "yarn")
 
 

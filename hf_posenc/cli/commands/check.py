@@ -16,12 +16,12 @@ from hf_posenc.cli.arguments import (
     Model,
     SchemeName,
     SchemeOptions,
+    TargetLength,
     loading_of,
     model_named,
     scheme_options,
 )
-from hf_posenc.cli.errors import CONTRACT, BadArgument
-from hf_posenc.errors import nearest
+from hf_posenc.cli.errors import CONTRACT
 
 if TYPE_CHECKING:
     from hf_posenc.checks import Deviation
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 COLUMNS = ("check", "passes", "deviation", "tolerance", "worst at")
 
 
+TrainedLength = Annotated[
+    int | None, Option(help="Context length of the model, in tokens; default: as its configuration says.")
+]
 CheckNames = Annotated[
     list[str] | None, Option("--check", "-c", help="Only this check; may be repeated. By default all.")
 ]
@@ -38,6 +41,8 @@ def check(
     model: Model,
     scheme: SchemeName,
     factor: Factor = None,
+    target_length: TargetLength = None,
+    trained_length: TrainedLength = None,
     option: SchemeOptions = None,
     check: CheckNames = None,
     base: Base = None,
@@ -53,15 +58,15 @@ def check(
 
     named, options = model_named(model, base), scheme_options(scheme, option)
     for name in check or ():
-        if name not in checks.CHECKS:
-            known = ", ".join(checks.CHECKS)
-            raise BadArgument(f"There is no check {name!r}.{nearest(name, checks.CHECKS)} Choose from {known}.")
+        checks.check_named(name)
     with output.progress() as show_progress:
         loaded, own = load_unpatched(**loading_of(named, "float32"))
         deviations = checks.check_scheme(
             loaded,
             scheme,
             factor=factor,
+            target_length=target_length,
+            trained_length=trained_length,
             checks=check,
             progress=lambda name: show_progress(None, name),
             **options,

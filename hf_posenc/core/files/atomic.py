@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import tempfile
+import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,24 +16,26 @@ from typing import Any
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write ``data`` to a temporary file in the same folder, sync it to disk, then rename it to ``path``.
 
-    Missing folders are made, and removed again where the writing fails.
+    Missing folders are made, and removed again where the writing fails. A file that exists keeps its permissions, and
+    a link still leads to the file that is written.
 
     Raises:
         OSError: ``path`` is a device or a pipe; or an error of the disk.
     """
-    path = Path(path)
+    path = Path(path).resolve()
     refuse_special_file(path)
     with folder_created(path.parent):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with temporary.open("xb") as file:  # not by mkstemp, whose files are private to the user
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)  # mkstemp's own are private to the user
+            if path.exists():
+                shutil.copymode(path, temporary)
             os.replace(temporary, path)
         except BaseException:
-            os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
             raise
 
 

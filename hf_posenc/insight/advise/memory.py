@@ -16,6 +16,8 @@ from transformers import (
     StaticCache,
 )
 
+from hf_posenc.core.memory import reported_memory
+
 if TYPE_CHECKING:
     from hf_posenc.schemes.base import Scheme
 
@@ -69,7 +71,7 @@ def measured(model: PreTrainedModel, target: int, *, causal: bool) -> Memory:
         weights=model.get_memory_footprint(return_buffers=False),
         cache=cache,
         token=cache_bytes(model, 1) if causal else 0,
-        ram=main_memory(),
+        ram=reported_memory(),
         gpu=gpu_memory(),
     )
 
@@ -97,15 +99,6 @@ def cache_under(scheme: Scheme, memory: Memory, target: int) -> int:
     share = kept_tokens(scheme, target) * memory.token
     twice = not scheme.caches_one_key and any(part.record.cache == "copies" for part in scheme.schemes)
     return share * 3 // 2 if twice else share
-
-
-def main_memory() -> int | None:
-    """Main memory in bytes; psutil comes with the extra ``train``."""
-    try:
-        import psutil  # type: ignore[import-untyped]
-    except ModuleNotFoundError:
-        return None
-    return int(psutil.virtual_memory().total)
 
 
 def gpu_memory() -> int | None:

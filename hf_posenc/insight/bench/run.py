@@ -52,7 +52,7 @@ def bench(
             scheme removed.
         schemes: as `hf_posenc.eval.compare` takes them.
         lengths: tokens of a text, or in the KV cache.
-        device: where the model runs; by default the CPU.
+        device: where the model runs, by default the CPU; afterwards it is where it was.
         threads: CPU threads of torch; None keeps the setting.
         progress: called with the completed fraction and a description of the current step.
         **settings: see `BenchSettings`.
@@ -67,7 +67,7 @@ def bench(
     plan = BenchSettings(entries_of(schemes), lengths, **settings)
     loaded: Any = load_unpatched(model)[0] if isinstance(model, (str, os.PathLike)) else model
     check_model(loaded, plan)
-    return run(loaded.to(chosen_device.torch), plan, chosen_device, threads, progress)
+    return run(loaded, plan, chosen_device, threads, progress)
 
 
 def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
@@ -98,16 +98,28 @@ def run(
 ) -> Iterator[BenchCell]:
     """Yield all cells in order."""
     work = list(product(settings.cases, settings.lengths, settings.entries))
-    for number, (case, length, entry) in enumerate(work):
+    with moved(model, device.torch):
+        for number, (case, length, entry) in enumerate(work):
 
-        def report(
-            share: float, doing: str, before: int = number, what: str = f"{entry.label}, {case}, {length:,}"
-        ) -> None:
-            progress((before + share) / len(work), f"{what}: {doing}")
+            def report(
+                share: float, doing: str, before: int = number, what: str = f"{entry.label}, {case}, {length:,}"
+            ) -> None:
+                progress((before + share) / len(work), f"{what}: {doing}")
 
-        with torch_threads(threads):
-            cell = cell_of(model, settings, device, case, length, entry, report)
-        yield cell
+            with torch_threads(threads):
+                cell = cell_of(model, settings, device, case, length, entry, report)
+            yield cell
+
+
+@contextmanager
+def moved(model: PreTrainedModel, device: torch.device) -> Iterator[None]:
+    """Move a model to a device inside the context, and back on exit."""
+    before = model.device
+    model.to(device)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        model.to(before)  # type: ignore[arg-type]
 
 
 def cell_of(

@@ -56,6 +56,19 @@ class Metered:
         return self.left
 
 
+def test_a_live_model_goes_back_to_its_device() -> None:
+    class Somewhere(torch.nn.Module):
+        device = torch.device("cuda:1")
+
+        def to(self, device: torch.device) -> None:  # type: ignore[override]
+            self.device = device
+
+    model = Somewhere()
+    with measuring.moved(model, torch.device("cpu")):  # type: ignore[arg-type]
+        assert model.device == torch.device("cpu")
+    assert model.device == torch.device("cuda:1")
+
+
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
     return random_model((1, 32, 2, 2), "llama", 64, torch.float32)
