@@ -57,7 +57,7 @@ class StopAtLastStep(TrainerCallback):
         """Before every step.
 
         Raises:
-            Finished: there is no step left.
+            RunFinished: there is no step left.
         """
         if state.global_step >= state.max_steps:
             raise RunFinished
