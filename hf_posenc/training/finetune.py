@@ -92,6 +92,9 @@ def finetune(
 
     Under ``accelerate launch`` all processes share the rows; each step then reads ``batch · accumulate`` in every one.
 
+    If the run fails or is interrupted, ``model`` has the modules, modes and ``requires_grad`` of before, and ``output``
+    keeps the checkpoints. Values of weights that were trained in place (``method="full"``) are not taken back.
+
     Args:
         model: patched (or not, for a control); a method of PEFT wraps it, so use what is returned.
         tokenizer: of the model.
@@ -151,11 +154,11 @@ def finetune(
         collate = MaskingCollator(tokenizer, training.seed)
         trained: Any = model
         settings = run_settings(model, training, rows, whole=method.configure is None)
-        with rollback_on_error(model):
-            if (added := configured(method, model, training)) is not None:
-                trained = get_peft_model(model, added)
-            if folder is not None:
-                claim_folder(held, folder, trained, settings, resume=resume)
+        held.enter_context(rollback_on_error(model))
+        if (added := configured(method, model, training)) is not None:
+            trained = get_peft_model(model, added)
+        if folder is not None:
+            claim_folder(held, folder, trained, settings, resume=resume)
         trainer = LengthTrainer(
             trained,
             asked,

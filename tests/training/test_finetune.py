@@ -269,6 +269,53 @@ def test_a_full_run_from_random_weights_is_resumed_from_others(tokenizer, tmp_pa
         tune(other, tokenizer, method="full", length=TRAINED, steps=3, save_every=1, output=tmp_path, resume=True)
 
 
+class Failing(TrainerCallback):
+    """Ends a run after its second step by an exception."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        if state.global_step == 2:
+            raise self.error
+
+
+def state_of(model) -> tuple[list, list]:
+    """Modules with their types, modes and hooks; parameters with what is trained and has a gradient."""
+    modules = [
+        (name, type(module), module.training, len(module._forward_hooks), "forward" in vars(module))
+        for name, module in model.named_modules()
+    ]
+    return modules, [(name, id(w), w.dtype, w.requires_grad, w.grad is None) for name, w in model.named_parameters()]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize(
+    "settings", [{"method": "lora"}, {"method": "full"}, {"method": "lora", "bf16": True}], ids=str
+)
+def test_a_run_that_fails_leaves_the_model_as_it_was(settings, error, tokenizer, tmp_path) -> None:
+    model = patch_model(llama(), "yarn", factor=FACTOR).eval()
+    model.lm_head.weight.requires_grad_(False)
+    before = state_of(model)
+    again = {**settings, "output": tmp_path, "save_every": 1, "gradient_checkpointing": True}
+    with pytest.raises(error):
+        run(model, tokenizer, callbacks=[Failing(error)], **again)
+    assert state_of(model) == before
+    assert (tmp_path / "checkpoint-1").is_dir()
+    if settings["method"] == "lora":
+        resumed = run(model, tokenizer, resume=True, **again)
+        assert [point.step for point in resumed.curve if point.loss is not None] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="moves a model to a CUDA device")
+def test_a_run_that_fails_leaves_the_model_on_its_device(tokenizer) -> None:
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    devices = {tensor.device.type for tensor in (*model.parameters(), *model.buffers())}
+    with pytest.raises(RuntimeError):
+        run(model, tokenizer, callbacks=[Failing(RuntimeError)])
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == devices == {"cpu"}
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_lowers_the_loss_and_leaves_the_rest(method, tokenizer) -> None:
     model = patch_model(llama(), "yarn", factor=FACTOR)
