@@ -24,20 +24,25 @@ def rollback_on_error(model: nn.Module) -> Iterator[None]:
 
 
 def snapshot(model: nn.Module) -> Callable[[], None]:
-    """A function that restores every module of ``model``: class, attributes, children, hooks, ``requires_grad``.
+    """A function that restores all modules of ``model``: class, attributes, children, hooks, device, ``requires_grad``.
 
     Modules and parameters are the same objects again; the values of parameters are left as they are.
     """
     modules = [(module, type(module), _attributes(module)) for module in model.modules()]
-    trained = [(weight, weight.requires_grad) for weight in model.parameters()]
+    weights = [(weight, weight.requires_grad, weight.device) for weight in model.parameters()]
+    without_gradient = [weight for weight in model.parameters() if weight.grad is None]
 
     def restore() -> None:
         for module, cls, attributes in modules:
             object.__setattr__(module, "__class__", cls)
             module.__dict__.clear()
             module.__dict__.update(attributes)
-        for weight, was in trained:
-            weight.requires_grad_(was)
+        for weight in without_gradient:
+            weight.grad = None
+        for weight, requires_grad, device in weights:
+            weight.requires_grad_(requires_grad)
+            if weight.device != device and "meta" not in (weight.device.type, device.type):
+                weight.data = weight.data.to(device)  # where buffers, which are other tensors when moved, are again
 
     return restore
 

@@ -40,12 +40,14 @@ class Corpus:
         starts: where each document begins, ``[document]``.
         highest: the highest token id.
         repeated: documents that were among the others that were asked about.
+        digest: of the tokens, in hexadecimal; empty where they were not read from texts.
     """
 
     tokens: Tensor
     starts: Tensor
     highest: int = 0
     repeated: int = 0
+    digest: str = ""
 
     @classmethod
     def of(cls, documents: Sequence[Tensor]) -> Corpus:
@@ -78,6 +80,7 @@ def tokenised(
         OSError: the disk is full.
     """
     starts, size, highest, unknown, repeated = array("q"), 0, 0, 0, 0
+    content = hashlib.blake2b(digest_size=16)
     with tempfile.TemporaryFile(dir=folder) as file:
         for texts in batches(texts_of(documents, tokenizer)):
             repeated += sum(digest(text) in others for text in texts) if others else 0
@@ -87,12 +90,14 @@ def tokenised(
                 highest = max(highest, int(ids.max()))
                 unknown += int(np.count_nonzero(ids == tokenizer.unk_token_id))
                 file.write(ids.tobytes())
+                content.update(ids.tobytes())
             if on_read is not None:
                 on_read(len(starts), size)
         check_unknown_share(tokenizer, unknown, size - len(starts) * len(ending(tokenizer)))
         file.flush()
         mapped = np.memmap(file, dtype=np.int32, mode="c", shape=(size,)) if size else np.empty(0, dtype=np.int32)
-    return Corpus(torch.from_numpy(mapped), torch.tensor(starts, dtype=torch.long), highest, repeated)
+    begins = torch.tensor(starts, dtype=torch.long)
+    return Corpus(torch.from_numpy(mapped), begins, highest, repeated, content.hexdigest())
 
 
 def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Any]:

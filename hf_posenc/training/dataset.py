@@ -40,6 +40,7 @@ class PackedRows(Dataset):
                 "Give more text, or shorter rows."
             )
         self.rows, self.causal = tokens[: count * length].view(count, length), causal
+        self.digest = corpus.digest
 
     def __len__(self) -> int:
         return len(self.rows)

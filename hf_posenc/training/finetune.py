@@ -37,7 +37,7 @@ from hf_posenc.training.resume import (
     WriteManifest,
     last_complete,
 )
-from hf_posenc.training.rows import count_of, held_out_rows, training_rows
+from hf_posenc.training.rows import held_out_rows, training_rows
 from hf_posenc.training.run_folder import claim_folder, existing_parent, facts_of, run_settings, save_result
 from hf_posenc.training.trained_parameters import RunStart, trained_by_kind
 from hf_posenc.training.trainer_settings import evaluation_settings, gradient_checkpointing, trainer_settings
@@ -93,6 +93,9 @@ def finetune(
 
     Under ``accelerate launch`` all processes share the rows; each step then reads ``batch · accumulate`` in every one.
 
+    If the run fails or is interrupted, ``model`` has the modules, modes and ``requires_grad`` of before, and ``output``
+    keeps the checkpoints. Values of weights that were trained in place (``method="full"``) are not taken back.
+
     Args:
         model: patched (or not, for a control); a method of PEFT wraps it, so use what is returned.
         tokenizer: of the model.
@@ -103,8 +106,9 @@ def finetune(
         training: settings of the run.
         held_out: documents to measure on before, between and after the steps, at ``training.eval_lengths``; likewise.
         output: folder of checkpoints, curve and result; nothing is written without it.
-        resume: continue from the last complete checkpoint in ``output``, if there is one. With more ``steps`` than the
-            run was started for, it goes on to the new number, on the cosine schedule of that number from there.
+        resume: continue from the last complete checkpoint in ``output``, if there is one; ``model`` and ``texts`` are
+            those the run was started with. With more ``steps`` than it was started for, it goes on to the new number,
+            on the cosine schedule of that number from there.
         announce: called before the first step with what will be trained, by kind, and the learning rate.
         progress: called after every step with the share done, 0 … 1, and the step's loss.
         on_read: called with the documents and tokens read so far, before the first step.
@@ -150,11 +154,12 @@ def finetune(
         set_seed(training.seed)
         collate = MaskingCollator(tokenizer, training.seed)
         trained: Any = model
-        with rollback_on_error(model):
-            if (added := configured(method, model, training)) is not None:
-                trained = get_peft_model(model, added)
-            if folder is not None:
-                claim_folder(held, folder, trained, run_settings(model, training, count_of(rows)), resume=resume)
+        settings = run_settings(model, training, rows, whole=method.configure is None)
+        held.enter_context(rollback_on_error(model))
+        if (added := configured(method, model, training)) is not None:
+            trained = get_peft_model(model, added)
+        if folder is not None:
+            claim_folder(held, folder, trained, settings, resume=resume)
         trainer = LengthTrainer(
             trained,
             asked,

@@ -7,6 +7,7 @@ checkpoint is a manifest of all the others, and a folder belongs to one run, wit
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders, file_
 from hf_posenc.checkpoints.run_checkpoints import last_complete as last_complete
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
-from hf_posenc.errors import CheckpointMismatch, shown
+from hf_posenc.errors import CheckpointMismatch, RunUnchecked, shown
 
 UNFINISHED = "unfinished"
 DEFAULTS = {
@@ -32,6 +33,9 @@ DEFAULTS = {
     "target_modules": [],
 }
 """Of settings that earlier versions did not have."""
+MODEL, CORPUS = "model", "corpus"
+DIGESTS = {MODEL: "model", CORPUS: "text"}
+"""Settings that are digests, and what of; those of earlier versions are not known."""
 
 
 class WriteManifest(TrainerCallback):
@@ -83,15 +87,45 @@ def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
             raise CheckpointMismatch(
                 f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
             ) from error
-        before = {name: DEFAULTS[name] for name in DEFAULTS.keys() & settings.keys()} | before
-        longer = may_go_on(folder, before, settings)
-        for name in sorted((before.keys() | settings.keys()) - ({"steps"} if longer else set())):
-            if before.get(name) != settings.get(name):
-                difference = f"{name}={shown(before.get(name))}, this one has {shown(settings.get(name))}"
-                raise CheckpointMismatch(
-                    f"The run in {folder} had {difference}. Resume it with the same settings, or choose another folder."
-                )
+        check_same_run(folder, unknown_digests(folder, before, settings) | before, settings)
     write_json(folder / RUN, settings)
+
+
+def check_same_run(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Refuse to resume a run with other settings than it was started with, more steps excepted.
+
+    Raises:
+        CheckpointMismatch: a setting, the model or the text is another.
+    """
+    before = {name: DEFAULTS[name] for name in DEFAULTS.keys() & settings.keys()} | dict(before)
+    free = {"steps"} if may_go_on(folder, before, settings) else set()
+    for name in sorted((before.keys() | settings.keys()) - free):
+        earlier, now = shown(before.get(name)), shown(settings.get(name))
+        if before.get(name) == settings.get(name):
+            continue
+        if name in DIGESTS:
+            raise CheckpointMismatch(
+                f"The run in {folder} was started with another {DIGESTS[name]}: its digest was {earlier}, and is "
+                f"{now}. Pass the {DIGESTS[name]} that the run was started with, or choose another folder."
+            )
+        raise CheckpointMismatch(
+            f"The run in {folder} had {name}={earlier}, this one has {now}. "
+            "Resume it with the same settings, or choose another folder."
+        )
+
+
+def unknown_digests(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Digests that the settings of an earlier version lack, as they are now; warned about."""
+    unknown = {name: settings[name] for name in DIGESTS if name in settings and name not in before}
+    if any(unknown.values()):
+        what = " and its ".join(DIGESTS[name] for name, value in unknown.items() if value)
+        warnings.warn(
+            f"The run in {folder} was started by a version that stored no digest of its {what}, so that they are not "
+            "compared. Make sure that they are those it was started with.",
+            RunUnchecked,
+            stacklevel=4,
+        )
+    return unknown
 
 
 def may_go_on(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:

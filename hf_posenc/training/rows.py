@@ -103,6 +103,11 @@ def count_of(rows: Any) -> int | None:
     return len(rows) if hasattr(rows, "__len__") else None
 
 
+def corpus_digest(rows: Any) -> str | None:
+    """Digest of the tokens that rows were cut from; None for rows that were ready or are read while trained on."""
+    return rows.digest or None if isinstance(rows, PackedRows) else None
+
+
 def token_rows(source: TextSource) -> Any:
     """The dataset of a source whose records are token ids and no text; None for any other."""
     part = source.parts[0] if len(source.parts) == 1 else None

@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from torch import nn
 from transformers import Trainer
 from transformers.trainer import TRAINING_ARGS_NAME
 
 from hf_posenc.checkpoints.four_bit import is_quantised
+from hf_posenc.checkpoints.model_digest import sampled_weights_digest
 from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.files.staged import move_in
@@ -24,7 +26,8 @@ from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.training.config import Training
 from hf_posenc.training.loss_curve import Point
-from hf_posenc.training.resume import UNFINISHED, start_run
+from hf_posenc.training.resume import CORPUS, MODEL, UNFINISHED, start_run
+from hf_posenc.training.rows import corpus_digest, count_of
 from hf_posenc.training.trained_parameters import RunStart
 
 try:
@@ -52,16 +55,34 @@ def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: di
         if state.is_main_process:
             held.enter_context(exclusive_folder(folder))
         check_checkpoint_space(folder, trained)
+        shared = of_main_process(settings, state.num_processes)
         with state.main_process_first():
-            start_run(folder, settings, resume=resume)
+            start_run(folder, shared, resume=resume)
 
 
-def run_settings(model: nn.Module, training: Training, rows: int | None) -> dict[str, Any]:
-    """The settings that a run and its continuation must share."""
+def run_settings(model: nn.Module, training: Training, rows: Any, *, whole: bool) -> dict[str, Any]:
+    """The settings that a run and its continuation must share.
+
+    Args:
+        model: before a method of PEFT wraps it.
+        training: settings of the run.
+        rows: to train on.
+        whole: whether checkpoints hold all weights. Those of a model from random weights are then not compared, as
+            nobody can draw them again.
+    """
     stored = SchemeConfig.of_model(model)
     shared = {name: value for name, value in training.to_dict().items() if name not in FREE_SETTINGS}
     quantised = {"quantised": True} if is_quantised(model) else {}
-    return {**shared, **quantised, "scheme": None if stored is None else stored.to_json(), "rows": rows}
+    loaded = bool(getattr(model.config, "_name_or_path", ""))
+    return {
+        **shared, **quantised, "scheme": None if stored is None else stored.to_json(), "rows": count_of(rows),
+        MODEL: sampled_weights_digest(model, values=loaded or not whole), CORPUS: corpus_digest(rows),
+    }  # fmt: skip
+
+
+def of_main_process(settings: dict[str, Any], processes: int) -> dict[str, Any]:
+    """Settings with the main process's digest of the model: under FSDP others may not have loaded its weights."""
+    return settings | {MODEL: broadcast_object_list([settings[MODEL]])[0]} if processes > 1 else settings
 
 
 @contextmanager

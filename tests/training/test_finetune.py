@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from hf_posenc import describe, patch_model, scheme_of
-from hf_posenc.errors import CheckpointMismatch, LengthContradiction, TrainingImpossible
+from hf_posenc.errors import CheckpointMismatch, LengthContradiction, RunUnchecked, TrainingImpossible
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
@@ -233,8 +233,87 @@ def test_a_folder_belongs_to_one_run(killed, tokenizer) -> None:
         tune(model, tokenizer, output=killed, rank=4, resume=True)
     with pytest.raises(CheckpointMismatch, match="scheme="):
         tune(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, output=killed, resume=True)
+    other = patch_model(llama(), "t5", factor=FACTOR)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight *= 1.001
+    with pytest.raises(CheckpointMismatch, match="started with another model"):
+        tune(other, tokenizer, output=killed, save_every=2, resume=True)
+    texts = TEXTS[::-1]  # as many rows
+    with pytest.raises(CheckpointMismatch, match="started with another text"):
+        tune(model, tokenizer, texts=texts, output=killed, save_every=2, resume=True)
     shutil.rmtree(killed)
     tune(model, tokenizer, output=killed, steps=1, resume=True)  # nothing to resume: a fresh start
+
+
+def test_a_run_without_digests_is_resumed_with_a_warning(killed, tokenizer) -> None:
+    """As an earlier version has left it."""
+    settings = json.loads((killed / "run.json").read_text())
+    digests = {name: settings.pop(name) for name in ("model", "corpus")}
+    (killed / "run.json").write_text(json.dumps(settings))
+    model = patch_model(llama(), "t5", factor=FACTOR)
+    with pytest.warns(RunUnchecked, match="no digest of its model and its text"):
+        tune(model, tokenizer, output=killed, save_every=2, resume=True)
+    assert json.loads((killed / "run.json").read_text()) == settings | digests
+
+
+def test_a_full_run_from_random_weights_is_resumed_from_others(tokenizer, tmp_path) -> None:
+    """Its checkpoints hold all weights, and nobody can draw the first ones again."""
+    tune(llama(), tokenizer, method="full", length=TRAINED, steps=2, save_every=1, output=tmp_path)
+    torch.manual_seed(1)
+    other = type(llama())(llama().config)
+    longer = run(other, tokenizer, method="full", length=TRAINED, steps=3, save_every=1, output=tmp_path, resume=True)
+    assert [point.step for point in longer.curve if point.loss is not None] == [1, 2, 3]
+    other.config._name_or_path = "loaded"
+    with pytest.raises(CheckpointMismatch, match="started with another model"):
+        tune(other, tokenizer, method="full", length=TRAINED, steps=3, save_every=1, output=tmp_path, resume=True)
+
+
+class Failing(TrainerCallback):
+    """Ends a run after its second step by an exception."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        if state.global_step == 2:
+            raise self.error
+
+
+def state_of(model) -> tuple[list, list]:
+    """Modules with their types, modes and hooks; parameters with what is trained and has a gradient."""
+    modules = [
+        (name, type(module), module.training, len(module._forward_hooks), "forward" in vars(module))
+        for name, module in model.named_modules()
+    ]
+    return modules, [(name, id(w), w.dtype, w.requires_grad, w.grad is None) for name, w in model.named_parameters()]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize(
+    "settings", [{"method": "lora"}, {"method": "full"}, {"method": "lora", "bf16": True}], ids=str
+)
+def test_a_run_that_fails_leaves_the_model_as_it_was(settings, error, tokenizer, tmp_path) -> None:
+    model = patch_model(llama(), "yarn", factor=FACTOR).eval()
+    model.lm_head.weight.requires_grad_(False)
+    before = state_of(model)
+    again = {**settings, "output": tmp_path, "save_every": 1, "gradient_checkpointing": True}
+    with pytest.raises(error):
+        run(model, tokenizer, callbacks=[Failing(error)], **again)
+    assert state_of(model) == before
+    assert (tmp_path / "checkpoint-1").is_dir()
+    if settings["method"] == "lora":
+        resumed = run(model, tokenizer, resume=True, **again)
+        assert [point.step for point in resumed.curve if point.loss is not None] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="moves a model to a CUDA device")
+def test_a_run_that_fails_leaves_the_model_on_its_device(tokenizer) -> None:
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    devices = {tensor.device.type for tensor in (*model.parameters(), *model.buffers())}
+    with pytest.raises(RuntimeError):
+        run(model, tokenizer, callbacks=[Failing(RuntimeError)])
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == devices == {"cpu"}
 
 
 @pytest.mark.parametrize("method", METHODS)
