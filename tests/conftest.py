@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 import os
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,12 @@ from hypothesis import settings  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
 CASES = 7  # of one parametrised test that the default suite runs
+LONGEST = (
+    *("docs/test_site.py", "checks/test_every_check.py", "cli/test_third_party.py", "checks/test_check_scheme.py"),
+    *("cli/test_next_commands.py", "docs/test_how_to.py", "cli/test_examples_llama.py", "docs/test_notebooks.py"),
+    *("faults/test_every_call.py", "faults/test_real.py", "eval/test_processes.py", "eval/test_commands.py"),
+)
+"""Files that take a minute or more, begun first: a process that came to one of them last would work on alone."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,14 +60,21 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the suite that was asked for does not run."""
-    if config.getoption("--whole") or names_files(config):
-        return
-    chosen = default_suite(items)
-    if config.getoption("--rest"):
-        chosen = set(items) - chosen
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = [item for item in items if item in chosen]
+    """Leave out what the suite that was asked for does not run, and begin with the files that take longest."""
+    if not (config.getoption("--whole") or names_files(config)):
+        chosen = default_suite(items)
+        if config.getoption("--rest"):
+            chosen = set(items) - chosen
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (place_of(item.path), -tests[item.path]))
+
+
+def place_of(file: Path) -> int:
+    """When a file is begun: the longest in their order, then all others at once."""
+    name = file.relative_to(Path(__file__).parent).as_posix()
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 def pytest_collection_finish() -> None:
