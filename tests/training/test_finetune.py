@@ -172,6 +172,29 @@ def test_gradient_checkpointing_gives_the_same_weights(tokenizer) -> None:
     assert not any(getattr(module, "gradient_checkpointing", False) for module in saving.modules())
 
 
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("on", [False, True])
+def test_gradient_checkpointing_is_as_it_was_after_a_run(method, on, tokenizer) -> None:
+    model = llama()
+    embeddings = model.get_input_embeddings()
+    if on:
+        model.activation_checkpointing_enable()
+        model.enable_input_require_grads()
+    hooks = list(embeddings._forward_hooks)
+    settings = {"method": method, "train_embeddings": method == "full", "steps": 1, "length": TRAINED}
+    tune(model, tokenizer, **settings)
+    with_peft = [hook for hook in embeddings._forward_hooks if hook not in hooks]  # PEFT's own, where it was on
+    again = llama()
+    if on:
+        again.activation_checkpointing_enable()
+        again.enable_input_require_grads()
+    tune(again, tokenizer, gradient_checkpointing=True, **settings)
+    assert len(again.get_input_embeddings()._forward_hooks) == len(hooks) + len(with_peft)
+    assert all(layer.gradient_checkpointing is on for layer in again.model.layers)
+    again.disable_input_require_grads()
+    assert len(again.get_input_embeddings()._forward_hooks) == len(hooks) + len(with_peft) - on
+
+
 def test_bf16_trains_in_full_precision_weights(tokenizer) -> None:
     tuned = tune(patch_model(llama(), "t5", factor=FACTOR), tokenizer, steps=2, bf16=True)
     assert {p.dtype for p in tuned.parameters()} == {torch.float32}
