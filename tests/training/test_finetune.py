@@ -413,6 +413,19 @@ def test_held_out_text_is_measured_before_between_and_after(kind, tokenizer, tmp
             assert tuned.curve[-1].windows[length] == pytest.approx(losses, abs=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_a_batch_of_held_out_windows_has_the_losses_of_its_windows(kind, tokenizer) -> None:
+    settings = {"held_out": TEXTS[:1], "eval_windows": 3, "steps": 1}
+    one, several = (
+        run(patch_model(HOSTS[kind](), "yarn", factor=FACTOR), tokenizer, arguments=arguments, **settings).curve[0]
+        for arguments in ({}, {"per_device_eval_batch_size": 2})
+    )
+    for length, losses in one.windows.items():
+        assert len(losses) == 3
+        assert several.windows[length] == pytest.approx(losses, abs=1e-6)
+        assert several.held_out[length] == pytest.approx(sum(losses) / 3, abs=1e-6)
+
+
 def test_held_out_text_must_reach_the_longest_length(tokenizer) -> None:
     model = patch_model(llama(), "yarn", factor=FACTOR)
     with pytest.raises(LengthContradiction, match="held-out texts have 3"):
