@@ -59,8 +59,8 @@ def show_range_test(tested: RangeTest, context: Context, out: Path, as_json: boo
         output.show_text("No rate lowered the loss of the rows: the model has nothing to learn there.")
         return
     output.show_text(
-        f"Suggested: {tested.suggested:.1e}, a tenth of the highest rate at which the average of `loss minus before` "
-        "is below 0."
+        f"Suggested: {tested.suggested:.1e}, a tenth of the last rate before the average of `loss minus before` rises "
+        "from its lowest value back to 0."
     )
     show_next([f"{command_line(context, without=('find_learning_rate',))} --learning-rate {tested.suggested:.1e}"])
 
