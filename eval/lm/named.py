@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_posenc.checkpoints.config import HUB_OPTIONS
+from hf_posenc.checkpoints.adapter_folder import local_folder
+from hf_posenc.checkpoints.hub import HUB_OPTIONS, OF_ONE_NAME
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.tokenizer import is_guarded, load_tokenizer
 
@@ -21,11 +22,13 @@ def model_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
     Raises:
         PosEncError: there is no such model; see `ModelName.of`.
     """
-    if peft := options.get("peft"):
-        found = ModelName.of(peft, base=name)
-    else:
-        found = ModelName.of(name, hub={key: options[key] for key in HUB_OPTIONS if options.get(key) is not None})
+    hub = {key: options[key] for key in HUB_OPTIONS if options.get(key) is not None}
+    peft = options.get("peft")
+    found = ModelName.of(peft, base=name, hub=hub) if peft else ModelName.of(name, hub=hub)
     chosen = {**options, "pretrained": found.model, "peft": found.adapter}
+    if found.adapter is not None and not peft and hub.keys() & set(OF_ONE_NAME):  # the adapter's, and not the base's
+        chosen["peft"] = str(local_folder(found.adapter, hub))
+        chosen = {key: value for key, value in chosen.items() if key not in OF_ONE_NAME}
     if chosen.get("tokenizer") is None and is_guarded(found.tokenizer):
         given = {key: options[key] for key in TOKENIZER_OPTIONS if options.get(key) is not None}
         chosen["tokenizer"] = load_tokenizer(found.tokenizer, **given)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load
@@ -46,8 +47,12 @@ class AdapterFolder:
     scheme: SchemeConfig | None
 
     @classmethod
-    def open(cls, name_or_path: str | os.PathLike[str]) -> AdapterFolder:
+    def open(cls, name_or_path: str | os.PathLike[str], **hub: Any) -> AdapterFolder:
         """Find the folder, download it if need be, and read its sidecar.
+
+        Args:
+            name_or_path: folder or Hub name.
+            **hub: options of the Hub, such as ``revision``.
 
         Raises:
             WrongKind: the name is neither text nor a path.
@@ -56,7 +61,7 @@ class AdapterFolder:
                 registered here.
         """
         name = checked_name(name_or_path, "A PEFT adapter")
-        path = local_folder(name)
+        path = local_folder(name, hub)
         with explained_peft_errors(path):
             return cls(name, path, read_sidecar(path))
 
@@ -136,21 +141,29 @@ def check_sidecar_not_lost(folder: Path) -> None:
         )
 
 
-def local_folder(name: str) -> Path:
+def local_folder(name: str, hub: Mapping[str, Any] | None = None) -> Path:
     """A folder as it is; a Hub name as the folder its JSON and safetensors files were downloaded to.
+
+    Args:
+        name: folder or Hub name.
+        hub: options of the Hub; of a ``subfolder``, that is returned.
 
     Raises:
         ModelNotFound: the Hub name cannot be downloaded.
     """
+    options = {option: value for option, value in (hub or {}).items() if value is not None}
+    subfolder = options.pop("subfolder", "")
     if Path(name).is_dir():
-        return Path(name)
+        return Path(name, subfolder)
     from huggingface_hub import snapshot_download
 
+    options.pop("proxies", None)  # of requests, which huggingface_hub no longer uses
+    files = [f"{subfolder}/{pattern}".lstrip("/") for pattern in ("*.json", "*.safetensors")]
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+        return Path(snapshot_download(name, allow_patterns=files, **options), subfolder)
     except (OSError, ValueError) as error:  # the hub's errors are one or the other
         first = str(error).partition("\n")[0].rstrip(" .")
-        raise ModelNotFound(f"The PEFT adapter {name!r} cannot be had: {first}. Check the name.") from error
+        raise ModelNotFound(f"The PEFT adapter {name!r} is not available: {first}. Check the name.") from error
 
 
 def read_adapter_weights(folder: Path) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import transformers
 from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
-from hf_posenc.checkpoints.config import HUB_OPTIONS, config_content
+from hf_posenc.checkpoints.config import config_content
+from hf_posenc.checkpoints.hub import hub_options, of_model, of_other_names
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.validate import check_folder, check_layer_count
 from hf_posenc.core.files.hf_errors import explained_errors
@@ -35,6 +36,7 @@ class Checkpoint:
         config: content of ``config.json``, without the config guard; or of the configuration the caller passed.
         model_scheme: the scheme the model was saved with; None for a plain model.
         adapter: the PEFT adapter to load on top; None for a model alone.
+        hub: options of the Hub that the model is loaded with; a revision of the adapter is not among them.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Checkpoint:
     config: Mapping[str, Any]
     model_scheme: SchemeConfig | None
     adapter: AdapterFolder | None
+    hub: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def open(
@@ -57,8 +60,9 @@ class Checkpoint:
             name_or_path: name of a model, or of a PEFT adapter, whose base is then the model; see
                 `hf_posenc.checkpoints.model_name`.
             peft_adapter: name of a PEFT adapter to load on top of the model.
-            **hf_kwargs: keywords of ``from_pretrained``: ``config``, those of the Hub (such as ``revision``), and those
-                that choose an implementation in place of the configuration.
+            **hf_kwargs: keywords of ``from_pretrained``: ``config``, those of the Hub, and those that choose an
+                implementation in place of the configuration. A ``revision`` or ``subfolder`` is that of
+                ``name_or_path``; a ``token`` and the like hold for the other name as well.
 
         Raises:
             WrongKind: a name is neither text nor a path.
@@ -67,12 +71,15 @@ class Checkpoint:
             HostConfigInvalid: its configuration has positions out of range.
             PeftAdapterMismatch: the adapter is damaged or incomplete.
         """
-        hub = {option: hf_kwargs[option] for option in HUB_OPTIONS if option in hf_kwargs}
+        given = hub_options(hf_kwargs)
         if peft_adapter is None:
-            named = ModelName.of(name_or_path, hub=hub)
+            named = ModelName.of(name_or_path, hub=given)
         else:
-            named = ModelName.of(peft_adapter, base=name_or_path)
+            named = ModelName.of(peft_adapter, base=name_or_path, hub=given)
         name, folder = named.model, named.adapter
+        of_adapter = given if peft_adapter is None else of_other_names(given)
+        hub = given if folder is None or peft_adapter is not None else of_other_names(given)
+        hf_kwargs = of_model(hf_kwargs, hub)
         check_folder(name)
         with explained_errors(name):
             config = config_content(name, hf_kwargs)
@@ -80,8 +87,8 @@ class Checkpoint:
             if hf_kwargs.get("config") is None and not hf_kwargs.get("subfolder"):
                 check_layer_count(config, name)  # else weights and configuration are not those of this folder
         model_scheme = SchemeConfig.of_config(config, name)
-        adapter = None if folder is None else AdapterFolder.open(folder)
-        return cls(name, Path(name) if os.path.isdir(name) else None, config, model_scheme, adapter)
+        adapter = None if folder is None else AdapterFolder.open(folder, **of_adapter)
+        return cls(name, Path(name) if os.path.isdir(name) else None, config, model_scheme, adapter, hub)
 
     @property
     def scheme(self) -> SchemeConfig | None:

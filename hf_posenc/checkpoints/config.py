@@ -7,10 +7,9 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from hf_posenc.checkpoints.hub import hub_options
 from hf_posenc.checkpoints.remote_code import check_no_remote_code
 from hf_posenc.patching.stored.config_guard import unguard
-
-HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
 def config_content(name: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,7 +26,6 @@ def config_content(name: str, hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     given = hf_kwargs.get("config")
     if isinstance(given, PreTrainedConfig):
         return {"model_type": given.model_type, **vars(given)}
-    hub = {option: hf_kwargs[option] for option in HUB_OPTIONS if option in hf_kwargs}
-    content = PreTrainedConfig.get_config_dict(name if given is None else given, **hub)[0]
+    content = PreTrainedConfig.get_config_dict(name if given is None else given, **hub_options(hf_kwargs))[0]
     check_no_remote_code(content, name, hf_kwargs)
     return unguard(content, name)

@@ -14,6 +14,24 @@ from hf_posenc.errors import ModelNotFound, shown
 from hf_posenc.patching.stored.peft_sidecar import PEFT_CONFIG
 
 CONFIG = "config.json"
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+OF_ONE_NAME = ("revision", "subfolder")
+"""Options that belong to one name; the others hold for everything that is loaded with it."""
+
+
+def hub_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the Hub among keywords of ``from_pretrained``."""
+    return {option: keywords[option] for option in HUB_OPTIONS if option in keywords}
+
+
+def of_other_names(hub: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that hold for the base as well where they were given for an adapter, and vice versa."""
+    return {option: value for option, value in hub.items() if option not in OF_ONE_NAME}
+
+
+def of_model(keywords: Mapping[str, Any], hub: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of ``from_pretrained`` with these options of the Hub in place of their own."""
+    return {**{name: value for name, value in keywords.items() if name not in HUB_OPTIONS}, **hub}
 
 
 def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from hf_posenc.checkpoints.auto import disable_auto, enable_auto
 from hf_posenc.checkpoints.checkpoint import Checkpoint
+from hf_posenc.checkpoints.hub import of_model
 from hf_posenc.checkpoints.peft import attach_adapter
 from hf_posenc.checkpoints.request import SchemeRequest, option_names
 from hf_posenc.checkpoints.restore import load_weights
@@ -49,7 +50,8 @@ def from_pretrained(
         scheme, factor, target_length, trained_length, layers: as `patch_model` takes them. On a checkpoint that carries
             a scheme they must agree with it.
         peft_adapter: a PEFT adapter to load on top; the base is patched as the adapter's sidecar says.
-        **hf_kwargs: options of the scheme asked for; everything else goes to transformers as it is.
+        **hf_kwargs: options of the scheme asked for; everything else goes to transformers as it is. A ``revision`` or
+            ``subfolder`` is that of ``name_or_path``.
 
     Returns:
         The model, in evaluation mode; a `PeftModel` where a PEFT adapter was loaded.
@@ -75,6 +77,7 @@ def from_pretrained(
     keywords = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
     if checkpoint.dtype is not None and not hf_kwargs.keys() & {"dtype", "torch_dtype"}:
         hf_kwargs["dtype"] = checkpoint.dtype
+    hf_kwargs = of_model(hf_kwargs, checkpoint.hub)
     model, info = load_weights(checkpoint, chosen, keywords=keywords, **require_safetensors(hf_kwargs))
     check_no_missing_weights(model, info, checkpoint.name)
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.export import check_mergeable, merge_adapter
+from hf_posenc.checkpoints.hub import hub_options, of_model
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.plain_config import is_expressible
@@ -65,7 +66,8 @@ def merge(
         adapter: name of the PEFT adapter, or of the folder of a run of `hf_posenc.training.finetune`.
         folder: where the checkpoint goes; new or empty.
         base: name of the base model; by default the one that the adapter names.
-        **hf_kwargs: of ``from_pretrained``, such as ``dtype``.
+        **hf_kwargs: of ``from_pretrained``, such as ``dtype``; a ``revision`` is that of the base, if one is given, and
+            else of the adapter.
 
     Returns:
         What was written, and how far its logits are from those of the adapter.
@@ -77,15 +79,16 @@ def merge(
         FolderUnusable: the folder is a file, or is not empty.
         NoDiskSpace: the disk has less free space than the checkpoint takes.
     """
-    named = ModelName.of(adapter, base=base)
+    named = ModelName.of(adapter, base=base, hub=hub_options(hf_kwargs))
     if named.adapter is None:
         raise PeftAdapterMismatch(
             f"{shown(named.model)} is a model without a PEFT adapter, and there is nothing to merge. Name the folder "
             "of the adapter."
         )
     target = empty_folder(folder)
-    check_not_quantised(named, hf_kwargs)
-    model: Any = from_pretrained(named.model, peft_adapter=named.adapter, **hf_kwargs).eval()
+    name, on_top = (adapter, None) if base is None else (base, adapter)
+    check_not_quantised(Checkpoint.open(name, peft_adapter=on_top, **hf_kwargs), hf_kwargs)
+    model: Any = from_pretrained(name, peft_adapter=on_top, **hf_kwargs).eval()
     check_mergeable(model)
     ids = random_text(model)
     want = logits_of(model, ids)
@@ -101,7 +104,7 @@ def merge(
         expressible = is_expressible(merged)
         copied = copy_tokenizer(named.tokenizer, staging)
         del model, merged
-        again = from_pretrained(staging, **{**hf_kwargs, "dtype": dtype}).eval()
+        again = from_pretrained(staging, **{**of_model(hf_kwargs, {}), "dtype": dtype}).eval()
         if not torch.equal(logits_of(again, ids), got):
             raise MergeFailed(
                 f"The merged checkpoint of {shown(named.adapter)} computes other logits when it is read back. Nothing "
@@ -122,17 +125,16 @@ def empty_folder(given: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def check_not_quantised(named: ModelName, hf_kwargs: dict[str, Any]) -> None:
+def check_not_quantised(checkpoint: Checkpoint, hf_kwargs: dict[str, Any]) -> None:
     """Refuse a base whose weights are quantised: their grid does not hold the sum.
 
     Raises:
         NotExpressible: it is.
     """
     key = "quantization_config"
-    config = Checkpoint.open(named.model).config
-    if hf_kwargs.get(key) is not None or config.get(key) is not None:
+    if hf_kwargs.get(key) is not None or checkpoint.config.get(key) is not None:
         raise NotExpressible(
-            f"The base {shown(named.model)} is quantised, and its weights cannot hold the sum with those of the "
+            f"The base {shown(checkpoint.name)} is quantised, and its weights cannot hold the sum with those of the "
             "adapter. Name the same model in a floating dtype as the base, without quantization_config."
         )
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.checkpoints.adapter_folder import base_of_adapter, local_folder
-from hf_posenc.checkpoints.hub import is_hub_adapter
+from hf_posenc.checkpoints.hub import is_hub_adapter, of_other_names
 from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders, last_complete
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, shown
@@ -60,7 +60,8 @@ class ModelName:
         Args:
             given: name of a model, of a PEFT adapter, or of a bundled model.
             base: name of the model an adapter is loaded on; by default the one that the adapter names.
-            hub: keywords of ``from_pretrained`` about the Hub, such as ``revision``.
+            hub: keywords of ``from_pretrained`` about the Hub. A ``revision`` is that of the base, if one is given, and
+                else of ``given``; a ``token`` holds for both.
 
         Raises:
             WrongKind: a name is neither text nor a path.
@@ -70,15 +71,15 @@ class ModelName:
                 what is no adapter.
             CheckpointMismatch: the folder holds a fine-tuning run without a result and without a complete checkpoint.
         """
-        name = folder_of_run(local_name(given))
+        name, hub = folder_of_run(local_name(given)), hub or {}
         if base is None:
-            return cls(model_under(name, None), name) if is_adapter(name, hub or {}) else cls(name)
+            return cls(model_under(name, None, hub), name) if is_adapter(name, hub) else cls(name)
         if Path(name).is_dir() and not (Path(name) / PEFT_CONFIG).is_file():
             raise PeftAdapterMismatch(
                 f"{shown(name)} holds no PEFT adapter (no {PEFT_CONFIG}), and a base belongs to one. Leave the base "
                 "out, or name the folder of the adapter."
             )
-        return cls(model_under(name, base), name)
+        return cls(model_under(name, base, hub), name)
 
     @property
     def tokenizer(self) -> str:
@@ -121,25 +122,30 @@ def folder_of_run(name: str) -> str:
 
 def is_adapter(name: str, hub: Mapping[str, Any]) -> bool:
     """Whether a name leads to a PEFT adapter without a model beside it."""
-    folder = Path(name)
-    if folder.is_dir():
+    if Path(name).is_dir():
+        folder = Path(name, hub.get("subfolder") or "")
         return (folder / PEFT_CONFIG).is_file() and not (folder / CONFIG).exists()
     return not hub.get("subfolder") and is_hub_adapter(name, hub)
 
 
-def model_under(adapter: str, base: str | os.PathLike[str] | None) -> str:
+def model_under(adapter: str, base: str | os.PathLike[str] | None, hub: Mapping[str, Any]) -> str:
     """Name of the model that an adapter is loaded on.
+
+    Args:
+        adapter: folder or Hub name.
+        base: that was given, or None for the one that the adapter names.
+        hub: options of the Hub: of the base if it was given, else of the adapter.
 
     Raises:
         ModelNotFound: it is not there.
         PeftAdapterMismatch: the adapter names none, or one that is an adapter itself.
     """
-    named = base_of_adapter(str(local_folder(adapter))) if base is None else base
+    named = base_of_adapter(str(local_folder(adapter, hub))) if base is None else base
     if named is None:
         raise PeftAdapterMismatch(f"{shown(adapter)} holds a model beside an adapter. Name the base of the adapter.")
     try:
         found = local_name(moved_bundled(os.fspath(named)))
-        itself_adapter = is_adapter(found, {})
+        itself_adapter = is_adapter(found, of_other_names(hub) if base is None else hub)
     except ModelNotFound as error:
         raise ModelNotFound(
             f"The base of the PEFT adapter {shown(adapter)} is {shown(os.fspath(named))}, which is not available: "

@@ -30,6 +30,7 @@ from hf_posenc.checkpoints.adapter_folder import (
     read_adapter_weights,
     read_position_parameters,
 )
+from hf_posenc.checkpoints.hub import hub_options, of_model
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import PosEncError, TrainingImpossible, UnsupportedModel, WrongKind, shown
@@ -126,7 +127,7 @@ def load_peft_adapter(
         folder: of the adapter, or its Hub name.
         patch: what to do with a base under another scheme or none: refuse it, or patch it as the adapter says.
         adapter_name: what the adapter is called in the model; make it the active one with ``set_adapter``.
-        **kwargs: of ``PeftModel.from_pretrained``, such as ``is_trainable``.
+        **kwargs: of ``PeftModel.from_pretrained``, such as ``is_trainable`` and ``revision``.
 
     Returns:
         The PEFT model; its ``save_pretrained`` writes the scheme again.
@@ -142,9 +143,9 @@ def load_peft_adapter(
         raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
     if patch not in ("refuse", "apply"):
         raise WrongKind(f"patch says what to do with another base, got {shown(patch)}. Pass 'refuse' or 'apply'.")
-    return attach_adapter(
-        model, AdapterFolder.open(folder), patch=patch == "apply", adapter_name=adapter_name, **kwargs
-    )
+    adapter = AdapterFolder.open(folder, **hub_options(kwargs))
+    others = of_model(kwargs, {})  # the folder is here now
+    return attach_adapter(model, adapter, patch=patch == "apply", adapter_name=adapter_name, **others)
 
 
 def attach_adapter(

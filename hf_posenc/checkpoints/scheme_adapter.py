@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
+from hf_posenc.checkpoints.hub import hub_options
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.patching.stored.config_guard import GUARD_KEY
 from hf_posenc.patching.stored.peft_sidecar import PEFT_CONFIG, SIDECAR
@@ -23,7 +24,7 @@ def scheme_adapter(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> Adap
     Raises:
         PeftAdapterMismatch: it was trained under a scheme, and its sidecar is damaged or missing.
     """
-    options = {key: hub[key] for key in ("revision", "token", "cache_dir", "local_files_only") if hub.get(key)}
+    options = {key: value for key, value in hub_options(hub).items() if value and key not in ("proxies", "subfolder")}
     subfolder = hub.get("subfolder") or ""
     folder = Path(name)
     try:
@@ -38,9 +39,4 @@ def scheme_adapter(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> Adap
         return None
     if not guarded and not (folder / SIDECAR).exists():
         return None
-    if not Path(name).is_dir():
-        from huggingface_hub import snapshot_download
-
-        files = [f"{subfolder}/{pattern}".lstrip("/") for pattern in ("*.json", "*.safetensors")]
-        folder = Path(snapshot_download(str(name), allow_patterns=files, **options)) / subfolder
-    return AdapterFolder.open(folder)
+    return AdapterFolder.open(name, **options, subfolder=subfolder)

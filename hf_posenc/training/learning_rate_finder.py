@@ -6,8 +6,8 @@ first by the model as it is, then while it is trained; what counts is the differ
     difference[t] = loss of the trained model on the rows of step t  −  that of the model as it was
 
 The differences are smoothed by an exponential moving average. Smith reads off the largest usable rate where the loss
-stops falling and begins to rise. A tenth of the highest rate at which the average is below 0 is proposed as the peak of
-a run: the peak holds for many steps, and a rate of the test for one.
+stops falling and begins to rise. Here it is the last rate before the average rises from its lowest value back to 0. A
+tenth of it is proposed as the peak of a run: the peak holds for many steps, and a rate of the test for one.
 
 Smith 2015, "Cyclical Learning Rates for Training Neural Networks", arXiv:1506.01186, section 3.3.
 """
@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from itertools import cycle, islice
+from itertools import cycle, islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,8 +69,8 @@ class RangeTest:
         """Evaluate the losses of the steps that were done."""
         differences = [after - first for after, first in zip(losses, before, strict=False)]
         smoothed = moving_average(differences)
-        falling = [rate for rate, value in zip(rates, smoothed, strict=False) if value < 0]
-        suggested = falling[-1] / BELOW if falling else None
+        usable = highest_usable(rates, smoothed)
+        suggested = None if usable is None else usable / BELOW
         return cls(tuple(rates[: len(losses)]), tuple(before[: len(losses)]), tuple(losses), tuple(smoothed), suggested)
 
     @property
@@ -162,6 +162,17 @@ def moving_average(values: list[float]) -> list[float]:
         average = MEMORY * average + (1 - MEMORY) * value
         found.append(average / (1 - MEMORY**number))
     return found
+
+
+def highest_usable(rates: list[float], averages: list[float]) -> float | None:
+    """The last rate before the average rises from its lowest value back to 0; None where it is never below 0.
+
+    At the lowest rates the average varies around 0, so that its first rise to 0 says nothing; and a model that has
+    diverged may by chance be better on the rows of a later step.
+    """
+    lowest = min(range(len(averages)), key=averages.__getitem__)
+    rise = list(takewhile(lambda step: averages[step] < 0, range(lowest, len(averages))))
+    return rates[rise[-1]] if rise else None
 
 
 class TwiceRead(IterableDataset):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import Trainer
 
@@ -15,8 +16,7 @@ WINDOWS = "_windows"
 class LengthTrainer(Trainer):
     """Adds to the log of an evaluation on one dataset ``eval_NAME_windows``, the losses in the order of its windows.
 
-    Two lengths are then compared window by window. Windows are read one at a time, so that a batch's loss is that of a
-    window.
+    Two lengths are then compared window by window.
 
     Args:
         length_stages: stages in which training rows double in length; in the last they are whole.
@@ -31,11 +31,16 @@ class LengthTrainer(Trainer):
         parts = parts_at(self.state.global_step, steps=self.state.max_steps, stages=self.length_stages)
         return super().training_step(model, cut(inputs, parts) if parts > 1 else inputs, *args, **kwargs)
 
-    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
-        """One window in every process."""
-        step = super().prediction_step(*args, **kwargs)
-        self.losses += self.accelerator.gather_for_metrics(step[0].detach().float().reshape(1)).tolist()  # type: ignore[union-attr]
-        return step
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The windows of a batch, which the caller's arguments may have made larger than 1, one after another."""
+        count = len(inputs["input_ids"])
+        windows = [{name: value[i : i + 1] for name, value in inputs.items()} for i in range(count)]
+        losses = torch.stack(
+            [super(LengthTrainer, self).prediction_step(model, window, *args, **kwargs)[0].detach().float().mean()
+             for window in windows]  # type: ignore[union-attr]
+        )  # fmt: skip
+        self.losses += self.accelerator.gather_for_metrics(losses).tolist()
+        return losses.mean(), None, None
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
         """One dataset, or several, for which this is called again with each."""

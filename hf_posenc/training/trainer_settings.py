@@ -61,18 +61,34 @@ def evaluation_settings(training: Training, windows: Mapping[str, Any] | None, *
     }
 
 
+CHECKPOINTING = (
+    "gradient_checkpointing", "_gradient_checkpointing_func", "_require_grads_hooks", "_require_grads_hook",
+)  # fmt: skip
+"""Attributes of modules in which transformers keeps gradient checkpointing."""
+
+
 @contextmanager
 def gradient_checkpointing(trained: Any, model: Any, training: Training) -> Iterator[None]:
-    """Run the block with gradient checkpointing, if the settings ask for it."""
+    """Run the block with gradient checkpointing, if the settings ask for it; afterwards it is as it was before."""
     if not training.gradient_checkpointing:
         yield
         return
+    modules = list(model.modules())
+    attributes = [{name: vars(module)[name] for name in CHECKPOINTING if name in vars(module)} for module in modules]
+    hooks = [set(module._forward_hooks) for module in modules]
     if trained is not model:
         trained.enable_input_require_grads()
     # Later versions of transformers call it activation's.
     name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
     getattr(model, f"{name}_checkpointing_enable")()
+    added = [(module, set(module._forward_hooks) - earlier) for module, earlier in zip(modules, hooks, strict=True)]
     try:
         yield
-    finally:
-        getattr(model, f"{name}_checkpointing_disable")()
+    finally:  # transformers' own disabling turns off what was on before, and leaves hooks on the embeddings
+        for module, new in added:
+            for hook in new:
+                module._forward_hooks.pop(hook, None)
+        for module, earlier in zip(modules, attributes, strict=True):
+            for attribute in CHECKPOINTING:
+                vars(module).pop(attribute, None)
+            vars(module).update(earlier)

@@ -21,12 +21,14 @@ from hf_posenc import (
 )
 from hf_posenc.checkpoints.adapter_config import newer_release
 from hf_posenc.checkpoints.adapter_folder import read_position_parameters, read_sidecar
+from hf_posenc.checkpoints.merge import merge
 from hf_posenc.checkpoints.peft import (
     get_peft_model,
     load_peft_adapter,
     save_peft_adapter,
 )
-from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
+from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch
+from hf_posenc.eval.lm.named import model_arguments
 from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
     SIDECAR,
@@ -215,3 +217,36 @@ def test_an_unpatched_base_saves_no_sidecar(make_model, tmp_path) -> None:
     type(model).save_pretrained(model, str(tmp_path))
     assert not {SIDECAR, PARAMETERS} & {p.name for p in tmp_path.iterdir()}
     assert not is_patched(load_peft_adapter(make_model("llama"), tmp_path))
+
+
+def cached(folder: Path, cache: Path, commit: str, *, branch: str) -> None:
+    """Put a folder into a cache of the Hub, as ``owner/adapter`` at a commit."""
+    home = cache / "models--owner--adapter"
+    shutil.copytree(folder, home / "snapshots" / commit)
+    (home / "refs").mkdir(exist_ok=True)
+    (home / "refs" / branch).write_text(commit)
+
+
+def test_options_of_the_hub_hold_for_adapters(adapter, make_model, tmp_path) -> None:
+    """The newest adapter has yarn, the one of the branch ``first`` t5; no other cache knows the name."""
+    plain, cache = make_model("llama"), tmp_path / "cache"
+    plain.save_pretrained(tmp_path / "base")
+    for commit, branch, scheme in (("0" * 40, "first", "t5"), ("1" * 40, "main", "yarn")):
+        folder = adapter(scheme, name=branch)
+        config = json.loads((folder / "adapter_config.json").read_text())
+        config["base_model_name_or_path"] = str(tmp_path / "base")
+        (folder / "adapter_config.json").write_text(json.dumps(config))
+        cached(folder, cache, commit, branch=branch)
+    hub = {"cache_dir": str(cache), "local_files_only": True}
+    assert describe(from_pretrained("owner/adapter", **hub)).scheme == "yarn"
+    assert describe(from_pretrained("owner/adapter", revision="first", **hub)).scheme == "t5"
+    on_top = load_peft_adapter(make_model("llama"), "owner/adapter", patch="apply", revision="first", **hub)
+    assert describe(on_top).scheme == "t5"
+    of_base = from_pretrained(tmp_path / "base", peft_adapter="owner/adapter", revision="first", **hub)
+    assert describe(of_base).scheme == "yarn", "the revision is that of the model named first"
+    assert merge("owner/adapter", tmp_path / "merged", revision="first", **hub).scheme == "t5"
+    chosen = model_arguments("owner/adapter", {"revision": "first", **hub})
+    assert describe(from_pretrained(chosen["pretrained"], peft_adapter=chosen["peft"])).scheme == "t5"
+    assert "revision" not in chosen
+    with pytest.raises(ModelNotFound, match=r"'owner/adapter'.+is not available"):
+        load_peft_adapter(make_model("llama"), "owner/adapter", revision="second", **hub)

@@ -172,6 +172,29 @@ def test_gradient_checkpointing_gives_the_same_weights(tokenizer) -> None:
     assert not any(getattr(module, "gradient_checkpointing", False) for module in saving.modules())
 
 
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("on", [False, True])
+def test_gradient_checkpointing_is_as_it_was_after_a_run(method, on, tokenizer) -> None:
+    model = llama()
+    embeddings = model.get_input_embeddings()
+    if on:
+        model.activation_checkpointing_enable()
+        model.enable_input_require_grads()
+    hooks = list(embeddings._forward_hooks)
+    settings = {"method": method, "train_embeddings": method == "full", "steps": 1, "length": TRAINED}
+    tune(model, tokenizer, **settings)
+    with_peft = [hook for hook in embeddings._forward_hooks if hook not in hooks]  # PEFT's own, where it was on
+    again = llama()
+    if on:
+        again.activation_checkpointing_enable()
+        again.enable_input_require_grads()
+    tune(again, tokenizer, gradient_checkpointing=True, **settings)
+    assert len(again.get_input_embeddings()._forward_hooks) == len(hooks) + len(with_peft)
+    assert all(layer.gradient_checkpointing is on for layer in again.model.layers)
+    again.disable_input_require_grads()
+    assert len(again.get_input_embeddings()._forward_hooks) == len(hooks) + len(with_peft) - on
+
+
 def test_bf16_trains_in_full_precision_weights(tokenizer) -> None:
     tuned = tune(patch_model(llama(), "t5", factor=FACTOR), tokenizer, steps=2, bf16=True)
     assert {p.dtype for p in tuned.parameters()} == {torch.float32}
@@ -388,6 +411,19 @@ def test_held_out_text_is_measured_before_between_and_after(kind, tokenizer, tmp
                 losses.append(torch.nn.functional.cross_entropy(logits, window[0, -8:]).item())
             assert measured[4][length] == pytest.approx(sum(losses) / 3, abs=1e-5)
             assert tuned.curve[-1].windows[length] == pytest.approx(losses, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_a_batch_of_held_out_windows_has_the_losses_of_its_windows(kind, tokenizer) -> None:
+    settings = {"held_out": TEXTS[:1], "eval_windows": 3, "steps": 1}
+    one, several = (
+        run(patch_model(HOSTS[kind](), "yarn", factor=FACTOR), tokenizer, arguments=arguments, **settings).curve[0]
+        for arguments in ({}, {"per_device_eval_batch_size": 2})
+    )
+    for length, losses in one.windows.items():
+        assert len(losses) == 3
+        assert several.windows[length] == pytest.approx(losses, abs=1e-6)
+        assert several.held_out[length] == pytest.approx(sum(losses) / 3, abs=1e-6)
 
 
 def test_held_out_text_must_reach_the_longest_length(tokenizer) -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 from hf_posenc import patch_model
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training import RangeTest, Training, find_learning_rate
-from hf_posenc.training.learning_rate_finder import moving_average
+from hf_posenc.training.learning_rate_finder import highest_usable, moving_average
 from tests.training.test_recipes import Rows, llama
 
 STEPS = 12
@@ -42,7 +42,9 @@ def test_rates_rise_losses_fall_then_diverge_and_the_model_stays_as_it_is() -> N
     assert found.differences[0] == pytest.approx(0.0, abs=2e-4), "the first loss is that of the untrained model"
     assert min(found.smoothed) < -0.05
     assert len(found.losses) < STEPS, "it ends where the loss diverges"
-    assert found.suggested == max(r for r, s in zip(found.rates, found.smoothed, strict=True) if s < 0) / 10
+    lowest = found.smoothed.index(min(found.smoothed))
+    back = next((i for i in range(lowest, len(found.rates)) if found.smoothed[i] >= 0), len(found.rates))
+    assert found.suggested == found.rates[back - 1] / 10
     assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
     assert type(model) is type(patch_model(llama(), "yarn", factor=4))
 
@@ -66,6 +68,15 @@ def test_no_rate_is_suggested_where_none_helps() -> None:
     nothing = RangeTest.of([1e-3, 1e-2, 1e-1], [2.0, 2.0, 2.0], [2.1, 2.2, math.nan])
     assert nothing.suggested is None
     assert nothing.to_dict()["losses"] == [2.1, 2.2, None]
+
+
+def test_rates_after_the_loss_has_risen_are_not_suggested() -> None:
+    """Noise at low rates, a fall, a rise above 0, and one step that is better by chance."""
+    rates = [10.0**power for power in range(-8, 0)]
+    averages = [-0.01, 0.01, -0.2, -0.4, 0.1, 0.6, -0.1, 0.2]
+    assert highest_usable(rates, averages) == 1e-5
+    assert highest_usable(rates, averages[:4]) == 1e-5
+    assert highest_usable(rates, [0.0, *averages[4:6]]) is None
 
 
 def test_moving_average_of_a_constant_is_the_constant() -> None:

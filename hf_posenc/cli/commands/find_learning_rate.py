@@ -70,8 +70,8 @@ def show_suggestion(tested: RangeTest, run: str) -> None:
         output.show_text("No rate lowered the loss of the rows: the model has nothing to learn there.")
         return
     output.show_text(
-        f"Suggested: {tested.suggested:.1e}, a tenth of the highest rate at which the average of `loss minus before` "
-        "is below 0."
+        f"Suggested: {tested.suggested:.1e}, a tenth of the last rate before the average of `loss minus before` rises "
+        "from its lowest value back to 0."
     )
     show_next([f"{run} --learning-rate {tested.suggested:.1e}"])
 
