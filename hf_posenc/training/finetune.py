@@ -5,47 +5,43 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset
-from transformers import TrainerCallback, set_seed
+from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.peft import get_peft_model
 from hf_posenc.core.files.paths import folder_to_write
-from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched
 from hf_posenc.texts import TextSource
-from hf_posenc.training.attention_groups import check_attention_groups, in_groups
+from hf_posenc.training.attention_groups import in_groups
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.float32_masters import float32_masters, in_half_precision
-from hf_posenc.training.learning_rates import chosen_rate, parameter_count
+from hf_posenc.training.learning_rates import parameter_count
 from hf_posenc.training.length_trainer import LengthTrainer
 from hf_posenc.training.loss_curve import Point, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
-from hf_posenc.training.methods import configured, method_of
+from hf_posenc.training.methods import configured
 from hf_posenc.training.resume import (
     RunFinished,
     StopAtLastStep,
     WriteManifest,
     last_complete,
 )
-from hf_posenc.training.rows import held_out_rows, training_rows
-from hf_posenc.training.run_folder import claim_folder, existing_parent, facts_of, run_settings, save_result
+from hf_posenc.training.run_folder import claim_folder, facts_of, run_settings, save_result
+from hf_posenc.training.run_inputs import RunInputs, run_inputs
 from hf_posenc.training.trained_parameters import RunStart, trained_by_kind
 from hf_posenc.training.trainer_settings import evaluation_settings, gradient_checkpointing, trainer_settings
 from hf_posenc.training.validate import (
     check_callbacks,
-    check_model_and_settings,
-    check_tokenizer,
-    source_of,
     training_arguments,
 )
 
@@ -125,71 +121,80 @@ def finetune(
         FolderInUse: another run writes to ``output``.
         NoDiskSpace: its disk has less free space than the checkpoints take.
     """
-    check_model_and_settings(model, training)
-    source = source_of("texts", texts)
-    measured_on = None if held_out is None else source_of("held_out", held_out)
-    folder = None if output is None else Path(folder_to_write(output))
     check_callbacks(callbacks)
-    causal = is_causal(model)
-    if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
-        check_tokenizer(tokenizer, causal=causal)
-    method = method_of(training.method, model, causal=causal, rank=training.rank)
-    check_attention_groups(model, training, causal=causal, virtual_tokens=method.virtual_tokens)
-    rate = chosen_rate(training, model)
-    training = replace(training, learning_rate=rate.value)
-    rows = training_rows(
-        model, tokenizer, source, training, method, held_out=measured_on, folder=existing_parent(folder),
-        on_read=on_read,
-    )  # fmt: skip
-    windows = None if measured_on is None else held_out_rows(model, tokenizer, measured_on, training)
+    folder = None if output is None else Path(folder_to_write(output))
+    inputs = run_inputs(model, tokenizer, texts, training, held_out=held_out, folder=folder, on_read=on_read)
+    masters = inputs.trains_all and in_half_precision(model)
     with ExitStack() as held:
         path = folder or Path(held.enter_context(TemporaryDirectory()))
         checkpoint = last_complete(path) if resume else None
-        masters = method.configure is None and in_half_precision(model)
+        settings = run_settings(model, inputs.training, inputs.rows, whole=inputs.trains_all)
         asked = training_arguments(
-            trainer_settings(replace(training, bf16=training.bf16 or masters), str(path), keep=folder is not None)
-            | evaluation_settings(training, windows, fresh=checkpoint is None),
+            trainer_settings(inputs.training, str(path), keep=folder is not None, autocast=masters)
+            | evaluation_settings(inputs.training, inputs.windows, fresh=checkpoint is None),
             arguments,
         )
-        set_seed(training.seed)
-        collate = MaskingCollator(tokenizer, training.seed)
-        trained: Any = model
-        settings = run_settings(model, training, rows, whole=method.configure is None)
+        set_seed(inputs.training.seed)
         held.enter_context(rollback_on_error(model))
-        if (added := configured(method, model, training)) is not None:
-            trained = get_peft_model(model, added)
+        trained = with_added_parameters(model, inputs)
         if folder is not None:
             claim_folder(held, folder, trained, settings, resume=resume)
-        trainer = LengthTrainer(
-            trained,
-            asked,
-            data_collator=collate,
-            train_dataset=rows,
-            eval_dataset=windows,
-            callbacks=[ProgressReport(progress), WriteManifest(), StopAtLastStep(), collate, *callbacks],
-            compute_loss_func=None if causal else masked_loss,
-            length_stages=training.length_stages,
-            optimizers=(method.optimiser(trained, rate.value) if method.optimiser else None, None),
-        )
-        trainer.remove_callback(PrinterCallback)
-        start = RunStart(trained_by_kind(trained), parameter_count(trained), rate.value, rate.source)
+        trainer = trainer_of(trained, tokenizer, inputs, asked, [ProgressReport(progress), *callbacks])
+        start = RunStart(trained_by_kind(trained), parameter_count(trained), inputs.rate.value, inputs.rate.source)
         if announce is not None and trainer.is_world_process_zero():
             announce(start)
-        with (
-            float32_masters(model) if masters else nullcontext(),
-            chunked_loss(model, training.chunked_loss, causal=causal, smoothed=asked.label_smoothing_factor > 0),
-            gradient_checkpointing(trained, model, training),
-            in_groups(model, training),
-            suppress(RunFinished),
-        ):
-            trainer.train(resume_from_checkpoint=checkpoint)
-        trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)  # no autocast after training
+        with float32_masters(model) if masters else nullcontext():
+            train(trainer, model, inputs, checkpoint)
         curve = points(trainer.state.log_history)
         if folder is not None:
             save_result(trainer, folder, curve)
-            if trainer.is_world_process_zero() and method.configure is not None and is_patched(trained):
-                write_adapter_card(trained, folder, facts_of(training, start, curve))
+            if trainer.is_world_process_zero() and not inputs.trains_all and is_patched(trained):
+                write_adapter_card(trained, folder, facts_of(inputs.training, start, curve))
     return Tuned(trained.eval(), curve, start, trainer.is_world_process_zero())
+
+
+def with_added_parameters(model: PreTrainedModel, inputs: RunInputs) -> Any:
+    """The model as PEFT wraps it for the method, or the model itself where all of it is trained."""
+    added = configured(inputs.method, model, inputs.training)
+    return model if added is None else get_peft_model(model, added)
+
+
+def trainer_of(
+    trained: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    inputs: RunInputs,
+    asked: TrainingArguments,
+    callbacks: Sequence[TrainerCallback],
+) -> LengthTrainer:
+    """The trainer of a run."""
+    collate = MaskingCollator(tokenizer, inputs.training.seed)
+    optimiser = inputs.method.optimiser
+    trainer = LengthTrainer(
+        trained,
+        asked,
+        data_collator=collate,
+        train_dataset=inputs.rows,
+        eval_dataset=inputs.windows,
+        callbacks=[WriteManifest(), StopAtLastStep(), collate, *callbacks],
+        compute_loss_func=None if inputs.causal else masked_loss,
+        length_stages=inputs.training.length_stages,
+        optimizers=(optimiser(trained, inputs.rate.value) if optimiser else None, None),
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def train(trainer: LengthTrainer, model: PreTrainedModel, inputs: RunInputs, checkpoint: str | None) -> None:
+    """Train to the last step, from a checkpoint if there is one."""
+    training, smoothed = inputs.training, trainer.args.label_smoothing_factor > 0
+    with (
+        chunked_loss(model, training.chunked_loss, causal=inputs.causal, smoothed=smoothed),
+        gradient_checkpointing(trainer.model, model, training),
+        in_groups(model, training),
+        suppress(RunFinished),
+    ):
+        trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)  # no autocast after training
 
 
 class ProgressReport(TrainerCallback):

@@ -11,8 +11,15 @@ import torch
 from hf_posenc.training.config import Training
 
 
-def trainer_settings(training: Training, folder: str, *, keep: bool) -> dict[str, Any]:
-    """`TrainingArguments` of a run."""
+def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: bool) -> dict[str, Any]:
+    """`TrainingArguments` of a run.
+
+    Args:
+        training: settings of the run.
+        folder: for checkpoints.
+        keep: whether any are written.
+        autocast: whether float32 copies of half-precision weights are trained, which needs autocast to bfloat16.
+    """
     return {
         "output_dir": folder,
         "max_steps": -1 if training.steps is None else training.steps,
@@ -27,7 +34,7 @@ def trainer_settings(training: Training, folder: str, *, keep: bool) -> dict[str
         "max_grad_norm": 1.0,
         "seed": training.seed,
         "data_seed": training.seed,
-        "bf16": training.bf16,
+        "bf16": training.bf16 or autocast,
         "save_strategy": "steps" if keep else "no",
         "save_steps": training.save_every,
         "save_total_limit": 2,

@@ -189,7 +189,7 @@ def test_settings_reach_the_trainer() -> None:
         length=64, steps=40, batch=3, accumulate=5, learning_rate=3e-4, warmup=0.2, seed=7, bf16=True, save_every=9,
         eval_every=11,
     )  # fmt: skip
-    arguments = trainer_settings(training, "there", keep=True)
+    arguments = trainer_settings(training, "there", keep=True, autocast=False)
     expected = {
         "output_dir": "there", "max_steps": 40, "per_device_train_batch_size": 3, "per_device_eval_batch_size": 1,
         "gradient_accumulation_steps": 5, "learning_rate": 3e-4, "lr_scheduler_type": "cosine", "warmup_steps": 8,
@@ -197,7 +197,7 @@ def test_settings_reach_the_trainer() -> None:
         "save_steps": 9, "save_total_limit": 2, "logging_steps": 1, "remove_unused_columns": False, "report_to": "none",
     }  # fmt: skip
     assert {name: arguments[name] for name in expected} == expected
-    assert trainer_settings(training, "there", keep=False)["save_strategy"] == "no"
+    assert trainer_settings(training, "there", keep=False, autocast=False)["save_strategy"] == "no"
     assert evaluation_settings(training, None, fresh=True) == {"eval_strategy": "no"}
     for fresh in (True, False):
         measured = evaluation_settings(training, {"64": None}, fresh=fresh)
@@ -207,7 +207,7 @@ def test_settings_reach_the_trainer() -> None:
 
 def test_the_schedule_is_a_warm_up_and_half_a_cosine() -> None:
     """What `Trainer` makes of these settings, and the formula."""
-    arguments = trainer_settings(Training(length=64, steps=20, warmup=0.25), "there", keep=True)
+    arguments = trainer_settings(Training(length=64, steps=20, warmup=0.25), "there", keep=True, autocast=False)
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     schedule = get_cosine_schedule_with_warmup(optimiser, arguments["warmup_steps"], arguments["max_steps"])
     rates = []

@@ -1,0 +1,77 @@
+"""What a fine-tuning run reads, checked and read before the model is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import Dataset
+
+from hf_posenc.patching.model_geometry import is_causal
+from hf_posenc.training.attention_groups import check_attention_groups
+from hf_posenc.training.config import Training
+from hf_posenc.training.corpus import OnRead
+from hf_posenc.training.learning_rates import LearningRate, chosen_rate
+from hf_posenc.training.methods import Method, method_of
+from hf_posenc.training.rows import held_out_rows, training_rows
+from hf_posenc.training.run_folder import existing_parent
+from hf_posenc.training.validate import check_model_and_settings, check_tokenizer, source_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """The inputs of a fine-tuning run.
+
+    Attributes:
+        training: settings, with the learning rate that was chosen.
+        method: which parameters are trained.
+        rate: the learning rate, and where it comes from.
+        causal: whether the model is a decoder.
+        rows: to train on.
+        windows: held-out rows by length; None where nothing is held out.
+    """
+
+    training: Training
+    method: Method
+    rate: LearningRate
+    causal: bool
+    rows: Any
+    windows: dict[str, Any] | None
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether the model's own weights are trained, and PEFT adds none."""
+        return self.method.configure is None
+
+
+def run_inputs(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Any,
+    training: Training,
+    *,
+    held_out: Any,
+    folder: Path | None,
+    on_read: OnRead | None,
+) -> RunInputs:
+    """Check a run and read its texts; arguments and errors are those of `finetune`."""
+    check_model_and_settings(model, training)
+    source = source_of("texts", texts)
+    measured_on = None if held_out is None else source_of("held_out", held_out)
+    causal = is_causal(model)
+    if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
+        check_tokenizer(tokenizer, causal=causal)
+    method = method_of(training.method, model, causal=causal, rank=training.rank)
+    check_attention_groups(model, training, causal=causal, virtual_tokens=method.virtual_tokens)
+    rate = chosen_rate(training, model)
+    training = replace(training, learning_rate=rate.value)
+    rows = training_rows(
+        model, tokenizer, source, training, method, held_out=measured_on, folder=existing_parent(folder),
+        on_read=on_read,
+    )  # fmt: skip
+    windows = None if measured_on is None else held_out_rows(model, tokenizer, measured_on, training)
+    return RunInputs(training, method, rate, causal, rows, windows)
