@@ -8,9 +8,11 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import random
 import re
 import shlex
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,22 +20,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import ttest_rel
 
 from hf_posenc.cli import main
 from hf_posenc.errors import AlreadyPatched, BadComparison
+from hf_posenc.eval import MeasuredModel
 from hf_posenc.eval.comparison import measure
 from hf_posenc.eval.report import exports
 from hf_posenc.eval.results.documents import DocumentScore
+from hf_posenc.insight.bench.devices import Cpu
 from hf_posenc.insight.leaderboard import Leaderboard, leaderboard, paired_costs, read_leaderboard
 from hf_posenc.insight.leaderboard.choose import REPLACES, SAME, TRAINING, kind_of, zero_shot_schemes
 from hf_posenc.insight.leaderboard.exports import CSV_COLUMNS, csv_text, latex_text, markdown_text
 from hf_posenc.insight.leaderboard.line import Behind, Line, PairedCost, Rank, Score
+from hf_posenc.insight.leaderboard.model import loaded
 from hf_posenc.insight.leaderboard.page import page_html
 from hf_posenc.insight.leaderboard.pareto import front, picture, points_of
 from hf_posenc.insight.leaderboard.ranks import ranks
 from hf_posenc.insight.leaderboard.words import cells
 from hf_posenc.patching.patch import patch_model
+from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.registry import scheme_record
 
 from .conftest import TRAINED
@@ -138,6 +145,37 @@ def test_costs_are_ratios_to_the_unpatched_model(board: Leaderboard) -> None:
         assert [cost.case for cost in one.costs] == ([] if one.use == "unpatched" else ["prefill", "decode"])
         assert all(0 < cost.time_low <= cost.time <= cost.time_high for cost in one.costs)
         assert one.cache_per_token == 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, channels, bytes
+
+
+def test_the_model_that_is_timed_is_the_one_that_is_scored(llama, saved: str, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
+    scored = peft.get_peft_model(llama, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    scored.save_pretrained(tmp_path / "adapter")
+    home = tmp_path / "cache" / "models--owner--tiny"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text("0" * 40)
+    shutil.copytree(saved, home / "snapshots" / ("0" * 40))
+    weights = scored.merge_and_unload()
+    weights.save_pretrained(home / "snapshots" / ("1" * 40))
+    hub = {"cache_dir": str(tmp_path / "cache"), "local_files_only": True}
+    for given in (
+        MeasuredModel(saved, arguments={"peft": str(tmp_path / "adapter")}),
+        MeasuredModel("owner/tiny", arguments={"revision": "1" * 40, **hub}),
+    ):
+        timed = loaded(given).model.state_dict()
+        assert all(torch.allclose(timed[name], weight) for name, weight in weights.state_dict().items())
+
+
+def test_costs_of_other_code_or_another_machine_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    timing = paired_costs.Timing(64, 2.0, ("prefill",), 2, 1, Cpu())
+    entry = Entry("yarn", "yarn")
+    keys = [timing.key(entry, "model")]
+    assert timing.key(entry, "model") == keys[0]
+    monkeypatch.setattr(paired_costs, "package_digest", lambda: "another")
+    keys.append(timing.key(entry, "model"))
+    monkeypatch.setattr(os, "cpu_count", lambda: 1000)
+    keys.append(timing.key(entry, "model"))
+    assert len(set(keys)) == 3
 
 
 def test_the_file_has_all_of_it(board: Leaderboard, tmp_path: Path) -> None:

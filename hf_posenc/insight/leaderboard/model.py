@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hf_posenc.checkpoints.hub import HUB_OPTIONS
 from hf_posenc.checkpoints.unpatched import load_unpatched
 from hf_posenc.errors import AlreadyPatched
 from hf_posenc.eval import MeasuredModel
@@ -13,6 +15,8 @@ from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.insight.bench.devices import Device, device_of
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.patching.trained_length import unscaled_geometry
+
+LOADING = ("dtype", "attn_implementation", *HUB_OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,12 @@ class Measurable:
     device: Device
 
 
+def loading_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `PosEncLM` that say which model is loaded, as `hf_posenc.from_pretrained` takes them."""
+    chosen = {name: arguments[name] for name in LOADING if arguments.get(name) is not None}
+    return chosen | {"peft_adapter": arguments.get("peft") or None}
+
+
 def loaded(given: MeasuredModel) -> Measurable:
     """Load a model by its name, or take a live one.
 
@@ -41,10 +51,9 @@ def loaded(given: MeasuredModel) -> Measurable:
     """
     model = given.model
     if isinstance(model, (str, os.PathLike)):
-        known = {name: value for name, value in given.arguments.items() if name == "dtype"}
         device = device_of(given.arguments.get("device"))
         with suppress_output(True):
-            model, _ = load_unpatched(model, **known)
+            model, _ = load_unpatched(model, **loading_of(given.arguments))
     else:
         device = device_of(str(model.device))
     if is_patched(model):

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from hf_posenc.eval.comparison.identity import versions
+from hf_posenc.eval.comparison.code_digest import code_digest
+from hf_posenc.eval.comparison.identity import package_digest, versions
 from hf_posenc.eval.results.record import key_of
 from hf_posenc.eval.results.store import Store
 from hf_posenc.insight.bench.cell import BenchCell
@@ -20,7 +21,9 @@ from hf_posenc.insight.bench.devices import Device
 from hf_posenc.insight.bench.run import bench
 from hf_posenc.insight.bench.variants import PATCHED, UNPATCHED
 from hf_posenc.insight.leaderboard.line import PairedCost
+from hf_posenc.insight.leaderboard.machine import machine
 from hf_posenc.schemes.entry import Entry
+from hf_posenc.schemes.spec import plan
 
 TABLE = "CREATE TABLE IF NOT EXISTS paired_costs (key TEXT PRIMARY KEY, costs TEXT NOT NULL) WITHOUT ROWID"
 Found = dict[str, tuple[PairedCost, ...]]
@@ -47,9 +50,13 @@ class Timing:
     device: Device
 
     def key(self, entry: Entry, digest: str) -> str:
-        """Key of the costs of an entry on the model of a digest."""
+        """Key of the costs of an entry on the model of a digest, as this code measures them on this machine."""
         settings = [self.length, self.factor, list(self.cases), self.rounds, self.threads, self.device.name]
-        return key_of({**entry.settings(), "model": digest, "timing": settings, "versions": versions()})
+        code = code_digest([cls for cls, _ in plan(entry.scheme, entry.own_options).parts])  # type: ignore[arg-type]
+        return key_of({
+            **entry.settings(), "code": code, "package": package_digest(), "versions": versions(), "model": digest,
+            "timing": settings, "machine": machine(self.threads),
+        })  # fmt: skip
 
 
 def paired_costs(
