@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation
-from hf_posenc.checks.registry import Check, applicable_checks
+from hf_posenc.checks.registry import Check, applicable_checks, check_named
 from hf_posenc.errors import PosEncError
 from hf_posenc.patching.state import describe
 from hf_posenc.schemes.spec import SchemeSpec
@@ -56,13 +56,14 @@ def check_scheme(
         PosEncError: `hf_posenc.patch_model` refuses the patch.
         UnknownCheck: no check has one of the names.
     """
+    names = None if checks is None else [check_named(name).name for name in checks]
     if isinstance(model, (str, os.PathLike)):
         model = from_pretrained(model)
     asked = Case(model, scheme, **options)
     short = _with_short_trained_length(asked, SHORT_TRAINED_LENGTH)
-    copies = checks is not None or sum(weight.numel() for weight in model.parameters()) <= MAX_PARAMETERS_TO_COPY
+    copies = names is not None or sum(weight.numel() for weight in model.parameters()) <= MAX_PARAMETERS_TO_COPY
     deviations = []
-    for check in applicable_checks(asked, copies=copies, names=checks):
+    for check in applicable_checks(asked, copies=copies, names=names):
         if progress is not None:
             progress(check.name)
         case = asked if check.name in EXACT_OPTIONS else short

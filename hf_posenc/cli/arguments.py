@@ -31,6 +31,9 @@ Factor = Annotated[
     float | None, Option("--factor", "-f", help="Extension factor: target length / trained length, at least 1.")
 ]
 TargetLength = Annotated[int | None, Option(help="Context length to reach, in tokens; instead of --factor.")]
+TrainedLength = Annotated[
+    int | None, Option(help="Pre-training context length in tokens, where the configuration is wrong.")
+]
 SchemeOptions = Annotated[
     list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help="Option of the scheme; may be repeated.")
 ]

@@ -17,6 +17,7 @@ from hf_posenc.cli.arguments import (
     SchemeName,
     SchemeOptions,
     TargetLength,
+    TrainedLength,
     loading_of,
     model_named,
     scheme_options,
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 COLUMNS = ("check", "passes", "deviation", "tolerance", "worst at")
 
 
-TrainedLength = Annotated[
-    int | None, Option(help="Context length of the model, in tokens; default: as its configuration says.")
-]
 CheckNames = Annotated[
     list[str] | None, Option("--check", "-c", help="Only this check; may be repeated. By default all.")
 ]

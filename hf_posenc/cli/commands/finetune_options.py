@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from hf_posenc.cli.arguments import Base, Dtype, Factor, Model, SchemeOptions, TargetLength
+from hf_posenc.cli.arguments import Base, Dtype, Factor, Model, SchemeOptions, TargetLength, TrainedLength
 from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField
 
@@ -23,9 +23,7 @@ class FinetuneOptions:
     ] = None
     factor: Factor = None
     target_length: TargetLength = None
-    trained_length: Annotated[
-        int | None, Option(help="Pre-training context length in tokens, where the configuration is wrong.")
-    ] = None
+    trained_length: TrainedLength = None
     option: SchemeOptions = None
     text: Annotated[
         list[str] | None, Option(help=f"Training text: {SOURCES}; default: sources of the standard library.")

@@ -28,11 +28,11 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         try:
             with temporary.open("xb") as file:  # not by mkstemp, whose files are private to the user
+                if path.exists():
+                    shutil.copymode(path, temporary)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            if path.exists():
-                shutil.copymode(path, temporary)
             os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)

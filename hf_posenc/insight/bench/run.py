@@ -27,6 +27,7 @@ from hf_posenc.insight.bench.variants import (
     variant,
 )
 from hf_posenc.patching.model_geometry import is_causal
+from hf_posenc.patching.rollback import snapshot
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.patching.trained_length import trained_length_of_patch
 from hf_posenc.schemes.entry import Entry, Given, entries_of
@@ -113,13 +114,13 @@ def run(
 
 @contextmanager
 def moved(model: PreTrainedModel, device: torch.device) -> Iterator[None]:
-    """Move a model to a device inside the context, and back on exit."""
-    before = model.device
-    model.to(device)  # type: ignore[arg-type]
+    """Move a model to a device inside the context; afterwards every tensor is where it was."""
+    restore = snapshot(model)
     try:
+        model.to(device)  # type: ignore[arg-type]
         yield
     finally:
-        model.to(before)  # type: ignore[arg-type]
+        restore()
 
 
 def cell_of(

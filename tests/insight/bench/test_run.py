@@ -56,19 +56,6 @@ class Metered:
         return self.left
 
 
-def test_a_live_model_goes_back_to_its_device() -> None:
-    class Somewhere(torch.nn.Module):
-        device = torch.device("cuda:1")
-
-        def to(self, device: torch.device) -> None:  # type: ignore[override]
-            self.device = device
-
-    model = Somewhere()
-    with measuring.moved(model, torch.device("cpu")):  # type: ignore[arg-type]
-        assert model.device == torch.device("cpu")
-    assert model.device == torch.device("cuda:1")
-
-
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
     return random_model((1, 32, 2, 2), "llama", 64, torch.float32)
@@ -157,6 +144,30 @@ def test_an_interrupted_run_has_yielded_its_finished_cells(model: PreTrainedMode
     assert next(cells).scheme == "yarn"
     with pytest.raises(KeyboardInterrupt):
         next(cells)
+
+
+@pytest.mark.parametrize("cells", [1, 2])
+def test_a_live_model_is_on_its_own_device_again(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere(Metered):
+        torch = torch.device("meta")
+
+    model = random_model((1, 32, 2, 2), "llama", 64, torch.float32)
+    before = {name: (tensor.device, tensor.clone()) for name, tensor in tensors_of(model)}
+    seen = []
+    monkeypatch.setattr(
+        measuring, "cell_of", lambda model, *_: seen.append({t.device.type for _, t in tensors_of(model)})
+    )
+    running = bench(model, "yarn,pi", [32], device=Elsewhere())
+    for _ in range(cells):  # after the first, the rest is not asked for
+        next(running)
+    running.close()
+    assert seen == [{"meta"}] * cells
+    assert all(tensor.device == before[name][0] for name, tensor in tensors_of(model))
+    assert all(torch.equal(tensor, before[name][1]) for name, tensor in tensors_of(model))
+
+
+def tensors_of(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
 
 
 def test_thread_count_is_restored(model: PreTrainedModel) -> None:
