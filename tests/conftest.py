@@ -77,8 +77,9 @@ def place_of(file: Path) -> int:
     return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
-def pytest_collection_finish() -> None:
-    """Set collected tests aside: a garbage collection that looks through their millions of objects takes a second."""
+@pytest.fixture(scope="module", autouse=True)
+def earlier_objects_set_aside() -> None:
+    """Set aside the tests and what earlier ones left: to collect garbage among millions of objects takes seconds."""
     gc.collect()
     gc.freeze()
 
