@@ -29,6 +29,8 @@ def model_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
     if found.adapter is not None and not peft and hub.keys() & set(OF_ONE_NAME):  # the adapter's, and not the base's
         chosen["peft"] = str(local_folder(found.adapter, hub))
         chosen = {key: value for key, value in chosen.items() if key not in OF_ONE_NAME}
+    if found.revision is not None:
+        chosen["revision"] = found.revision
     if chosen.get("tokenizer") is None and is_guarded(found.tokenizer):
         given = {key: options[key] for key in TOKENIZER_OPTIONS if options.get(key) is not None}
         chosen["tokenizer"] = load_tokenizer(found.tokenizer, **given)

@@ -100,6 +100,12 @@ def base_of_adapter(folder: str) -> str | None:
     return base
 
 
+def base_revision(folder: str) -> str | None:
+    """Revision of the base model that the adapter in ``folder`` was trained on; None where it names none."""
+    revision = read_json(Path(folder) / PEFT_CONFIG).get("revision")
+    return revision if isinstance(revision, str) and revision else None
+
+
 def read_sidecar(folder: Path) -> SchemeConfig | None:
     """The scheme that the adapter in ``folder`` was trained under; None where it has no sidecar.
 

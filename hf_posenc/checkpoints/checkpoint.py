@@ -79,6 +79,8 @@ class Checkpoint:
         name, folder = named.model, named.adapter
         of_adapter = given if peft_adapter is None else of_other_names(given)
         hub = given if folder is None or peft_adapter is not None else of_other_names(given)
+        if named.revision is not None:
+            hub = hub | {"revision": named.revision}
         hf_kwargs = of_model(hf_kwargs, hub)
         check_folder(name)
         with explained_errors(name):

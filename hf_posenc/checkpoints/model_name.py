@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.checkpoints.adapter_folder import base_of_adapter, local_folder
+from hf_posenc.checkpoints.adapter_folder import base_of_adapter, base_revision, local_folder
 from hf_posenc.checkpoints.hub import is_hub_adapter, of_other_names
 from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders, last_complete
 from hf_posenc.core.files.paths import checked_name
@@ -42,10 +42,12 @@ class ModelName:
     Attributes:
         model: folder or Hub name of the model itself.
         adapter: folder or Hub name of the PEFT adapter to load on top; None for a model alone.
+        revision: of the model, where the adapter names one.
     """
 
     model: str
     adapter: str | None = None
+    revision: str | None = None
 
     @classmethod
     def of(
@@ -73,7 +75,9 @@ class ModelName:
         """
         name, hub = folder_of_run(local_name(given)), hub or {}
         if base is None:
-            return cls(model_under(name, None, hub), name) if is_adapter(name, hub) else cls(name)
+            if not is_adapter(name, hub):
+                return cls(name)
+            return cls(model_under(name, None, hub), name, base_revision(str(local_folder(name, hub))))
         if Path(name).is_dir() and not (Path(name) / PEFT_CONFIG).is_file():
             raise PeftAdapterMismatch(
                 f"{shown(name)} holds no PEFT adapter (no {PEFT_CONFIG}), and a base belongs to one. Leave the base "

@@ -219,9 +219,9 @@ def test_an_unpatched_base_saves_no_sidecar(make_model, tmp_path) -> None:
     assert not is_patched(load_peft_adapter(make_model("llama"), tmp_path))
 
 
-def cached(folder: Path, cache: Path, commit: str, *, branch: str) -> None:
-    """Put a folder into a cache of the Hub, as ``owner/adapter`` at a commit."""
-    home = cache / "models--owner--adapter"
+def cached(folder: Path, cache: Path, commit: str, *, branch: str, name: str = "adapter") -> None:
+    """Put a folder into a cache of the Hub, as ``owner/name`` at a commit."""
+    home = cache / f"models--owner--{name}"
     shutil.copytree(folder, home / "snapshots" / commit)
     (home / "refs").mkdir(exist_ok=True)
     (home / "refs" / branch).write_text(commit)
@@ -250,3 +250,25 @@ def test_options_of_the_hub_hold_for_adapters(adapter, make_model, tmp_path) -> 
     assert "revision" not in chosen
     with pytest.raises(ModelNotFound, match=r"'owner/adapter'.+is not available"):
         load_peft_adapter(make_model("llama"), "owner/adapter", revision="second", **hub)
+
+
+def test_the_base_has_the_revision_that_the_adapter_names(adapter, make_model, logits_of, tmp_path) -> None:
+    """As PEFT's own Auto classes load it; the newest base has other weights."""
+    cache = tmp_path / "cache"
+    base = make_model("llama")
+    for commit, branch in (("0" * 40, "first"), ("1" * 40, "main")):
+        base.save_pretrained(tmp_path / branch)
+        cached(tmp_path / branch, cache, commit, branch=branch, name="base")
+        with torch.no_grad():
+            base.lm_head.weight.mul_(2)
+    folder = adapter("yarn")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config |= {"base_model_name_or_path": "owner/base", "revision": "first"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    hub = {"cache_dir": str(cache), "local_files_only": True}
+    expected = logits_of(from_pretrained(tmp_path / "first", peft_adapter=folder))
+    assert torch.equal(logits_of(from_pretrained(folder, **hub)), expected)
+    chosen = model_arguments(str(folder), dict(hub))
+    assert (chosen["pretrained"], chosen["revision"]) == ("owner/base", "first")
+    newest = logits_of(from_pretrained("owner/base", peft_adapter=folder, **hub))
+    assert not torch.equal(newest, expected), "control: a base that is given has no revision of the adapter's"
