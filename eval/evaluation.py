@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.core.evaluation_mode import evaluation_mode_if_live
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.documents import DocumentScore, document_scores
@@ -150,20 +151,21 @@ def evaluate(
         check_known(names, include_path)
     if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
         check_text_used(names)
-    with suppress_output(quiet):
-        lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
-    lengths = sorted(wanted or default_lengths(lm))
-    fit_length(lm, lengths[-1], given="max_length" in model_args)
-    own = lm.tokenizer if tokenizer is None or isinstance(tokenizer, (str, Path)) else tokenizer
-    described = {
-        **measure, "lengths": lengths, "longest": settings["longest"], "text": None if text is None else own_text,
-        "field": text_field, "separator": document_separator, "tokenizer": own, **options,
-    }  # fmt: skip
-    chosen = names or list(MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS)
-    raw = run_tasks(
-        lm, chosen, described, include_path, lm_eval_options, own_options=None if checked else options, quiet=quiet,
-        grow="max_length" not in model_args,
-    )  # fmt: skip
+    with evaluation_mode_if_live(model):
+        with suppress_output(quiet):
+            lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
+        lengths = sorted(wanted or default_lengths(lm))
+        fit_length(lm, lengths[-1], given="max_length" in model_args)
+        own = lm.tokenizer if tokenizer is None or isinstance(tokenizer, (str, Path)) else tokenizer
+        described = {
+            **measure, "lengths": lengths, "longest": settings["longest"], "text": None if text is None else own_text,
+            "field": text_field, "separator": document_separator, "tokenizer": own, **options,
+        }  # fmt: skip
+        chosen = names or list(MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS)
+        raw = run_tasks(
+            lm, chosen, described, include_path, lm_eval_options, own_options=None if checked else options, quiet=quiet,
+            grow="max_length" not in model_args,
+        )  # fmt: skip
     first = lm.rank == 0
     rows, documents = rows_and_documents(raw, label or scheme_name(lm), model_name(lm)) if first else ([], [])
     rows, documents, remarks = from_first(lm, (rows, documents, remarks_on(raw, rows)))

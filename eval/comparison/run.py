@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.core.evaluation_mode import evaluation_mode_if_live
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval.catalogue import check_files_named, check_known, check_text_used, check_trusted, expanded
@@ -173,7 +174,8 @@ def compare_each(
         share = progress
         if len(models) > 1:
             share = part_of(progress, number / len(models), 1 / len(models), f"{model.shown_name}: ")
-        parts.append(compare_on(model, settings, folder, store, share, parts))
+        with evaluation_mode_if_live(model.model):
+            parts.append(compare_on(model, settings, folder, store, share, parts))
         settings = replace(settings, lengths=parts[0].about["lengths"], tasks=parts[0].about["tasks"])
         gc.collect()  # its memory is for the next one
     return parts

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import nn
 
+from hf_posenc.core.evaluation_mode import evaluation_mode
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import NothingStretched
@@ -34,7 +35,7 @@ from hf_posenc.patching.outer_config import write_outer_config
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
 from hf_posenc.patching.preconditions.rotation import changed_frequencies, refuse_changed_frequencies
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
-from hf_posenc.patching.proof import EffectProbe, evaluation_mode
+from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.stacks import patched_together, unpatch_together
 from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of, stacks_of

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.core.evaluation_mode import evaluation_mode
 from hf_posenc.core.half_precision import HALF
 from hf_posenc.errors import NoEffect
 from hf_posenc.patches.offloading import computing_device, offloads_of
@@ -190,19 +191,6 @@ def perturb_positions(positions: Tensor, generator: torch.Generator) -> Tensor:
     """``positions [1, token]``, each a unit in the last place of float32 to either side, in any order."""
     signs = torch.randint(0, 2, positions.shape, generator=generator).to(positions.device) * 2 - 1
     return positions.float() * (1 + signs * torch.finfo(torch.float32).eps)
-
-
-@contextmanager
-def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Run the block in evaluation mode, and restore the mode of every submodule."""
-    training = [m for m in module.modules() if m.training]
-    for m in training:  # and not `eval`, which transformers makes walk the whole model where nothing is to be done
-        m.training = False
-    try:
-        yield
-    finally:
-        for m in training:
-            m.training = True
 
 
 @contextmanager

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.checkpoints.model_digest import model_digest
+from hf_posenc.core.evaluation_mode import evaluation_mode
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.errors import LengthContradiction, MissingPackage, OptionOutOfRange, shown
 from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.proof import evaluation_mode
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import Rotary

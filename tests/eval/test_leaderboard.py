@@ -202,6 +202,14 @@ def test_a_patched_model_is_refused(llama, tokenizer, tmp_path: Path) -> None:
         leaderboard(MeasuredModel(llama, tokenizer=tokenizer), out=tmp_path)
 
 
+def test_a_live_model_keeps_its_mode(llama, tokenizer, tmp_path: Path) -> None:
+    from hf_posenc.eval import MeasuredModel
+
+    live = MeasuredModel(llama.train(), tokenizer=tokenizer)
+    leaderboard(live, out=tmp_path, schemes="pi", lengths=[TRAINED], tasks=["posenc_ppl"], **SMALL)
+    assert all(module.training for module in llama.modules())
+
+
 def test_schemes_that_make_sense_without_training(llama, gpt2) -> None:
     chosen = zero_shot_schemes(llama, 2 * TRAINED)
     names = {entry.label for entry in chosen.entries}

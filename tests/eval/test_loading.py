@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +16,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval import TASKS, evaluate, register_models
+from hf_posenc.eval import TASKS, compare, evaluate, register_models
 from hf_posenc.eval.lm.models import PosEncLM
 from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.insight.probe import probe
 
 from .conftest import TRAINED
 from .test_parity import PAIRS, requests
@@ -130,3 +133,20 @@ def test_masked_models_by_name(bert, framed_tokenizer, tmp_path) -> None:
     with pytest.raises(Exception, match=r"index|size|length|position"):  # its own table ends at half of that
         evaluate(bert, framed_tokenizer, **options)
     assert torch.isfinite(torch.tensor([r.value for r in evaluation.rows])).all()
+
+
+@pytest.mark.parametrize("measure", ["evaluate", "compare", "probe"])
+def test_a_live_model_keeps_the_mode_of_every_module(measure: str, llama, tokenizer, tmp_path: Path) -> None:
+    """It may be measured in the middle of its training, a part of it frozen in evaluation mode."""
+    llama.train()
+    llama.model.layers[0].eval()
+    modes = [module.training for module in llama.modules()]
+    few: dict[str, Any] = {"tasks": ["posenc_ppl"], "lengths": [TRAINED], "samples": 1, "scored": 8}
+    if measure == "evaluate":
+        evaluate(llama, tokenizer, **few)
+    elif measure == "compare":
+        compare(llama, "pi", tokenizer=tokenizer, out=tmp_path, **few)
+    else:
+        probe(llama, tokenizer, samples=1, rows=1, scored=8)
+    assert [module.training for module in llama.modules()] == modes
+    assert len(set(modes)) == 2

@@ -64,4 +64,4 @@ def loaded(given: MeasuredModel) -> Measurable:
     base, adapter = base_model_of(model)
     geometry = unscaled_geometry(adapter, base.config)
     cases = ("prefill", "decode") if geometry.causal else ("prefill",)
-    return Measurable(model.eval(), geometry.trained_length, cases, device)
+    return Measurable(model, geometry.trained_length, cases, device)

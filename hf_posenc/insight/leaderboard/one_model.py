@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.core.evaluation_mode import evaluation_mode
 from hf_posenc.eval import MeasuredModel, compare
 from hf_posenc.eval.comparison.progress import ProgressCallback, part_of
 from hf_posenc.eval.comparison.run import STORE
@@ -101,7 +102,7 @@ def costs_of(
     )
     done = {record.scheme for record in comparison.with_state("done") if record.length in (longest, None)}
     entries = [fitted(entry, longest) for entry in comparison.about["schemes"] if entry["label"] in done]
-    with Store(folder / STORE) as store:
+    with Store(folder / STORE) as store, evaluation_mode(ready.model):
         digest = comparison.about["digests"]["model"]
         return paired_costs(ready.model, [e for e in entries if e.scheme], store, digest, timing, progress)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.tokenizer import load_tokenizer
+from hf_posenc.core.evaluation_mode import evaluation_mode
 from hf_posenc.core.memory import check_text_memory
 from hf_posenc.errors import (
     UnknownOption,
@@ -123,9 +124,7 @@ def probe(
         model = from_pretrained(model)
     check_arguments(model, tokenizer, length=length, samples=samples, rows=rows, scored=scored, sinks=sinks, seed=seed)
     own_text = measured_text(text, field=text_field, separator=document_separator)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluation_mode(model):
         variants = []
         is_patched_already = is_patched(model)
         trained, table_size = lengths_of(model, scheme, options)
@@ -145,6 +144,4 @@ def probe(
                     variants.append(measure(model, plan, describe(model).scheme, progress))
                 finally:
                     unpatch_model(model)
-    finally:
-        model.train(was_training)
     return Probe(tuple(variants), trained, samples, sinks)
