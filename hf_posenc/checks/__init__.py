@@ -61,7 +61,6 @@ from hf_posenc.checks.registry import (
     Check,
     applicable_checks,
     assert_passes,
-    check_named,
 )
 from hf_posenc.checks.run import check_scheme
 from hf_posenc.checks.shift import (
@@ -85,7 +84,6 @@ __all__ = [
     "backends_agree",
     "cached_equals_uncached",
     "cases",
-    "check_named",
     "check_scheme",
     "checkpointing_changes_no_gradient",
     "compiled_equals_eager",

@@ -53,10 +53,11 @@ def check(
     """
     from hf_posenc import checks
     from hf_posenc.checkpoints.unpatched import load_unpatched
+    from hf_posenc.checks.registry import check_named
 
     named, options = model_named(model, base), scheme_options(scheme, option)
     for name in check or ():
-        checks.check_named(name)
+        check_named(name)
     with output.progress() as show_progress:
         loaded, own = load_unpatched(**loading_of(named, "float32"))
         deviations = checks.check_scheme(
