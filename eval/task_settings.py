@@ -43,7 +43,7 @@ def check_settings_read(asked: Sequence[str], tasks: Sequence[str]) -> None:
     for name in asked:
         if not TASKS_READING[name] & set(chosen):
             raise UnknownOption(
-                f"None of the tasks {', '.join(chosen)} reads {name}. Leave it out, or add one of "
+                f"None of the tasks {', '.join(chosen)} reads {name}. Leave {name} out, or add one of "
                 f"{', '.join(sorted(TASKS_READING[name]))}."
             )
 

@@ -238,9 +238,9 @@ class BudgetTooSmall(PosEncError, ValueError):
 
 
 def shown(value: Any) -> str:
-    """``repr(value)``, cut off where it is long: values come from other people's files."""
+    """``repr(value)`` on one line, cut off where it is long: values come from other people's files."""
     try:
-        text = repr(value)
+        text = " ".join(line.strip() for line in repr(value).splitlines())
     except Exception:  # somebody else's __repr__, or whole numbers of more digits than Python writes
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"

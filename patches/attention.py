@@ -242,7 +242,8 @@ class PatchedAttention(nn.Module):
         """How the engine computes calls like this one; what the caller passed is checked here, once for all of them."""
         name, weights = plan.fixed.name, bool(host.get("output_attentions"))
         window = self.window if "sliding_window" in host else None
-        check_keywords(host, call.mask, call.ctx, name, heeded=self.heeded_keywords, window=window)
+        mask = call.mask if plan.rows_mask is None else plan.rows_mask
+        check_keywords(host, mask, call.ctx, name, heeded=self.heeded_keywords, window=window)
         return engine_for(call, plan.backend, name, cache, self.layer_idx, weights=weights)
 
 

@@ -84,6 +84,7 @@ class CallPlan:
         at_read: how keys are read of a cache that holds one copy of each; None where it has what regions read, or where
             nothing is cached.
         documents: of packed rows that are computed one by one, with a plan each; else none.
+        rows_mask: of a document, the mask of the rows it is packed into, which keywords of the call are compared with.
     """
 
     scheme: Scheme
@@ -99,6 +100,7 @@ class CallPlan:
     compute: dict[Hashable, ComputeCall] = field(default_factory=dict)
     at_read: KeysAtRead | None = None
     documents: tuple[tuple[PackedDocument, CallPlan], ...] = ()
+    rows_mask: Any = None
 
     @property
     def stored(self) -> int | None:
@@ -178,7 +180,7 @@ def make_plan(
 def plan_of_document(plan: CallPlan, document: PackedDocument) -> CallPlan:
     """The plan of a document of packed rows, which needs no mask."""
     ctx = context_of_document(plan.ctx, document)
-    own = CallPlan(plan.scheme, ctx, None, None, plan.backend, False, plan.fixed)
+    own = CallPlan(plan.scheme, ctx, None, None, plan.backend, False, plan.fixed, rows_mask=plan.mask)
     share(own)
     return own
 

@@ -12,9 +12,16 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.gate import Gate, gates
 from hf_posenc.eval.task_settings import read_by
 
+LEFT_OUT = "these shares are left out of the tables, and kept in results.csv"
 
-def remarks(comparison: Comparison) -> list[str]:
-    """List what a reader must know before the numbers: refusals, failures, schemes that need training."""
+
+def remarks(comparison: Comparison, below_gate: str = LEFT_OUT) -> list[str]:
+    """List what a reader must know before the numbers: refusals, failures, schemes that need training.
+
+    Args:
+        comparison: measured already.
+        below_gate: what the report does with shares of a task that the model cannot do at its own length.
+    """
     found = []
     for state in ("refused", "failed"):
         for (label, reason), records in comparison.reasons(state).items():
@@ -41,7 +48,7 @@ def remarks(comparison: Comparison) -> list[str]:
         for scheme in comparison.about["schemes"]
         if scheme.get("chosen")
     ]
-    found += [gate_remark(gate) for gate in gates(comparison.about) if gate.reason or not gate.open]
+    found += [gate_remark(gate, below_gate) for gate in gates(comparison.about) if gate.reason or not gate.open]
     own = comparison.about["model_scheme"]
     found += [
         f"{model['name']} carries {model['scheme']}, which is its baseline; the others take its place on its weights."
@@ -52,17 +59,17 @@ def remarks(comparison: Comparison) -> list[str]:
     return found + ([carried] if own else [])
 
 
-def gate_remark(gate: Gate) -> str:
+def gate_remark(gate: Gate, below_gate: str) -> str:
     """Say that the model cannot do a task at its own length, or that this is not known."""
     where = f"at the trained length, {gate.length:,} tokens,"
     of = f" ({model_title(gate.model)})" if gate.model else ""
     if gate.reason:
         return f"{gate.task}: whether the unpatched model{of} can do it {where} is not known. {gate.reason}"
+    counted = f"{gate.n:,} document{'' if gate.n == 1 else 's'}"
     return (
         f"{gate.task}: {where} the unpatched model{of} has {100 * gate.value:.0f} % {metric_name(gate.metric)} (95 % "
-        f"interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %, {gate.n} documents), not surely above "
-        f"{100 * gate.threshold:g} %. What it cannot do there tells no schemes apart: these shares are left out of the "
-        "tables, and kept in results.csv."
+        f"interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %, {counted}), not surely above "
+        f"{100 * gate.threshold:g} %. What it cannot do there tells no schemes apart: {below_gate}."
     )
 
 

@@ -20,7 +20,7 @@ def repeated(results: Mapping[str, Any]) -> Iterator[str]:
     for task, config in results.get("configs", {}).items():
         for length, (asked, different) in ((config.get("metadata") or {}).get(REPEATED) or {}).items():
             yield (
-                f"{task} at {int(length):,} tokens: the {asked} prompts are {different} different ones, because depths "
+                f"{task} at {int(length):,} tokens: {asked} prompts, {different} distinct, because depths "
                 "coincide where there is little filler. Intervals count keys, not prompts."
             )
 

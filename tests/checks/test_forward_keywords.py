@@ -46,6 +46,13 @@ def test_unknown_keywords_are_refused(family: str, scheme: str, name: str, value
         forward(model, random_tokens(model, 12), **{name: value})
 
 
+def test_a_refused_tensor_is_shown_on_one_line() -> None:
+    model = patched("llama", "alibi")
+    with pytest.raises(UnknownKeyword) as refused:
+        forward(model, random_tokens(model, 12), something_new=torch.zeros(12, 12))
+    assert "\n" not in str(refused.value)
+
+
 def test_every_keyword_of_transformers_is_covered() -> None:
     """Every keyword of transformers' own list is supported or refused."""
     model = patched("llama", "alibi")

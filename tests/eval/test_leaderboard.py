@@ -24,6 +24,7 @@ import torch
 from scipy.stats import ttest_rel
 
 from hf_posenc.cli import main
+from hf_posenc.cli.commands.leaderboard import show
 from hf_posenc.errors import AlreadyPatched, BadComparison
 from hf_posenc.eval import MeasuredModel
 from hf_posenc.eval.comparison import measure
@@ -138,6 +139,16 @@ def test_the_command_line_measures_nothing_twice(
     assert shlex.split(found.about["command"])[:2] == ["hf-posenc", "leaderboard"]
     with pytest.raises(AssertionError):  # control: another seed is measured
         leaderboard(saved, out=folder / "out", schemes="pi", lengths=LENGTHS, dtype="auto", **{**SMALL, "seed": 1})
+
+
+def test_what_the_model_cannot_do_is_said_of_these_tables(board: Leaderboard, folder: Path, capsys: Any) -> None:
+    show(board, folder)
+    printed = " ".join(capsys.readouterr().out.split())
+    (remark,) = board.about["models"][0]["remarks"]
+    assert "3 documents), not surely above 5 %" in remark
+    assert "results.csv" not in remark
+    assert remark in printed
+    assert remark in markdown_text(board)
 
 
 def test_costs_are_ratios_to_the_unpatched_model(board: Leaderboard) -> None:

@@ -344,7 +344,7 @@ def test_prompts_that_coincide_are_counted(llama, tokenizer) -> None:
     short = [prompt for prompt in asked if len(tokenizer(prompt)["input_ids"]) <= shortest]
     assert (len(short), len(set(short))) == (20, 4)
     (remark,) = found.remarks
-    assert remark.startswith(f"posenc_passkey at {shortest:,} tokens: the 20 prompts are 4 different ones")
+    assert remark.startswith(f"posenc_passkey at {shortest:,} tokens: 20 prompts, 4 distinct, because depths")
     assert {row.clusters for row in found.rows} == {4}  # keys, whatever the number of prompts
 
 

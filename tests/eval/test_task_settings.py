@@ -59,7 +59,7 @@ def test_every_task_reads_some() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["eval", "-t", "posenc_ppl", "--keys", "3"], "posenc_ppl reads keys"),
+        (["eval", "-t", "posenc_ppl", "--keys", "3"], "posenc_ppl reads keys. Leave keys out"),
         (["eval", "-t", "posenc_ppl", "--depths", "0.5"], "posenc_ppl reads depths"),
         (["eval", "-t", "posenc_cwe", "-t", "posenc_fwe", "--samples", "16"], "posenc_cwe, posenc_fwe reads samples"),
         (["compare", "-s", "yarn", "-t", "posenc_passkey", "--scored", "8"], "posenc_passkey reads scored"),

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import DataCollatorWithFlattening
 
 from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.core.context import PositionContext
+from hf_posenc.errors import MaskMismatch
 from hf_posenc.patches import call_plan
 from hf_posenc.patches.packed_documents import SHORTEST, PackedDocument, documents_of
 
@@ -64,6 +66,24 @@ def test_rows_with_borders_of_their_own_are_as_every_document_alone(scheme: str,
             for stop, size in zip(accumulate(sizes), sizes, strict=True):
                 alone = model(ids[row : row + 1, stop - size : stop], use_cache=False).logits
                 torch.testing.assert_close(packed[row : row + 1, stop - size : stop], alone, atol=ATOL, rtol=0)
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "self_extend", "fox"])
+def test_a_flattening_collator_may_say_the_borders_as_well(scheme: str, planned: Any) -> None:
+    model, ids = patch_model(tiny_model("llama"), scheme, factor=2), text(1)[0].tolist()
+    collator = DataCollatorWithFlattening(return_seq_idx=True, return_flash_attn_kwargs=True)
+    row = dict(collator([{"input_ids": ids[:40]}, {"input_ids": ids[40:]}]))
+    del row["labels"]
+    planned.clear()  # of the effect probe
+    with torch.no_grad():
+        expected = model(row["input_ids"], position_ids=row["position_ids"], use_cache=False).logits
+        found = model(**row, use_cache=False).logits
+        assert [len(documents) for documents in planned] == [2, 2]
+        assert torch.equal(found, expected)
+        other = torch.tensor([0, 30, LENGTH], dtype=torch.int32)
+        if scheme != "yarn":  # which hands keywords to the model's own attention function
+            with pytest.raises(MaskMismatch, match="packs 2 texts"):
+                model(**row | {"cu_seq_lens_q": other, "cu_seq_lens_k": other}, use_cache=False)
 
 
 @pytest.mark.parametrize("scheme", ["t5", "fire", "transformer_xl"])

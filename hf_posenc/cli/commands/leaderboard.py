@@ -110,6 +110,7 @@ def is_default(context: Context, name: str) -> bool:
 
 def show(board: Leaderboard, out: Path) -> None:
     """Show a table for each task of each model, and the files written."""
+    from hf_posenc.eval.report.phrases import model_title
     from hf_posenc.insight.leaderboard.words import RULES, caption, cells, columns, factor_sentence, heading
 
     models = {model["name"]: model for model in board.about["models"]}
@@ -118,4 +119,7 @@ def show(board: Leaderboard, out: Path) -> None:
         output.show_table(columns(models[name], lines), rows, title=f"{heading(models[name], task)}, {caption(lines)}")
     for rule in (factor_sentence(board.about), *RULES):
         output.show_text(rule)
+    for name, model in models.items():
+        for remark in model["remarks"]:
+            output.show_text(f"{model_title(name)}: {remark}")
     output.show_text(f"Written to {out}: {FILES}")

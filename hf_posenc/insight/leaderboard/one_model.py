@@ -51,6 +51,9 @@ class Request:
     threads: int
 
 
+BELOW_GATE = "the tables give its shares no effective length"
+
+
 def with_baseline(entries: Sequence[Entry]) -> list[Entry]:
     """The entries with the unpatched model, which costs and thresholds are relative to, in front of them."""
     return [Entry(UNPATCHED, None), *(entry for entry in entries if entry.scheme is not None)]
@@ -78,7 +81,7 @@ def of_model(
 
     about = {
         "name": shown, "trained_length": trained, "lengths": lengths, "tasks": comparison.about["tasks"],
-        "digests": comparison.about["digests"], "left_out": chosen.left_out, "remarks": remarks(comparison),
+        "digests": comparison.about["digests"], "left_out": chosen.left_out, "remarks": remarks(comparison, BELOW_GATE),
         "method": method(comparison.about),
     }  # fmt: skip
     return about, lines_of(comparison, costs, command, seed=settings.seed)
