@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,6 +106,23 @@ def tokenizer_of(named: ModelName) -> Any:
     from hf_posenc.checkpoints.tokenizer import load_tokenizer
 
     return load_tokenizer(named.tokenizer)
+
+
+def check_unread(context: Context, names: Collection[str], why: str) -> None:
+    """Refuse options on the command line that others leave without effect.
+
+    Args:
+        context: of the command.
+        names: of its parameters.
+        why: what follows the name of the option in the error.
+
+    Raises:
+        BadArgument: there is one.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            raise BadArgument(f"{parameter.opts[0]} {why}")
 
 
 def check_file(option: str, path: Path) -> None:
