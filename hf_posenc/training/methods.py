@@ -194,20 +194,21 @@ def configured(method: Method, model: nn.Module, training: Training) -> PeftConf
         TrainingImpossible: a setting of LoRA was asked for, and the method has no low-rank matrices.
     """
     if method.configure is None or not method.low_rank:
-        check_no_low_rank_settings(training, trains_all=method.configure is None)
+        check_no_low_rank_settings(training, method)
         return None if method.configure is None else method.configure(model, training.rank)
     names = ("alpha", "target_modules", "train_embeddings")
     return method.configure(model, training.rank, **{name: getattr(training, name) for name in names})
 
 
-def check_no_low_rank_settings(training: Training, *, trains_all: bool) -> None:
-    """Refuse settings that only low-rank matrices have.
+def check_no_low_rank_settings(training: Training, method: Method) -> None:
+    """Refuse settings that only low-rank matrices have; the rank is also the number of virtual tokens.
 
     Raises:
         TrainingImpossible: there is one.
     """
     settings = {"alpha": training.alpha is not None, "target_modules": bool(training.target_modules)}
-    settings |= {"train_embeddings": trains_all and not training.train_embeddings}
+    settings |= {"train_embeddings": method.configure is None and not training.train_embeddings}
+    settings |= {"rank": not method.virtual_tokens and training.rank != type(training).rank}
     for name, asked in settings.items():
         if asked:
             raise TrainingImpossible(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc.cli import main
+from hf_posenc.cli import arguments, main
 
 START = ["-m", "starter:llama"]
 COMPARE = ["compare", *START, "-s", "yarn", "--out", "OUT"]
@@ -41,6 +42,8 @@ WORDS: dict[str, tuple[list[str], int, str]] = {
     "39 eval into a file": (["eval", *START, "--out", "FILE/x.json"], 2, "cannot be a file"),
     "39 eval into a pipe": (["eval", *START, "--out", "PIPE"], 2, "cannot be a file"),
     "39 picture into a pipe": (["show", "rope", "--out", "PIPE.svg"], 2, "cannot be a file"),
+    "39 rates into a file": (["find-learning-rate", *TUNE[1:-1], "FILE"], 2, "cannot be a folder"),
+    "39 rates in a file": (["find-learning-rate", *TUNE[1:-1], "FILE/x"], 2, "cannot be a folder"),
     "39 export to a full folder": (["export", *START, "-s", "yarn", "-f", "2", "--out", "FULL"], 2, "not empty"),
     "41 comma": (["eval", *START, "-s", "a,b"], 2, "'a,b'"),
     "41 blank": ([*COMPARE[:-4], "-s", "ya rn", "--out", "OUT"], 2, "'ya rn'"),
@@ -58,6 +61,15 @@ WORDS: dict[str, tuple[list[str], int, str]] = {
     "44 limit": ([*COMPARE, "--limit", "0"], 2, "limit"),
     "44 samples": (["eval", *START, "--samples", "0"], 2, "samples"),
     "44 nothing to tune": (["finetune", *START, "-s", "yarn", "--out", "OUT"], 2, "--factor or --target-length"),
+    "44 shape of a model": (["bench", *START, "-s", "yarn", "--shape", "1,32,2,2"], 2, "--model has no effect beside"),
+    "44 kind of a model": (["bench", "-s", "yarn", "--kind", "gpt2"], 2, "--kind has an effect with --shape only"),
+    "44 length of a model": (
+        ["bench", "-s", "yarn", "--trained-length", "9"],
+        2,
+        "--trained-length has an effect",
+    ),
+    "44 heads of a model": (["show", "rope", *START, "--heads", "4"], 2, "--heads has no effect beside --model"),
+    "44 frames of a plot": (["show", "rope", "--frames", "3"], 2, "--frames has an effect on animations only"),
     "44 nothing near": (["info", "nosuch"], 2, r"called 'nosuch'\. `hf-posenc list`"),
     "44 learning rate": ([*TUNE, "--learning-rate", "nan"], 1, "learning_rate=nan"),
     "44 method": ([*TUNE, "--method", "lroa"], 1, "'lroa'"),
@@ -111,6 +123,24 @@ def test_invalid_arguments_are_refused(
     assert "Traceback" not in captured.err
     assert all(c.isprintable() or c in "\n\t" for c in captured.err)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "words", [["eval", *START, "--out", "sub/x.json"], ["find-learning-rate", *TUNE[1:]]], ids=" ".join
+)
+def test_a_folder_without_access_is_refused_before_the_work(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def denied(dir: Path) -> None:  # root may write anywhere
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(dir))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(arguments, "TemporaryFile", denied)
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert f"--out '{words[-1]}' cannot be written (Permission denied). Make the folder writable" in said
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,13 @@ def test_a_name_of_the_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert time.monotonic() - started < 5
 
 
+def test_a_misspelt_folder_is_not_to_be_downloaded() -> None:
+    with pytest.raises(ModelNotFound) as refused:
+        from_pretrained("my modell")
+    assert str(refused.value).startswith("There is no folder 'my modell'")
+    assert "download" not in str(refused.value)
+
+
 @pytest.mark.parametrize("wrong", [None, 3, b"folder", "", "a/b/c", "./absent"])
 def test_what_is_no_name(wrong: Any) -> None:
     with pytest.raises((WrongKind, ModelNotFound)):

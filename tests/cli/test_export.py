@@ -37,4 +37,7 @@ def test_what_is_the_same_for_short_texts_only_and_what_is_refused(call: Callabl
     refused = call(*words, str(tmp_path / "alibi"), "-s", "alibi")
     assert refused.code == 1
     assert "save_pretrained" in refused.err
+    refused = call("export", "-m", "starter:llama", "--out", str(tmp_path / "alibi"))
+    assert refused.code == 2
+    assert "Pass one with --scheme" in refused.err
     assert not (tmp_path / "alibi").exists()

@@ -89,7 +89,8 @@ RUN = ("held_out", "output", "resume", "progress", "callbacks", "arguments")
 def run(model, tokenizer, texts=TEXTS, **more):
     """`finetune` with settings and the other keywords mixed."""
     apart = {name: more.pop(name) for name in RUN if name in more}
-    training = Training(**{"length": TARGET, "steps": 6, "learning_rate": 1e-2, "rank": 2, **more})
+    rank = {} if more.get("method") in ("full", "ia3") else {"rank": 2}
+    training = Training(**{"length": TARGET, "steps": 6, "learning_rate": 1e-2, **rank, **more})
     return finetune(model, tokenizer, texts, training, **apart)
 
 

@@ -92,7 +92,8 @@ def train(case, batch, folder):
     )
     torch.manual_seed(0)
     model = patch_model(HOSTS[case["family"]](), case["scheme"], factor=4)
-    settings = {"length": 64, "steps": case["steps"], "learning_rate": 1e-2, "rank": 2, "save_every": 2}
+    settings = {"length": 64, "steps": case["steps"], "learning_rate": 1e-2, "save_every": 2}
+    settings |= {} if case.get("more", {}).get("method") == "full" else {"rank": 2}
     witness, source = Witness(), TextSource(tuple(TEXTS), streaming=case.get("streaming", False))
     tuned = finetune(
         model, tokenizer, source, Training(**settings, batch=batch, **case.get("more", {})), held_out=TEXTS[:1],

@@ -155,6 +155,8 @@ def test_lora_on_chosen_layers_with_a_chosen_alpha() -> None:
     [
         ({"target_modules": ("q_prj",)}, "Did you mean 'q_proj'"),
         ({"method": "full", "alpha": 8.0}, "alpha=8.0"),
+        ({"method": "full", "rank": 4}, "rank=4"),
+        ({"method": "ia3", "rank": 4}, "rank=4"),
         ({"method": "ia3", "target_modules": ("q_proj",)}, "has no use for"),
         ({"method": "full", "train_embeddings": False}, "Choose method lora"),
     ],

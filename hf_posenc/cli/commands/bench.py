@@ -14,6 +14,7 @@ from hf_posenc.cli.arguments import (
     Base,
     Dtype,
     Model,
+    check_unread,
     loading_of,
     model_named,
     whole_numbers,
@@ -107,6 +108,10 @@ def bench(
     from hf_posenc.insight.bench import bench as run
     from hf_posenc.insight.bench.busy import pin
 
+    if shape is None:
+        check_unread(context, ("kind", "trained_length"), "has an effect with --shape only. Add that, or leave it out.")
+    else:
+        check_unread(context, ("model", "base"), "has no effect beside --shape, which makes a model. Leave one out.")
     chosen = whole_numbers("--lengths", lengths) or [512, 2048]
     given = {
         "chunked_prefill": chunked_prefill, "decode": decode, "static_decode": static_decode, "train": train

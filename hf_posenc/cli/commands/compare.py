@@ -14,6 +14,7 @@ from hf_posenc.cli.arguments import (
     Dtype,
     Longest,
     TrustTasks,
+    check_unread,
     command_line,
     depths_of,
     dtype_of,
@@ -194,7 +195,5 @@ def check_alone(option: str, context: Context, allowed: set[str]) -> None:
     Raises:
         BadArgument: there is one.
     """
-    for parameter in context.command.params:
-        source = context.get_parameter_source(str(parameter.name))
-        if source is not None and source.name == "COMMANDLINE" and parameter.name not in allowed:
-            raise BadArgument(f"{option} measures nothing, so {parameter.opts[0]} has no effect. Leave it out.")
+    others = {str(parameter.name) for parameter in context.command.params} - allowed
+    check_unread(context, others, f"has no effect beside {option}, which measures nothing. Leave it out.")

@@ -51,6 +51,7 @@ def export(
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.checkpoints.push import check_upload, upload
+    from hf_posenc.patching.state import is_patched
 
     named, options = model_named(model, base), scheme_options(scheme, option)
     if out.exists() and any(out.iterdir()):
@@ -63,6 +64,8 @@ def export(
         patched = from_pretrained(
             **loading_of(named, dtype), scheme=scheme, factor=factor, target_length=target_length, **options
         )
+        if not is_patched(patched):
+            raise BadArgument(f"{model!r} carries no scheme, and none is named. Pass one with --scheme.")
         parameters = export_native(merge_adapter(patched), out)
         tokenizer.save_pretrained(out)
     if push_to_hub is not None:

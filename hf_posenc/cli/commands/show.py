@@ -15,6 +15,7 @@ from hf_posenc.cli.arguments import (
     SchemeOptions,
     TargetLength,
     check_file,
+    check_unread,
     command_line,
     loading_of,
     model_named,
@@ -34,6 +35,7 @@ ALL = "all"
 SWEEPS = ("factor", "length", "position")
 KINDS = ("llama", "gpt2", "bert")
 VECTORS = ("ones", "random")
+SHAPE = ("kind", "heads", "head_dim", "width", "layers")
 
 
 def show(
@@ -100,6 +102,10 @@ def show(
         if not listed:
             raise BadArgument("There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list.")
         return list_all(as_json)
+    if model is not None:
+        check_unread(context, SHAPE, "has no effect beside --model, which has a shape. Leave one out.")
+    if animate is None and (out is None or out.suffix.lower() != ".gif"):
+        check_unread(context, ("frames",), "has an effect on animations only. Add --animate, or leave it out.")
     entries = entries_with(schemes, options) if schemes else []
     view = View(
         length, start, position, head, channels_of(channels),

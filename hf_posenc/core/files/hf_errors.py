@@ -21,7 +21,10 @@ from hf_posenc.errors import (
 UNEXPECTED = re.compile(r"unexpected keyword argument '([^']*)'")
 
 
-NOT_FOUND_ERRORS = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "HFValidationError", "RepositoryNotFoundError")
+NOT_FOUND_ERRORS = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "RepositoryNotFoundError")
+
+
+NO_NAME_OF_THE_HUB = "HFValidationError"
 
 
 NO_MEMORY = "can't allocate memory"  # of PyTorch
@@ -65,6 +68,10 @@ def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
             raise UnknownOption(
                 f"{wrong[1]!r} is no argument of loading and no option of a scheme.{nearest(wrong[1], options)} "
                 "Leave it out; `hf-posenc info NAME` lists the options of a scheme."
+            ) from error
+        if type(error).__name__ == NO_NAME_OF_THE_HUB:
+            raise ModelNotFound(
+                f"There is no folder {shown(name)}, and no model of the Hub can have this name. Check the path."
             ) from error
         if type(error).__name__ in NOT_FOUND_ERRORS or (isinstance(error, OSError) and not os.path.isdir(name)):
             raise ModelNotFound(

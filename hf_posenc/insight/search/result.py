@@ -107,7 +107,7 @@ def hidden(result: SearchResult) -> list[str]:
     if chosen is None or not chosen.hides_keys:
         return []
     other = next((trial for trial in result.trials if trial.loss is not None and not trial.hides_keys), None)
-    best = "" if other is None else f" The best arm that sees every key is {other.label}."
+    best = "" if other is None else f" On the text to choose on, the best arm that sees every key is {other.label}."
     return [f"It hides or evicts older keys, which this loss hardly shows.{best} --all-keys leaves such schemes out."]
 
 

@@ -52,7 +52,7 @@ def parted(text: MeasuredText, tokenizer: Any) -> tuple[MeasuredText, MeasuredTe
             cut = content.find("\n", cut) + 1 or cut
         first += [Document(name, content[:cut])] if content[:cut] else []
         last += [Document(name, content[cut:])] if content[cut:] else []
-    return part_of(text, first, "chosen on"), part_of(text, last, "held out")
+    return part_of(text, first, "its first two thirds"), part_of(text, last, "its last third")
 
 
 def part_of(text: MeasuredText, documents: Sequence[Document], which: str) -> MeasuredText:

@@ -147,6 +147,7 @@ def test_the_last_third_of_a_single_text_is_set_aside(tokenizer: Any) -> None:
     assert sum(len(document.content) for document in held_out.documents) == pytest.approx(len(joined) / 3, rel=0.1)
     assert all(str(document.content).endswith("\n") for document in own.documents)  # cut at the end of a line
     assert own.digest != held_out.digest
+    assert (own.label, held_out.label) == ("all (its first two thirds)", "all (its last third)")
 
 
 def test_what_cannot_be_searched_is_refused(
