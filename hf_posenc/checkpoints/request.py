@@ -38,10 +38,11 @@ class SchemeRequest:
                     f"{where} carries scheme {stored}, but {difference}. Leave that out; unpatch_model removes the "
                     "scheme."
                 )
-        positions = self.layers or any(value is not None for value in self.lengths.values())
-        if checkpoint.scheme is None and self.scheme is None and positions:
+        given = [name for name, value in {**self.lengths, "layers": self.layers or None}.items() if value is not None]
+        if checkpoint.scheme is None and self.scheme is None and given:
             raise NotPatched(
-                "Lengths or layers were given, but neither the call nor the checkpoint has a scheme. Pass scheme=."
+                f"{given[0]} needs a scheme, and neither the call nor the checkpoint has one. Pass "
+                "scheme= (on the command line --scheme)."
             )
 
     def difference(self, stored: SchemeConfig) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import ceil
 from typing import Any
 
 import torch
@@ -60,9 +61,11 @@ def evaluation_settings(training: Training, windows: Mapping[str, Any] | None, *
     """`TrainingArguments` of the evaluations; a resumed run has already done the one before its first step."""
     if windows is None:
         return {"eval_strategy": "no"}
+    # A share of unknown steps is a number below 1; where they are known, the number that a checkpoint stores.
+    half = 0.5 if training.steps is None else ceil(training.steps / 2)
     return {
         "eval_strategy": "steps",
-        "eval_steps": training.eval_every or 0.5,  # below 1 a share of all steps
+        "eval_steps": training.eval_every or half,
         "eval_on_start": fresh,
         "prediction_loss_only": True,
     }

@@ -61,6 +61,7 @@ WORDS: dict[str, tuple[list[str], int, str]] = {
     "44 limit": ([*COMPARE, "--limit", "0"], 2, "limit"),
     "44 samples": (["eval", *START, "--samples", "0"], 2, "samples"),
     "44 nothing to tune": (["finetune", *START, "-s", "yarn", "--out", "OUT"], 2, "--factor or --target-length"),
+    "44 factor alone": (["eval", *START, "-f", "2", "-l", "256"], 1, "factor needs a scheme.+--scheme"),
     "44 shape of a model": (["bench", *START, "-s", "yarn", "--shape", "1,32,2,2"], 2, "--model has no effect beside"),
     "44 kind of a model": (["bench", "-s", "yarn", "--kind", "gpt2"], 2, "--kind has an effect with --shape only"),
     "44 length of a model": (

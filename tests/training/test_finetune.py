@@ -31,6 +31,7 @@ from hf_posenc.training import METHODS, Training, finetune
 from hf_posenc.training.learning_rates import RATES, learning_rate_for
 from hf_posenc.training.methods import lora
 from hf_posenc.training.trained_parameters import RunStart
+from hf_posenc.training.trainer_settings import evaluation_settings
 
 TRAINED, FACTOR = 16, 4
 TARGET = FACTOR * TRAINED
@@ -544,6 +545,16 @@ def test_an_adapter_trained_on_bf16_is_saved_as_it_was_trained(bf16, tokenizer, 
     card = (tmp_path / "README.md").read_text()
     assert "| steps | 20 |" in card
     assert "| learning rate | 0.0002 |" in card
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_a_resumed_run_measures_as_its_checkpoint_says(steps: int, tokenizer, tmp_path: Path) -> None:
+    """`Trainer` warns of a share of steps, which is a number of steps in the checkpoint."""
+    model = patch_model(llama(), "yarn", factor=FACTOR)
+    tune(model, tokenizer, steps=steps, save_every=steps, held_out=TEXTS[:1], output=tmp_path)
+    (state,) = tmp_path.glob("checkpoint-*/trainer_state.json")
+    settings = Training(length=TARGET, steps=steps)
+    assert json.loads(state.read_text())["eval_steps"] == evaluation_settings(settings, {}, fresh=False)["eval_steps"]
 
 
 def test_what_is_trained_is_counted_by_kind(tokenizer) -> None:
