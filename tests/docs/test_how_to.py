@@ -132,6 +132,7 @@ def test_commands_run(page: Page, line: str, folders: dict[str, str], tmp_path: 
     program, *words = shlex.split(page.replaced(line, folders))
     if program == "python":
         words[0] = str(FOLDER.parents[1] / words[0])
+        monkeypatch.syspath_prepend(str(Path(words[0]).parent))  # as Python does for a script
         monkeypatch.setattr(sys, "argv", [words[0], *words[1:-4], "--steps", "3", *words[-2:]])
         exec(compile(Path(words[0]).read_text(encoding="utf-8"), words[0], "exec"), {"__name__": "__main__"})
         return
