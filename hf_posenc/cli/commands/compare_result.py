@@ -50,6 +50,7 @@ def show(comparison: Comparison, out: Path) -> None:
         for metric in shown_metrics(comparison, task)[:1]:
             head, lines = table_of(comparison, task, metric)
             output.show_table(head, lines, title=f"{task}: {axis_label(metric)}")
+    output.show_text("± is one standard error over documents.")
     if marks := legend(comparison):
         output.show_text(marks)
     if (effective := effective_table(comparison)) is not None:

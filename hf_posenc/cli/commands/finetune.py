@@ -60,7 +60,7 @@ def finetune(
             setup.model, setup.tokenizer, setup.texts, setup.training,
             held_out=setup.held_out, output=out, resume=resume,
             announce=lambda start: output.note(str(start)),
-            on_read=lambda documents, tokens: show_progress(None, f"read {documents:,} documents, {tokens:,} tokens"),
+            on_read=lambda documents, tokens: show_progress(None, f"documents read: {documents:,}, tokens: {tokens:,}"),
             progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
             callbacks=[first_process(lambda: write_config(context, out))],
         )  # fmt: skip
