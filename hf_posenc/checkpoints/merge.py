@@ -25,7 +25,7 @@ from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.plain_config import is_expressible
 from hf_posenc.checkpoints.tokenizer import copy_tokenizer
 from hf_posenc.core.files.free_space import check_disk_space
-from hf_posenc.core.files.paths import folder_to_write
+from hf_posenc.core.files.paths import folder_to_write, nearest_existing
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, shown
 from hf_posenc.patching.state import describe, is_patched
@@ -97,7 +97,7 @@ def merge(
     deviation = check_close(got, want, named.adapter)
     dtype = next(weight.dtype for weight in merged.parameters() if weight.is_floating_point())
     size = sum(weight.numel() * weight.element_size() for weight in merged.parameters())
-    check_disk_space(next(p for p in (target, *target.absolute().parents) if p.exists()), size, "The merged weights")
+    check_disk_space(nearest_existing(target), size, "The merged weights")
     with staged(target) as staging:
         merged.save_pretrained(staging)
         scheme = describe(merged).scheme if is_patched(merged) else None

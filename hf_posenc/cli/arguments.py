@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Collection, Sequence
-from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
@@ -126,45 +124,6 @@ def check_unread(context: Context, names: Collection[str], why: str) -> None:
         source = context.get_parameter_source(str(parameter.name))
         if parameter.name in names and source is not None and source.name == "COMMANDLINE":
             raise BadArgument(f"{parameter.opts[0]} {why}")
-
-
-def check_file(option: str, path: Path) -> None:
-    """Check, before the work is done, that an output path can be written as a regular file.
-
-    Raises:
-        BadArgument: it is a folder, a device or a pipe, or one of its parents is a file or cannot be written to.
-    """
-    parent = next(above for above in path.absolute().parents if above.exists())
-    if (path.exists() and not path.is_file()) or not parent.is_dir():
-        raise BadArgument(f"{option} {str(path)!r} cannot be a file. Choose another name.")
-    check_writable(option, path, parent)
-
-
-def check_folder(option: str, path: Path) -> None:
-    """Check, before the work is done, that an output path can be a folder with new files in it.
-
-    Raises:
-        BadArgument: it, or one of its parents, is no folder or cannot be written to.
-    """
-    nearest_one = next(above for above in (path.absolute(), *path.absolute().parents) if above.exists())
-    if not nearest_one.is_dir():
-        raise BadArgument(f"{option} {str(path)!r} cannot be a folder. Choose another name.")
-    check_writable(option, path, nearest_one)
-
-
-def check_writable(option: str, path: Path, folder: Path) -> None:
-    """Check that files can be made in the folder where an output path will be.
-
-    Raises:
-        BadArgument: they cannot.
-    """
-    try:
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise BadArgument(
-            f"{option} {str(path)!r} cannot be written ({error.strerror}). Make the folder writable, or choose another."
-        ) from error
 
 
 def model_type(given: str) -> str:

@@ -111,11 +111,6 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def existing_parent(folder: Path | None) -> Path | None:
-    """The nearest folder that exists already: ``folder`` itself or one above it."""
-    return None if folder is None else next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
-
-
 def check_checkpoint_space(folder: Path, trained: nn.Module) -> None:
     """Refuse a run whose checkpoints will not fit.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset
 
+from hf_posenc.core.files.paths import nearest_existing
 from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.training.attention_groups import check_attention_groups
 from hf_posenc.training.config import Training
@@ -15,7 +16,6 @@ from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.learning_rates import LearningRate, chosen_rate
 from hf_posenc.training.methods import Method, method_of
 from hf_posenc.training.rows import held_out_rows, training_rows
-from hf_posenc.training.run_folder import existing_parent
 from hf_posenc.training.validate import check_model_and_settings, check_tokenizer, source_of
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def run_inputs(
     rate = chosen_rate(training, model)
     training = replace(training, learning_rate=rate.value)
     rows = training_rows(
-        model, tokenizer, source, training, method, held_out=measured_on, folder=existing_parent(folder),
-        on_read=on_read,
+        model, tokenizer, source, training, method, held_out=measured_on,
+        folder=None if folder is None else nearest_existing(folder), on_read=on_read,
     )  # fmt: skip
     windows = None if measured_on is None else held_out_rows(model, tokenizer, measured_on, training)
     return RunInputs(training, method, rate, causal, rows, windows)

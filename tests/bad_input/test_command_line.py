@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc.cli import arguments, main
+from hf_posenc.cli import main, output_paths
 
 START = ["-m", "starter:llama"]
 COMPARE = ["compare", *START, "-s", "yarn", "--out", "OUT"]
@@ -136,7 +136,7 @@ def test_a_folder_without_access_is_refused_before_the_work(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(dir))
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(arguments, "TemporaryFile", denied)
+    monkeypatch.setattr(output_paths, "TemporaryFile", denied)
     with pytest.raises(SystemExit) as ended:
         main(words)
     said = capsys.readouterr().err

@@ -19,7 +19,6 @@ from hf_posenc.cli.arguments import (
     SchemeOptions,
     TargetLength,
     TrustTasks,
-    check_file,
     depths_of,
     dtype_of,
     model_named,
@@ -28,6 +27,7 @@ from hf_posenc.cli.arguments import (
     words_of,
 )
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.output_paths import check_output_file
 from hf_posenc.cli.task_arguments import (
     DEPTHS,
     Data,
@@ -114,7 +114,7 @@ def evaluate(
     options |= {"data": data} if data else {}
     named, requests = model_named(model, base), count(1)
     if out is not None:
-        check_file("--out", out)
+        check_output_file("--out", out)
     elif log_samples:
         raise BadArgument("--log-samples keeps requests and responses in a file, and none is named. Pass --out FILE.")
     with output.progress() as progress:

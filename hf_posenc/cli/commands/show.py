@@ -14,7 +14,6 @@ from hf_posenc.cli.arguments import (
     Factor,
     SchemeOptions,
     TargetLength,
-    check_file,
     check_unread,
     command_line,
     loading_of,
@@ -24,6 +23,7 @@ from hf_posenc.cli.arguments import (
 from hf_posenc.cli.commands.show_arguments import channels_of, choice, entries_with, file_name
 from hf_posenc.cli.commands.show_interactive import write_interactive
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.output_paths import check_output_file
 
 if TYPE_CHECKING:
     from hf_posenc.insight.plots.compose import PlotRequest
@@ -151,7 +151,7 @@ def draw(
     sweep = None if animate is None else choice("--animate", animate, (*SWEEPS, "own"))
     animated = sweep is not None or (out is not None and out.suffix.lower() == ".gif")
     path = out or FOLDER / "x.png"
-    check_file("--out", path)
+    check_output_file("--out", path)
     saving.check_ending(path if out or not animated else path.with_suffix(".gif"), animated=animated)
     if out or not as_json:
         require_matplotlib()

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import check_file
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.output_paths import check_output_file
 
 if TYPE_CHECKING:
     from hf_posenc.insight.plots.models import Shapes
@@ -38,7 +38,7 @@ def write_interactive(
         if value:
             raise BadArgument(f"--interactive writes a page of all plots for shapes without weights; leave out {name}.")
     path = out or PAGE
-    check_file("--out", path)
+    check_output_file("--out", path)
     written = write_page(entries, path, shapes=shapes, command=command, **lengths)
     if as_json:
         output.show_json({"files": [str(written)]})

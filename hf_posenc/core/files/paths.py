@@ -34,6 +34,11 @@ def checked_name(given: Any, what: str = "A model") -> str:
     return name
 
 
+def nearest_existing(path: Path) -> Path:
+    """The path itself where it exists, else the nearest of its parents that does."""
+    return next(one for one in (path, *path.absolute().parents) if one.exists())
+
+
 def folder_to_write(given: Any) -> str:
     """Validate a folder to write to, existing or not, and return it as text.
 
@@ -49,7 +54,7 @@ def folder_to_write(given: Any) -> str:
             f"{shown(name)} cannot be a folder: it has characters that no name has. Choose another one."
         )
     try:
-        existing = next(path for path in (Path(name), *Path(name).absolute().parents) if path.exists())
+        existing = nearest_existing(Path(name))
     except (OSError, ValueError) as error:  # too long, or with a NUL
         raise FolderUnusable(f"{shown(name)} cannot be a folder ({error}). Choose another one.") from error
     if not existing.is_dir():

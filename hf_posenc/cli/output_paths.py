@@ -1,0 +1,48 @@
+"""Check output paths before the work is done, whose results would be lost at a path that cannot be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from hf_posenc.cli.errors import BadArgument
+from hf_posenc.core.files.paths import nearest_existing
+
+
+def check_output_file(option: str, path: Path) -> None:
+    """Check that an output path can be written as a regular file.
+
+    Raises:
+        BadArgument: it is a folder, a device or a pipe, or one of its parents is a file or cannot be written to.
+    """
+    parent = nearest_existing(path.absolute().parent)
+    if (path.exists() and not path.is_file()) or not parent.is_dir():
+        raise BadArgument(f"{option} {str(path)!r} cannot be a file. Choose another name.")
+    check_writable(option, path, parent)
+
+
+def check_output_folder(option: str, path: Path) -> None:
+    """Check that an output path can be a folder with new files in it.
+
+    Raises:
+        BadArgument: it, or one of its parents, is no folder or cannot be written to.
+    """
+    folder = nearest_existing(path)
+    if not folder.is_dir():
+        raise BadArgument(f"{option} {str(path)!r} cannot be a folder. Choose another name.")
+    check_writable(option, path, folder)
+
+
+def check_writable(option: str, path: Path, folder: Path) -> None:
+    """Check that files can be made in the folder where an output path will be.
+
+    Raises:
+        BadArgument: they cannot.
+    """
+    try:
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise BadArgument(
+            f"{option} {str(path)!r} cannot be written ({error.strerror}). Make the folder writable, or choose another."
+        ) from error
