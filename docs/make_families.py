@@ -24,11 +24,11 @@ HEAD = """# Families of models
 Which families of transformers {version} can be patched, as `hf-posenc families` measures it: each is built from the
 default configuration of its class, observed on a few tokens, and accepted if with its positions off nothing tells it
 the order of its tokens, and with its measured rotation put back its outputs are its own ([how](add-model.md)).
-`hf-posenc families --model M` does the same with a checkpoint of yours. Adapters of their own have {own}.
+`hf-posenc families --model M` does the same with a checkpoint of yours. Families with an adapter of their own: {own}.
 
 Of {causal} decoder families {exact} can be patched as a whole and {partly} in their attention layers, where
 state-space, linear or convolution layers carry order as well; of {masked} encoder families {encoders}; of {seq2seq}
-encoder–decoder families {both}, in both stacks (encoders of sound are left alone). A family inside a multimodal model
+encoder–decoder families {both}, in both stacks (audio encoders are left alone). A family inside a multimodal model
 (Gemma 3, Llama 4 …) is found there. *Not built* says that the default configuration of a class makes no model that
 runs; a checkpoint of the family may well be patched. `schemes` is the number of schemes that are defined on it
 without another one.
