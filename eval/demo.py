@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.eval.demo_plan import (
     FINE_TUNED,
     FULL,
     QUICK,
     DemoPlan,
     DemoSteps,
-    ProgressCallback,
     about_run,
     options_for,
 )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.registry import scheme_class
-
-ProgressCallback = Callable[[float, str], None]
-"""Called with the completed fraction of the work and a description of the current step."""
 
 FINE_TUNED = "yarn + LoRA"
 ENTRIES = (

@@ -11,12 +11,14 @@ from typing import Any, TypeGuard
 
 import torch
 
+from hf_posenc.core.files.hf_errors import NO_MEMORY
+from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
 from hf_posenc.eval.comparison.fitting import fixed
 from hf_posenc.eval.comparison.measure_costs import CostMeter
-from hf_posenc.eval.comparison.progress import ProgressCallback, RemainingTime, Slot
+from hf_posenc.eval.comparison.progress import RemainingTime, Slot
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.native_length import check_reach, trained_length_under
 from hf_posenc.eval.results.costs import save_costs
@@ -24,9 +26,6 @@ from hf_posenc.eval.results.record import Record, State
 from hf_posenc.eval.results.store import Store
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.set_aside import scheme_set_aside
-
-NO_MEMORY = "can't allocate memory"
-"""Message of the `RuntimeError` that torch raises when it runs out of CPU memory."""
 
 
 def measure_cells(

@@ -13,6 +13,8 @@ from math import log
 from statistics import median
 from typing import NamedTuple, TypeVar
 
+from hf_posenc.core.progress import ProgressCallback
+
 POLISHES = 10
 K = TypeVar("K")
 
@@ -23,10 +25,6 @@ class Slot(NamedTuple):
     task: str
     length: int
     scheme: str
-
-
-ProgressCallback = Callable[[float, str], None]
-"""Called with the completed fraction of the work and a description of the current step."""
 
 
 def part_of(progress: ProgressCallback, start: float, share: float, prefix: str = "") -> ProgressCallback:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
+from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison, PosEncError
 from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.grid import candidates
 from hf_posenc.eval.comparison.measure import measure_cells
-from hf_posenc.eval.comparison.progress import ProgressCallback
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.load import is_masked
 from hf_posenc.eval.results.record import Record

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from transformers.utils import CONFIG_NAME
+
 from hf_posenc.core.files.hf_errors import explained_errors, first_line
 from hf_posenc.errors import ModelNotFound, shown
 from hf_posenc.patching.stored.peft_sidecar import PEFT_CONFIG
 
-CONFIG = "config.json"
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 OF_ONE_NAME = ("revision", "subfolder")
 """Options that belong to one name; the others hold for everything that is loaded with it."""
@@ -48,14 +49,14 @@ def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:
 
     revision, token = hub.get("revision"), hub.get("token")
     with explained_errors(name):
-        for file in (CONFIG, PEFT_CONFIG):
+        for file in (CONFIG_NAME, PEFT_CONFIG):
             if isinstance(try_to_load_from_cache(name, file, cache_dir=hub.get("cache_dir"), revision=revision), str):
                 return file == PEFT_CONFIG
         if hub.get("local_files_only"):
             return False  # the loader says what is missing
         check_reachable(name)
         known = {"revision": revision, "token": token}
-        return not file_exists(name, CONFIG, **known) and file_exists(name, PEFT_CONFIG, **known)
+        return not file_exists(name, CONFIG_NAME, **known) and file_exists(name, PEFT_CONFIG, **known)
 
 
 def check_reachable(name: str) -> None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import CONFIG_NAME
+
 from hf_posenc.checkpoints.adapter_folder import base_of_adapter, base_revision, local_folder
 from hf_posenc.checkpoints.hub import is_hub_adapter, of_other_names
 from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders, last_complete
@@ -26,7 +28,6 @@ from hf_posenc.laboratory import loading as laboratory
 from hf_posenc.patching.stored.peft_sidecar import PEFT_CONFIG
 from hf_posenc.starters import loading as starters
 
-CONFIG = "config.json"
 BUNDLED: dict[str, tuple[Path, Callable[..., Path]]] = {
     starters.PREFIX: (starters.FOLDER, starters.starter_path),
     laboratory.PREFIX: (laboratory.FOLDER, laboratory.laboratory_path),
@@ -112,7 +113,7 @@ def folder_of_run(name: str) -> str:
         CheckpointMismatch: the run has no complete checkpoint.
     """
     folder = Path(name)
-    if not (folder / RUN).is_file() or (folder / CONFIG).exists() or (folder / PEFT_CONFIG).exists():
+    if not (folder / RUN).is_file() or (folder / CONFIG_NAME).exists() or (folder / PEFT_CONFIG).exists():
         return name
     found = last_complete(folder)
     if found is None:
@@ -128,7 +129,7 @@ def is_adapter(name: str, hub: Mapping[str, Any]) -> bool:
     """Whether a name leads to a PEFT adapter without a model beside it."""
     if Path(name).is_dir():
         folder = Path(name, hub.get("subfolder") or "")
-        return (folder / PEFT_CONFIG).is_file() and not (folder / CONFIG).exists()
+        return (folder / PEFT_CONFIG).is_file() and not (folder / CONFIG_NAME).exists()
     return not hub.get("subfolder") and is_hub_adapter(name, hub)
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import CONFIG_NAME
+
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import NotExpressible
 from hf_posenc.patches.rope_parameters import UNSCALED
 
-CONFIG = "config.json"
 BESIDE = ("rope_theta", "partial_rotary_factor")  # stood outside ``rope_scaling``
 LENGTH = "original_max_position_embeddings"
 OTHER_NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}}
@@ -53,5 +54,5 @@ def check_both_forms(config: Any) -> None:
 
 def add_old_form(folder: Path, config: Any) -> None:
     """Write the old form into the ``config.json`` that was saved to ``folder``, beside ``rope_parameters``."""
-    file = folder / CONFIG
+    file = folder / CONFIG_NAME
     write_json(file, read_object(file) | old_form(config))

@@ -10,15 +10,14 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from hf_posenc.core.progress import OpenProgressCallback
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-
-ProgressCallback = Callable[[float | None, str], None]
-"""Called with the completed fraction of the work (None where unknown) and a description of the current step."""
 
 PIPED_WIDTH = 200  # columns of a table where stdout is no terminal
 FIRST_PAUSE, LONGEST_PAUSE = 5, 60  # seconds between lines of progress where there is no terminal
@@ -76,7 +75,7 @@ def fail(message: str) -> None:
 
 
 @contextmanager
-def progress(quiet: bool = False) -> Iterator[ProgressCallback]:
+def progress(quiet: bool = False) -> Iterator[OpenProgressCallback]:
     """Show a single progress bar on stderr; without a terminal, one line a minute; if ``quiet``, nothing."""
     with other_bars_off(), own_bar(quiet) as update:
         yield update
@@ -97,7 +96,7 @@ def other_bars_off() -> Iterator[None]:
 
 
 @contextmanager
-def own_bar(quiet: bool = False) -> Iterator[ProgressCallback]:
+def own_bar(quiet: bool = False) -> Iterator[OpenProgressCallback]:
     """Show the bar, or lines without a terminal, or nothing where the call or the environment asks for silence."""
     if quiet or any(
         os.environ.get(name, "0").upper() not in {"", "0", "FALSE", "NO", "OFF"} for name in QUIET_VARIABLES

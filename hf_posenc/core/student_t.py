@@ -3,6 +3,9 @@
     P(|T| ≥ t) = I_x(ν/2, 1/2),  x = ν / (ν + t²)          I: the regularized incomplete beta function
 
 I is computed from its continued fraction by Lentz's method: Press et al. 2007, "Numerical Recipes", section 6.4.
+
+Not `scipy.special.stdtrit` and `stdtr`, as scipy comes only with the extra ``eval``, and fine-tuning reports intervals
+without it. The tests compare the functions here with mpmath.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from typing import Any
 from hf_posenc.errors import BadComparison
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.report import Advice
+from hf_posenc.schemes.entry import UNPATCHED
 
 TASK = {True: "posenc_ppl", False: "posenc_mlm"}
 """The loss of a decoder, and of an encoder."""
-UNPATCHED = "unpatched"
 
 
 def measured_advice(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.core.plotting.figures import require_matplotlib
+from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.errors import AlreadyPatched, CellMissing, UnknownFinding
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 from hf_posenc.insight.findings.catalogue import finding_named
@@ -21,7 +22,6 @@ from hf_posenc.insight.findings.picture import write_pictures
 from hf_posenc.insight.findings.reproduction import CELLS, Reproduction
 from hf_posenc.insight.findings.verdict import judge
 
-ProgressCallback = Callable[[float | None, str], None]
 FOLDER = {False: "results/findings", True: "results/findings-quick"}
 """Where results go by default, with the full budget and with the quick one."""
 
@@ -35,7 +35,7 @@ def reproduce(
     text: Any = None,
     seeds: int | None = None,
     samples: int | None = None,
-    progress: ProgressCallback = lambda done, doing: None,
+    progress: OpenProgressCallback = lambda done, doing: None,
 ) -> Reproduction:
     """Reproduce a published finding, and decide by paired intervals whether it shows here.
 
@@ -106,7 +106,7 @@ def measured_cells(
     text: MeasuredText | None,
     shared: dict[str, Any],
     folder: Path,
-    progress: ProgressCallback,
+    progress: OpenProgressCallback,
 ) -> Iterator[FindingCell]:
     """Yield all cells; those without a file are measured first, and stored as soon as they are known."""
     slots, axis = finding.slots(quick), tuple(map(float, finding.points))

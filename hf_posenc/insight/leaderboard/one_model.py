@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.evaluation_mode import evaluation_mode
+from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.eval import MeasuredModel, compare
-from hf_posenc.eval.comparison.progress import ProgressCallback, part_of
+from hf_posenc.eval.comparison.progress import part_of
 from hf_posenc.eval.comparison.run import STORE
 from hf_posenc.eval.report.remarks import method, remarks
 from hf_posenc.eval.results.comparison import Comparison

@@ -14,10 +14,11 @@ from typing import Any
 
 from hf_posenc.core.files.slug import slug
 from hf_posenc.core.plotting.figures import require_matplotlib
+from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison, WrongKind
 from hf_posenc.eval.catalogue import FILE_TASKS, expanded, sweeps
 from hf_posenc.eval.comparison.identity import digest_of, to_json, versions
-from hf_posenc.eval.comparison.progress import ProgressCallback, part_of
+from hf_posenc.eval.comparison.progress import part_of
 from hf_posenc.eval.comparison.run import models_of
 from hf_posenc.eval.report.phrases import model_title
 from hf_posenc.eval.texts.measured_text import measured_text

@@ -14,6 +14,7 @@ from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.tokenizer import load_tokenizer
 from hf_posenc.core.evaluation_mode import evaluation_mode
 from hf_posenc.core.memory import check_text_memory
+from hf_posenc.core.progress import StepCallback
 from hf_posenc.errors import (
     UnknownOption,
 )
@@ -21,16 +22,14 @@ from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.insight.probe.capture import capturable_attention
 from hf_posenc.insight.probe.plan import check_arguments, default_length, lengths_of, plan_of
 from hf_posenc.insight.probe.variant import (
-    ProgressCallback,
     Variant,
     measure,
 )
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.set_aside import scheme_set_aside
 from hf_posenc.patching.state import describe, is_patched
+from hf_posenc.schemes.entry import UNPATCHED
 from hf_posenc.schemes.spec import SchemeSpec
-
-UNPATCHED = "unpatched"
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def probe(
     scored: int = 32,
     sinks: int = 1,
     seed: int = 0,
-    progress: ProgressCallback = lambda doing: None,
+    progress: StepCallback = lambda doing: None,
     **options: Any,
 ) -> Probe:
     """Measure where a model's heads attend, which of them use position, and how much context the model uses.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.core.progress import StepCallback
 from hf_posenc.insight.probe.attention_profile import (
     Profile,
     Tally,
@@ -26,7 +27,6 @@ from hf_posenc.insight.probe.loss_by_context import (
 from hf_posenc.insight.probe.position_shuffle import changes
 from hf_posenc.patching.model_geometry import is_causal
 
-ProgressCallback = Callable[[str], None]
 ATTENTION_TEXTS = 4  # attention weights vary less between texts than losses do
 
 
@@ -114,7 +114,7 @@ class Variant:
         }  # fmt: skip
 
 
-def measure(model: nn.Module, plan: ProbePlan, label: str, progress: ProgressCallback) -> Variant:
+def measure(model: nn.Module, plan: ProbePlan, label: str, progress: StepCallback) -> Variant:
     """Measure a model in its current state."""
     causal = is_causal(model)
     rows = chosen_rows(plan.length, plan.rows, causal)

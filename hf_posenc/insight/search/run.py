@@ -18,6 +18,7 @@ from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.plotting.figures import require_matplotlib
+from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison, CheckpointMismatch, LengthContradiction
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.identity import package_digest, tokenizer_digest, versions
@@ -37,7 +38,7 @@ from hf_posenc.insight.search.files import write_files
 from hf_posenc.insight.search.halving import best_of, chosen
 from hf_posenc.insight.search.plan import FEWEST, SearchPlan
 from hf_posenc.insight.search.result import SearchResult
-from hf_posenc.insight.search.steps import ProgressCallback, Search
+from hf_posenc.insight.search.steps import Search
 from hf_posenc.insight.search.trial import held_out_lines, trials_of
 from hf_posenc.insight.search.two_texts import check_windows, two_texts
 from hf_posenc.insight.search.windows_loss import WindowLoss

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 from typing import Any
 
+from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.paired import ROUNDING
@@ -27,7 +28,6 @@ from hf_posenc.insight.search.plan import (
 from hf_posenc.insight.search.windows_loss import WindowLoss, losses_of
 from hf_posenc.schemes.entry import UNPATCHED, Entry
 
-ProgressCallback = Callable[[float, str], None]
 UNCHANGED = Entry(UNPATCHED, None)
 WARM, LAST = 998, 999
 """Numbers in place of a rung, for windows of their own: the speed measurement, and the held-out windows."""
