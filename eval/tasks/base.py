@@ -4,7 +4,8 @@ A document is one target, or one key, *at all lengths*: one request per length (
 on the same targets, curves are paired, each metric has a standard error over documents, and lm-eval's ``--limit n``
 means n at every length.
 
-The two tasks here are the examples that every other task is written after.
+`LengthSweep` is the base of all tasks, `DepthSweep` that of tasks that place something at several depths.
+`PerplexityTask` is the shortest example.
 """
 
 from __future__ import annotations
@@ -167,6 +168,18 @@ class LengthSweep(ConfigurableTask):
     def names(self) -> list[tuple[str, str]]:
         """Each metric with its name at every length."""
         return [(metric, metric_name(metric, length)) for metric in self.metrics for length in self.sweep.lengths]
+
+
+class DepthSweep(LengthSweep):
+    """A task with one request per length and depth: something is placed in the text at every depth."""
+
+    def cells(self) -> list[tuple[int, float]]:
+        """Every length with every depth."""
+        return [(length, depth) for length in self.sweep.lengths for depth in self.sweep.depths]
+
+    def names(self) -> list[tuple[str, str]]:
+        """Each metric at every length, and in every cell."""
+        return super().names() + [(m, metric_name(m, *cell)) for m in self.metrics for cell in self.cells()]
 
 
 class PerplexityTask(LengthSweep):

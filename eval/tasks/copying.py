@@ -10,7 +10,7 @@ from lm_eval.api.metrics import mean
 
 from hf_posenc.eval.lm.spans import Span
 from hf_posenc.eval.lm.special_tokens import front_of
-from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric
+from hf_posenc.eval.tasks.base import DepthSweep, Doc, LengthSweep, Metric
 from hf_posenc.eval.tasks.sweep import metric_name
 from hf_posenc.eval.texts.random_strings import (
     copied,
@@ -79,14 +79,10 @@ class CopyTask(StringTask):
         return values
 
 
-class InductionTask(StringTask):
+class InductionTask(DepthSweep, StringTask):
     """Whether the second token of a pair is written after the first, at every length and depth of the pair."""
 
     metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True), "nll": (mean, False)}
-
-    def cells(self) -> list[tuple[int, float]]:
-        """Every length with every depth."""
-        return [(length, depth) for length in self.sweep.lengths for depth in self.sweep.depths]
 
     def document(self, tokens: Sequence[int], rng: random.Random, sample: int) -> Doc:
         """A pair, and filler in which its first token does not occur."""
@@ -104,7 +100,3 @@ class InductionTask(StringTask):
                 values[metric_name(metric, length, depth)] = value
                 by_length.setdefault(metric_name(metric, length), []).append(value)
         return values | {name: mean(found) for name, found in by_length.items()}
-
-    def names(self) -> list[tuple[str, str]]:
-        """Each metric at every length, and in every cell."""
-        return super().names() + [(m, metric_name(m, *cell)) for m in self.metrics for cell in self.cells()]

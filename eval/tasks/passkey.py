@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 from lm_eval.api.metrics import mean
 
-from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric
+from hf_posenc.eval.tasks.base import DepthSweep, Doc, Metric
 from hf_posenc.eval.tasks.sweep import metric_name
 from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.text_filler import rotated
 
 
-class PasskeyTask(LengthSweep):
+class PasskeyTask(DepthSweep):
     """Whether greedy decoding would write the hidden key, at every length and depth, by teacher forcing."""
 
     metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True), "nll": (mean, False)}
@@ -39,10 +39,6 @@ class PasskeyTask(LengthSweep):
         """Tokens of a text with the special ones that evaluation adds."""
         return len(self.tokenizer(text, verbose=False)["input_ids"])
 
-    def cells(self) -> list[tuple[int, float]]:
-        """Every length with every depth."""
-        return [(length, depth) for length in self.sweep.lengths for depth in self.sweep.depths]
-
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Prompt and key of every cell."""
         return [(prompt, doc["target"]) for prompt in doc["prompts"]]
@@ -61,7 +57,3 @@ class PasskeyTask(LengthSweep):
                     [values[metric_name(metric, length, depth)] for depth in by_depth]
                 )
         return values
-
-    def names(self) -> list[tuple[str, str]]:
-        """Each metric at every length, and in every cell."""
-        return super().names() + [(m, metric_name(m, *cell)) for m in self.metrics for cell in self.cells()]
