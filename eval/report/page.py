@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_posenc.eval.report.effective import TITLE, effective_rule, effective_table
 from hf_posenc.eval.report.heat_maps import heat_maps, scale_of
@@ -26,7 +26,11 @@ from hf_posenc.eval.report.remarks import method, remarks
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.gate import shown_metrics
 
-TEMPLATE = "page.html"
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
+
+TEMPLATE = Path(__file__).parent / "page.html"
 TOGETHER = "Bands: 95 % confidence intervals."
 PANELS = (
     "One panel per scheme, all on the same axes; grey is the unpatched model, dashed the trained length. "
@@ -37,7 +41,7 @@ PANELS = (
 def page_html(comparison: Comparison) -> str:
     """Render the page as HTML."""
     about = comparison.about
-    return template().render(
+    return html_template(TEMPLATE).render(
         title=title(about),
         remarks=remarks(comparison),
         sections=[section(comparison, task) for task in comparison.tasks()],
@@ -108,17 +112,17 @@ def tables(comparison: Comparison, task: str, metric: str) -> list[dict[str, Any
     return found
 
 
-def svg_markup(svg: str) -> Any:
+def svg_markup(svg: str) -> Markup:
     """Mark SVG from our own plots as safe markup."""
     from markupsafe import Markup
 
     return Markup(svg)
 
 
-@lru_cache(maxsize=1)
-def template() -> Any:
-    """Load the Jinja template, with autoescape."""
+@lru_cache
+def html_template(file: Path) -> Template:
+    """Load a Jinja template that escapes all values but markup; a name that it uses and does not get is an error."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string((Path(__file__).parent / TEMPLATE).read_text(encoding="utf-8"))
+    return environment.from_string(file.read_text(encoding="utf-8"))

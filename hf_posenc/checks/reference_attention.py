@@ -161,7 +161,7 @@ def _output_of_rows(
     weights = logits.softmax(-1)[..., : k.shape[2]]
     output = weights @ v
     for value in terms.values:
-        output = output + value.of_weights(weights.float(), _float32(blocks[0])).to(dtype)
+        output = output + value.of_weights(weights.float(), blocks[0].in_float32()).to(dtype)
     return output
 
 
@@ -186,11 +186,6 @@ def _biased(biases: tuple[Bias, ...], block: Block, rows: slice) -> Tensor:
         elif isinstance(bias, ToeplitzBias):
             added = bias.of_distance(block.distance).transpose(0, 1)
         else:
-            added = bias.of_block(_float32(block))
+            added = bias.of_block(block.in_float32())
         logits = logits + added.to(logits.dtype)
     return logits
-
-
-def _float32(block: Block) -> Block:
-    """The block in float32, the dtype that content biases are promised."""
-    return replace(block, query=block.query.float(), key=block.key.float(), scores=block.scores.float())

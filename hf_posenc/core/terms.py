@@ -9,7 +9,7 @@ Composition is arithmetic on these values (`Terms.merge`); `Terms()` is its neut
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -75,6 +75,10 @@ class Block:
     query_positions: Tensor
     key_positions: Tensor
     seen: Tensor
+
+    def in_float32(self) -> Block:
+        """The block with queries, keys and scores in float32, as biases of content expect them."""
+        return replace(self, query=self.query.float(), key=self.key.float(), scores=self.scores.float())
 
     @property
     def distance(self) -> Tensor:

@@ -10,7 +10,6 @@ instead of being stored. With one block of all queries it is the reference that 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import reduce
 from operator import or_
 
@@ -152,9 +151,7 @@ def biased(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], indice
 
 def single(block: Block) -> Block:
     """The block in float32, which content biases expect in float64 models, too."""
-    if block.query.dtype != torch.float64:
-        return block
-    return replace(block, query=block.query.float(), key=block.key.float(), scores=block.scores.float())
+    return block.in_float32() if block.query.dtype == torch.float64 else block
 
 
 def held(band: Band, call: AttentionCall, rows: slice) -> Tensor:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.plotting.svg import svg_of
-from hf_posenc.eval.report.page import svg_markup
+from hf_posenc.eval.report.page import html_template, svg_markup
 from hf_posenc.eval.report.phrases import model_title, task_title
 from hf_posenc.insight.leaderboard.board import Leaderboard
 from hf_posenc.insight.leaderboard.line import Line
@@ -28,14 +27,14 @@ from hf_posenc.insight.leaderboard.words import (
     machine_sentence,
 )
 
-TEMPLATE, SCRIPT = "page.html", "filters.js"
+TEMPLATE, SCRIPT = Path(__file__).parent / "page.html", Path(__file__).parent / "filters.js"
 
 
 def page_html(board: Leaderboard) -> str:
     """Render the page as HTML."""
     models = {model["name"]: model for model in board.about["models"]}
-    script = (Path(__file__).parent / SCRIPT).read_text(encoding="utf-8")
-    return template().render(
+    script = SCRIPT.read_text(encoding="utf-8")
+    return html_template(TEMPLATE).render(
         title=title(board),
         script=svg_markup(script),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -74,12 +73,3 @@ def section(model: dict[str, Any], task: str, lines: list[Line]) -> dict[str, An
             {"kind": line.kind, "cells": cells(line, lines), "scores": line.scores} for line in lines
         ],
     }  # fmt: skip
-
-
-@lru_cache(maxsize=1)
-def template() -> Any:
-    """Load the Jinja template, with autoescape."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string((Path(__file__).parent / TEMPLATE).read_text(encoding="utf-8"))

@@ -148,11 +148,6 @@ def outputs(call: AttentionCall) -> Tensor:
     return torch.cat([_mixed(run) for run in _runs(call)], dim=2)
 
 
-def single(block: Block) -> Block:
-    """A block as biases of content expect it, in float32."""
-    return replace(block, query=block.query.float(), key=block.key.float(), scores=block.scores.float())
-
-
 def _runs(call: AttentionCall) -> Iterator[AttentionCall]:
     if call.terms.row_rotation is None:
         yield call
@@ -166,7 +161,7 @@ def _mixed(call: AttentionCall) -> Tensor:
     weights = dense_blocks.softmax_with_sink(found, call.terms.sink)
     mixed = dense_blocks.spread(weights, call.values.to(weights.dtype))
     for value in call.terms.values:
-        mixed = mixed + value.of_weights(weights.float(), single(block))
+        mixed = mixed + value.of_weights(weights.float(), block.in_float32())
     return mixed
 
 
@@ -186,7 +181,7 @@ def _of_run(call: AttentionCall) -> tuple[Tensor, Block]:
     for number, (mine, block) in enumerate(zip(claims, regions, strict=True)):
         here = dense_blocks.biased(block.scores, block, of_positions, rows)
         for bias in of_content:
-            here = here + bias.of_block(single(block))
+            here = here + bias.of_block(block.in_float32())
         found = here if number == 0 else torch.where(mine, here, found)
     found = found * terms.logit_scale
     if terms.row_scale is not None:
