@@ -34,7 +34,7 @@ from hf_posenc.eval.lm.live_models import (
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.long_texts import expect_long_texts
 from hf_posenc.eval.lm.named import model_arguments
-from hf_posenc.eval.lm.response_cache import digest_of, separate
+from hf_posenc.eval.lm.response_cache import lm_digest, separate
 from hf_posenc.eval.lm.scorer import Scored, TokenRequest
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import describe
@@ -178,7 +178,7 @@ class PosEncLM(KeyTokenScorer):
     def set_cache_hook(self, cache_hook: Any) -> None:
         """Separate the answers of this model in a response cache, whose keys hold the request alone."""
         if cache_hook.dbdict is not None:
-            separate(cache_hook.dbdict, digest_of(self))
+            separate(cache_hook.dbdict, lm_digest(self))
         super().set_cache_hook(cache_hook)
 
     def get_model_info(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def separate(answers: Any, digest: str) -> None:
     answers.commit()
 
 
-def digest_of(lm: Any) -> str:
+def lm_digest(lm: Any) -> str:
     """Digest of model, scheme, lengths, tokenizer and settings."""
     inner = unwrapped(lm.model)
     settings = {

@@ -49,7 +49,7 @@ def key_of(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(settings).encode()).hexdigest()
 
 
-def digest_of(values: list[Any]) -> str:
+def row_digest(values: list[Any]) -> str:
     """Compute the digest of a row's values."""
     return hashlib.sha256(canonical(values).encode()).hexdigest()
 
@@ -57,7 +57,7 @@ def digest_of(values: list[Any]) -> str:
 def is_intact(values: list[Any], digest: Any) -> bool:
     """Whether a row has the digest it was written with; values without a JSON form never were written."""
     try:
-        return bool(digest_of(values) == digest)
+        return bool(row_digest(values) == digest)
     except (TypeError, ValueError):
         return False
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.eval.errors import StoreChanged, StoreUnusable
-from hf_posenc.eval.results.record import Record, digest_of, is_intact
+from hf_posenc.eval.results.record import Record, is_intact, row_digest
 from hf_posenc.eval.results.table import FORMAT, INSERT, SELECT, create, decoded, encoded, upgrade
 
 APPLICATION = 0x706F7365  # "pose", in SQLite's application_id
@@ -110,7 +110,7 @@ class Store:
             )
         values = encoded(record)
         with self.explained_errors():
-            self.connection.execute(INSERT, (*values, digest_of(values)))
+            self.connection.execute(INSERT, (*values, row_digest(values)))
 
     def inode(self) -> tuple[int, int] | None:
         """Return device and inode of the file the path names now, or None without a file."""

@@ -13,7 +13,7 @@ import sqlite3
 from dataclasses import asdict, fields
 from typing import Any
 
-from hf_posenc.eval.results.record import Record, canonical, digest_of, is_intact
+from hf_posenc.eval.results.record import Record, canonical, is_intact, row_digest
 
 FORMAT = 2
 COLUMNS = tuple(field.name for field in fields(Record))
@@ -49,7 +49,7 @@ def upgrade(connection: sqlite3.Connection) -> None:
     for *values, digest in run(SELECT).fetchall() if missing else ():
         earlier = [value for name, value in zip(COLUMNS, values, strict=True) if name not in missing]
         if is_intact(earlier, digest):
-            run("UPDATE cells SET digest = ? WHERE key = ?", (digest_of(values), values[0]))
+            run("UPDATE cells SET digest = ? WHERE key = ?", (row_digest(values), values[0]))
     run(f"PRAGMA user_version = {FORMAT}")
 
 

@@ -17,7 +17,7 @@ from hf_posenc.texts import Document, TextSource
 from hf_posenc.texts.columns import TEXT
 from hf_posenc.texts.plain_text import AS_TOKENS
 from hf_posenc.texts.source import RECORDS as FORMATS
-from hf_posenc.texts.source import digest_of, kind_of
+from hf_posenc.texts.source import kind_of, texts_digest
 
 DEFAULT = "standard library"
 """Digest of the default text, which belongs to the version of Python."""
@@ -126,4 +126,4 @@ def digest(source: TextSource, documents: list[Document]) -> str:
         if file is not None and file.is_file() and kind_of(file) not in FORMATS:
             content = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
             return hashlib.blake2b(f". {content}".encode(), digest_size=16).hexdigest()
-    return digest_of(json.dumps(document.content, sort_keys=True).encode() for document in documents)
+    return texts_digest(json.dumps(document.content, sort_keys=True).encode() for document in documents)

@@ -24,8 +24,8 @@ from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
     PEFT_CONFIG,
     SIDECAR,
-    digest_of,
     read_json,
+    sidecar_digest,
 )
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
@@ -119,7 +119,7 @@ def read_sidecar(folder: Path) -> SchemeConfig | None:
         return None
     content = read_json(file)
     written = content.pop(OWN_DIGEST, None)
-    actual = digest_of(content)
+    actual = sidecar_digest(content)
     content.pop(DIGEST, None)
     try:
         scheme = SchemeConfig.read(content, str(file))

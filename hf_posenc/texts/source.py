@@ -207,7 +207,7 @@ def file_documents(path: Path, field: str, separator: str | None) -> Iterator[Do
             yield Document(f"{path.name}:{number}", text)
 
 
-def digest_of(texts: Iterable[bytes]) -> str:
+def texts_digest(texts: Iterable[bytes]) -> str:
     """Digest of several texts in order: equal only where all of them are."""
     digest = hashlib.blake2b(digest_size=16)
     for text in texts:

@@ -18,8 +18,7 @@ from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.models import PosEncLM
 from hf_posenc.eval.lm.spans import passes
 from hf_posenc.eval.results.comparison import Comparison, rows_by_cell
-from hf_posenc.eval.results.record import Record, is_intact, key_of
-from hf_posenc.eval.results.record import digest_of as row_digest
+from hf_posenc.eval.results.record import Record, is_intact, key_of, row_digest
 from hf_posenc.eval.results.rows import Row, rows_of
 from hf_posenc.eval.tasks.base import (
     LengthSweep,

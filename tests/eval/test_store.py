@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.eval.errors import StoreChanged, StoreUnusable
-from hf_posenc.eval.results.record import Record, digest_of, key_of
+from hf_posenc.eval.results.record import Record, key_of, row_digest
 from hf_posenc.eval.results.store import Store
 
 RECORD = Record(
@@ -185,7 +185,7 @@ def test_a_store_of_the_first_format_is_read(tmp_path: Path) -> None:
     connection.execute(FORMAT_1)
     for key, seconds in (("k", 1.5), ("changed", 2.5)):
         values = [key, "yarn", "posenc_ppl", 256, "done", "", '[{"value":0.5}]', seconds, '{"seed":0}']
-        digest = digest_of([*values[:7], 1.5, values[8]])
+        digest = row_digest([*values[:7], 1.5, values[8]])
         connection.execute("INSERT INTO cells VALUES (?,?,?,?,?,?,?,?,?,?)", (*values, digest))
     connection.commit()
     connection.close()

@@ -15,7 +15,7 @@ from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.files.slug import slug
 from hf_posenc.eval.errors import StoreChanged
-from hf_posenc.eval.results.record import digest_of, key_of
+from hf_posenc.eval.results.record import key_of, row_digest
 
 FORMAT = 1
 LARGEST = 64 << 20  # bytes of the file of one cell
@@ -74,7 +74,7 @@ def save_cell(folder: Path, cell: FindingCell) -> Path:
         file,
         {
             "format": FORMAT, "key": cell.key, "seconds": cell.seconds, "cpu_seconds": cell.cpu_seconds,
-            "settings": dict(cell.settings), "scores": scores, "digest": digest_of([cell.key, scores]),
+            "settings": dict(cell.settings), "scores": scores, "digest": row_digest([cell.key, scores]),
         },
     )  # fmt: skip
     return file
@@ -89,7 +89,7 @@ def load_cell(file: Path) -> FindingCell:
     try:
         content = read_object(file, LARGEST)
         settings, scores = content["settings"], content["scores"]
-        if content["key"] != key_of(settings) or content["digest"] != digest_of([content["key"], scores]):
+        if content["key"] != key_of(settings) or content["digest"] != row_digest([content["key"], scores]):
             raise ValueError("its digest does not fit")
         found = {metric: tuple(Score(*score) for score in some) for metric, some in scores.items()}
         spent = content["seconds"], content["cpu_seconds"]

@@ -87,10 +87,10 @@ def write_sidecar(model: nn.Module, folder: Path) -> None:
         data = save({name: p.detach().cpu().contiguous() for name, p in parameters.items()})
         write_bytes(folder / PARAMETERS, data)
         content[DIGEST] = hashlib.sha256(data).hexdigest()
-    write_json(folder / SIDECAR, content | {OWN_DIGEST: digest_of(content)})
+    write_json(folder / SIDECAR, content | {OWN_DIGEST: sidecar_digest(content)})
 
 
-def digest_of(content: Mapping[str, Any]) -> str:
+def sidecar_digest(content: Mapping[str, Any]) -> str:
     """SHA-256 of a sidecar's content, independent of spacing and order of keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
