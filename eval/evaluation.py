@@ -117,9 +117,7 @@ def evaluate(
     Of several processes (see `hf_posenc.eval.lm.launch`) each scores its share of the documents of a model given by
     name, and all return the same rows.
     """
-    from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted
-    from hf_posenc.eval.lm.launch import from_first
-    from hf_posenc.eval.task_files import check_task_files
+    from hf_posenc.eval.catalogue import check_text_used
     from hf_posenc.eval.task_run import LmEvalOptions, run_tasks
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
     from hf_posenc.eval.validate import (
@@ -129,15 +127,17 @@ def evaluate(
         check_options,
         check_shots,
         check_tasks,
+        take_settings,
     )
 
     require_lm_eval()
     names = check_tasks(tasks, include_path)
     checked = isinstance(options, SharedOptions)
     options = check_options(options) | check_options(metadata, "metadata")
-    settings = {"lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": depths, "seed": seed,
-                "longest": longest}  # fmt: skip
-    settings |= {name: options.pop(name) for name in settings if name in options}
+    settings = take_settings(options, {
+        "lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": depths, "seed": seed,
+        "longest": longest,
+    })  # fmt: skip
     wanted, measure = check_measure(limit=limit, **settings)
     lm_eval_options = LmEvalOptions(
         limit=measure.pop("limit"), num_fewshot=check_shots(num_fewshot), apply_chat_template=apply_chat_template,
@@ -145,10 +145,7 @@ def evaluate(
         gen_kwargs=check_generation(gen_kwargs), log_samples=log_samples,
     )  # fmt: skip
     own_text = measured_text(text, field=text_field, separator=document_separator)
-    check_trusted(names, include_path, trust=trust_tasks)
-    check_task_files(names, include_path)
-    if not trust_tasks:  # a trusted file is a task by its path
-        check_known(names, include_path)
+    check_sources(names, include_path, trust=trust_tasks)
     if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
         check_text_used(names)
     with evaluation_mode_if_live(model):
@@ -166,11 +163,30 @@ def evaluate(
             lm, chosen, described, include_path, lm_eval_options, own_options=None if checked else options, quiet=quiet,
             grow="max_length" not in model_args,
         )  # fmt: skip
-    first = lm.rank == 0
-    rows, documents = rows_and_documents(raw, label or scheme_name(lm), model_name(lm)) if first else ([], [])
-    rows, documents, remarks = from_first(lm, (rows, documents, remarks_on(raw, rows)))
+    evaluation = evaluation_of(lm, raw, label or scheme_name(lm))
     if not log_samples:
         raw.pop("samples", None)
+    return evaluation
+
+
+def check_sources(names: list[str], include_path: str | Path | None, *, trust: bool) -> None:
+    """Refuse task files that may not run, cannot be read, or do not exist, before a model is loaded."""
+    from hf_posenc.eval.catalogue import check_known, check_trusted
+    from hf_posenc.eval.task_files import check_task_files
+
+    check_trusted(names, include_path, trust=trust)
+    check_task_files(names, include_path)
+    if not trust:  # a trusted file is a task by its path
+        check_known(names, include_path)
+
+
+def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
+    """Turn lm-eval's results into rows and scores of documents, the same in every process."""
+    from hf_posenc.eval.lm.launch import from_first
+
+    first = lm.rank == 0
+    rows, documents = rows_and_documents(raw, scheme, model_name(lm)) if first else ([], [])
+    rows, documents, remarks = from_first(lm, (rows, documents, remarks_on(raw, rows)))
     return Evaluation(rows, raw, first, documents, remarks)
 
 

@@ -39,6 +39,11 @@ def check_measure(
     return wanted, measure
 
 
+def take_settings(options: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a sweep; an option of the same name is removed from ``options`` and replaces the setting."""
+    return {name: options.pop(name, value) for name, value in settings.items()}
+
+
 def check_tasks(tasks: Any, include_path: Any) -> list[str]:
     """Names of tasks as a list; empty where none are given.
 

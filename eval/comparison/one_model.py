@@ -10,6 +10,7 @@ from typing import Any
 
 from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.files.free_space import check_disk_space
+from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest, cells_of
 from hf_posenc.eval.comparison.combine import check_same_targets
 from hf_posenc.eval.comparison.fitting import Fitting
@@ -17,7 +18,7 @@ from hf_posenc.eval.comparison.gate_cells import gate_cells
 from hf_posenc.eval.comparison.identity import to_json, tokenizer_digest
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
-from hf_posenc.eval.comparison.progress import ProgressCallback, part_of
+from hf_posenc.eval.comparison.progress import part_of
 from hf_posenc.eval.comparison.shared_options import check_read
 from hf_posenc.eval.comparison.space import space_of
 from hf_posenc.eval.comparison.tune import TUNING, tuned
@@ -129,12 +130,10 @@ def compare_on(
         settings.identity | digests, fit=fitting.fit, computes=fitting.computes,
     )  # fmt: skip
     arguments, tuning = settings.measure | settings.passed_on, None
-    if settings.development is not None:
-        on_development = replace(request, identity=request.identity | {"text": settings.development.digest})
+    if (text := settings.development) is not None:
         first, progress = part_of(progress, 0.0, TUNING, "choosing options: "), part_of(progress, TUNING, 1.0 - TUNING)
-        tuning = tuned(
-            lm, on_development, fitting, entries, lengths, arguments | {"text": settings.development}, store, first
-        )
+        on_development = replace(request, identity=request.identity | {"text": text.digest})
+        tuning = tuned(lm, on_development, fitting, entries, lengths, arguments | {"text": text}, store, first)
         request = replace(request, fit=tuning.fit)
     with scheme_set_aside(lm.model):
         cells = list(cells_of(request, entries, lengths, tasks))
@@ -145,17 +144,21 @@ def compare_on(
     check_disk_space(folder, space_of(len(gating + cells), settings.measure), "Results")
     measured = measure_cells(lm, gating + cells, store, request, arguments, progress)
     gates, records = measured[: len(gating)], measured[len(gating) :]
-    name = given.shown_name
     about = {
-        "model": name, "model_scheme": carried, "trained_length": trained, "lengths": lengths, "tasks": tasks,
-        "schemes": [about_entry(entry, cells) for entry in entries], "longest": request.longest, **settings.about,
-        "gates": [gate_of(record, trained, name).to_dict() for record in gates],
-        "digests": {name: text_of(value) for name, value in settings.identity.items() if name != "versions"} | digests,
+        "model": given.shown_name, "model_scheme": carried, "trained_length": trained, "lengths": lengths,
+        "tasks": tasks, "schemes": [about_entry(entry, cells) for entry in entries], "longest": request.longest,
+        **settings.about, "gates": [gate_of(record, trained, given.shown_name).to_dict() for record in gates],
+        "digests": text_digests(settings) | digests,
     }  # fmt: skip
-    if tuning is not None and settings.development is not None:
-        about["tuned"] = {"text": settings.development.label, "options": tuning.to_dict()}
-        about["digests"]["development text"] = settings.development.digest
+    if tuning is not None and text is not None:
+        about["tuned"] = {"text": text.label, "options": tuning.to_dict()}
+        about["digests"]["development text"] = text.digest
     return Comparison(about, records, load_costs(store))
+
+
+def text_digests(settings: ComparisonSettings) -> dict[str, str]:
+    """Digests of what all models of a comparison are measured with, by name, for reports."""
+    return {name: text_of(value) for name, value in settings.identity.items() if name != "versions"}
 
 
 def metadata_of(settings: ComparisonSettings, longest: int, tokenizer: Any) -> dict[str, Any]:

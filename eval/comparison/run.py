@@ -16,12 +16,13 @@ from typing import Any
 
 from hf_posenc.core.evaluation_mode import evaluation_mode_if_live
 from hf_posenc.core.plotting.figures import require_matplotlib
+from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval.catalogue import check_files_named, check_known, check_text_used, check_trusted, expanded
 from hf_posenc.eval.comparison.combine import check_names, combined
 from hf_posenc.eval.comparison.identity import files_digest, package_digest, to_json, versions
 from hf_posenc.eval.comparison.one_model import ComparisonSettings, MeasuredModel, compare_on
-from hf_posenc.eval.comparison.progress import ProgressCallback, part_of
+from hf_posenc.eval.comparison.progress import part_of
 from hf_posenc.eval.comparison.reference import compared_with, reference_of
 from hf_posenc.eval.comparison.shared_options import check_no_arguments, options_identity
 from hf_posenc.eval.comparison.tune import check_apart
@@ -30,7 +31,14 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
 from hf_posenc.eval.texts.measured_text import measured_text
-from hf_posenc.eval.validate import SharedOptions, check_measure, check_options, check_tasks, folder_of_results
+from hf_posenc.eval.validate import (
+    SharedOptions,
+    check_measure,
+    check_options,
+    check_tasks,
+    folder_of_results,
+    take_settings,
+)
 from hf_posenc.schemes.entry import Given, entries_of
 
 STORE = "cells.sqlite"
@@ -115,11 +123,10 @@ def compare(
         reference_of([{"label": entry.label, "scheme": entry.scheme} for entry in entries], against)
     folder = folder_of_results(out)
     given = check_options(options)
-    sweep: dict[str, Any] = {
+    sweep = take_settings(given, {
         "lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": depths, "seed": seed,
         "longest": longest,
-    }  # fmt: skip
-    sweep |= {name: given.pop(name) for name in sweep if name in given}
+    })  # fmt: skip
     wanted, measure = check_measure(limit=limit, **sweep)
     check_no_arguments(given)
     chosen = expanded(check_tasks(tasks, include_path))
@@ -133,11 +140,7 @@ def compare(
     development = None if dev_text is None else measured_text(dev_text, field=text_field, separator=document_separator)
     if development is not None:
         check_apart(own_text, development)
-    identity = {"versions": versions(), "package": package_digest(), "text": own_text.digest}
-    if include_path is not None:
-        identity["tasks"] = files_digest(Path(include_path), TASK_FILES, without=folder)
-    if given:
-        identity["options"] = options_identity(given, without=folder)
+    identity = identity_of(own_text.digest, include_path, given, folder)
     settings = ComparisonSettings(
         entries=entries, lengths=wanted, tasks=chosen, measure=measure, factor_per_length=factor_per_length,
         longest=sweep["longest"], identity=identity,
@@ -159,6 +162,23 @@ def compare(
         report_progress(1.0, "writing")
         write_exports(folder, comparison)
     return comparison
+
+
+def identity_of(text: str, include_path: str | Path | None, options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What every number of a comparison depends on, besides its own cell; files in the results ``folder`` are left out.
+
+    Args:
+        text: digest of the measured text.
+        include_path: folder of further task files.
+        options: further options of tasks.
+        folder: of the results, which may lie in ``include_path``.
+    """
+    identity: dict[str, Any] = {"versions": versions(), "package": package_digest(), "text": text}
+    if include_path is not None:
+        identity["tasks"] = files_digest(Path(include_path), TASK_FILES, without=folder)
+    if options:
+        identity["options"] = options_identity(options, without=folder)
+    return identity
 
 
 def compare_each(

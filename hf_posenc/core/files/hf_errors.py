@@ -18,18 +18,11 @@ from hf_posenc.errors import (
     shown,
 )
 
+# What these libraries raise is told apart by words and class names: importing the classes takes a second.
 UNEXPECTED = re.compile(r"unexpected keyword argument '([^']*)'")
-
-
 NOT_FOUND_ERRORS = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "RepositoryNotFoundError")
-
-
 NO_NAME_OF_THE_HUB = "HFValidationError"
-
-
-NO_MEMORY = "can't allocate memory"  # of PyTorch
-
-
+NO_MEMORY = "can't allocate memory"  # in the message of torch's RuntimeError where CPU memory runs out
 SHAPE_MISMATCH = "ignore_mismatched_sizes"  # in what transformers says of one
 
 
@@ -52,36 +45,41 @@ def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
         yield
     except PosEncError:
         raise
-    except ImportError as error:
-        raise MissingPackage(
-            f"The model {shown(name)} needs a package: {first_line(error)}. Install it, or choose a model without."
-        ) from error
     except Exception as error:
-        first = first_line(error)
-        if isinstance(error, MemoryError) or NO_MEMORY in str(error):
-            raise NoMemory(
-                f"The checkpoint {shown(name)} does not fit in memory: {first or 'no details were given'}. "
-                "Check the sizes in its configuration, or load a smaller one."
-            ) from error
-        wrong = UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
-        if wrong is not None:
-            raise UnknownOption(
-                f"{wrong[1]!r} is no argument of loading and no option of a scheme.{nearest(wrong[1], options)} "
-                "Leave it out; `hf-posenc info NAME` lists the options of a scheme."
-            ) from error
-        if type(error).__name__ == NO_NAME_OF_THE_HUB:
-            raise ModelNotFound(
-                f"There is no folder {shown(name)}, and no model of the Hub can have this name. Check the path."
-            ) from error
-        if type(error).__name__ in NOT_FOUND_ERRORS or (isinstance(error, OSError) and not os.path.isdir(name)):
-            raise ModelNotFound(
-                f"The model {shown(name)} is not available: {first}. "
-                f"Check the name; while there is a network, `hf download {name}` fetches it."
-            ) from error
-        raise CheckpointMismatch(
-            f"The checkpoint {shown(name)} cannot be loaded: {type(error).__name__}: {first}. "
-            "Copy or save it again, or check the arguments of this call."
-        ) from error
+        raise explanation(error, name, options) from error
+
+
+def explanation(error: Exception, name: str, options: Iterable[str] = ()) -> PosEncError:
+    """The error of ours that says why a checkpoint could not be loaded; arguments as of `explained_errors`."""
+    first = first_line(error)
+    if isinstance(error, ImportError):
+        return MissingPackage(
+            f"The model {shown(name)} needs a package: {first}. Install it, or choose a model without."
+        )
+    if isinstance(error, MemoryError) or NO_MEMORY in str(error):
+        return NoMemory(
+            f"The checkpoint {shown(name)} does not fit in memory: {first or 'no details were given'}. "
+            "Check the sizes in its configuration, or load a smaller one."
+        )
+    wrong = UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    if wrong is not None:
+        return UnknownOption(
+            f"{wrong[1]!r} is no argument of loading and no option of a scheme.{nearest(wrong[1], options)} "
+            "Leave it out; `hf-posenc info NAME` lists the options of a scheme."
+        )
+    if type(error).__name__ == NO_NAME_OF_THE_HUB:
+        return ModelNotFound(
+            f"There is no folder {shown(name)}, and no model of the Hub can have this name. Check the path."
+        )
+    if type(error).__name__ in NOT_FOUND_ERRORS or (isinstance(error, OSError) and not os.path.isdir(name)):
+        return ModelNotFound(
+            f"The model {shown(name)} is not available: {first}. "
+            f"Check the name; while there is a network, `hf download {name}` fetches it."
+        )
+    return CheckpointMismatch(
+        f"The checkpoint {shown(name)} cannot be loaded: {type(error).__name__}: {first}. "
+        "Copy or save it again, or check the arguments of this call."
+    )
 
 
 def first_line(error: Exception) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from hf_posenc.insight.advise.candidates import (
     CandidateSetting,
     choose,
@@ -20,13 +22,12 @@ from hf_posenc.insight.advise.evidence import (
 from hf_posenc.insight.advise.feasibility import warnings_of
 from hf_posenc.insight.advise.memory import has_cache, measured, skeleton
 from hf_posenc.insight.advise.native_scaling import native_scaling
-from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
-from hf_posenc.insight.advise.training_memory import TrainingMemory, training_memory
+from hf_posenc.insight.advise.training_memory import training_memory
 from hf_posenc.insight.advise.units import tokens
 from hf_posenc.schemes.registry import scheme_class
-from hf_posenc.training.learning_rates import LearningRate, learning_rate_for, parameter_count
+from hf_posenc.training.learning_rates import learning_rate_for, parameter_count
 
 
 def advise(model: Any, target_length: int | str, *, name: str | None = None, dtype: str | None = None) -> Advice:
@@ -52,25 +53,8 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
     bare = skeleton(target_model.config, dtype)
     causal = has_cache(target_model.config) if target_model.adapter is None else target_model.geometry.causal
     memory = measured(bare, target, causal=causal)
-    zero_shot: tuple[Recommendation, ...] = ()
-    training: tuple[Recommendation, ...] = ()
-    refused: dict[str, str] = {}
-    others: tuple[str, ...] = ()
-    rate: LearningRate | None = None
-    step: TrainingMemory | None = None
-    if target_model.adapter is not None and target_model.reach is not None and target_model.trained is not None:
-        trials = {use: CandidateSetting(target_model, bare, memory, target, use) for use in ("zero-shot", "training")}
-        if target > target_model.reach:
-            zero_shot, refused = choose(trials["zero-shot"], untrained(target_model))
-            training, also = choose(trials["training"], WITH_TRAINING)
-            step = training_memory(skeleton(target_model.config, dtype), target)
-            rate = learning_rate_for("lora", parameter_count(bare))
-            tight = step is not None and memory.largest is not None and step.total > memory.largest[0]
-            training = tuple(replace(one, learning_rate=rate.value, checkpointing=tight) for one in training)
-            refused |= also
-            others = defined_here(target_model, [one.scheme for one in (*zero_shot, *training)] + list(refused))
-        elif target == target_model.reach and target_model.block is None:
-            zero_shot, _ = choose(trials["zero-shot"], WITHIN)
+    supported = target_model.adapter is not None
+    native = None if supported else native_scaling(target_model.config, target_model.trained, target)
     advice = Advice(
         model=target_model.name,
         model_type=target_model.config.model_type,
@@ -79,19 +63,45 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
         reach=target_model.reach,
         target_length=target,
         memory=memory,
-        zero_shot=zero_shot,
-        training=training,
-        refused=refused,
-        others=others,
-        supported=target_model.adapter is not None,
-        learning_rate=None if rate is None else rate.value,
-        rate_source="" if rate is None else rate.source,
-        training_memory=step,
-        native=None
-        if target_model.adapter is not None
-        else native_scaling(target_model.config, target_model.trained, target),
+        supported=supported,
+        native=native,
     )
+    if supported and target_model.reach is not None and target_model.trained is not None:
+        advice = with_recommendations(advice, target_model, bare, dtype)
     return replace(advice, warnings=tuple(warnings_of(advice, target_model)))
+
+
+def with_recommendations(advice: Advice, model: TargetModel, bare: nn.Module, dtype: str | None) -> Advice:
+    """Add the recommendations: past the model's reach for both uses, and at its reach what helps within it.
+
+    Args:
+        advice: about the model and the target length, without recommendations.
+        model: has an adapter, a trained length and a reach.
+        bare: the model without weights, as `skeleton` makes it.
+        dtype: of weights and cache, as `advise` takes it.
+    """
+    memory, target = advice.memory, advice.target_length
+    untuned = CandidateSetting(model, bare, memory, target, "zero-shot")
+    if model.reach is None or target < model.reach or (target == model.reach and model.block is not None):
+        return advice
+    if target == model.reach:
+        return replace(advice, zero_shot=choose(untuned, WITHIN)[0])
+    zero_shot, refused = choose(untuned, untrained(model))
+    training, also = choose(CandidateSetting(model, bare, memory, target, "training"), WITH_TRAINING)
+    refused = refused | also
+    step = training_memory(skeleton(model.config, dtype), target)
+    rate = learning_rate_for("lora", parameter_count(bare))
+    tight = step is not None and memory.largest is not None and step.total > memory.largest[0]
+    return replace(
+        advice,
+        zero_shot=zero_shot,
+        training=tuple(replace(one, learning_rate=rate.value, checkpointing=tight) for one in training),
+        refused=refused,
+        others=defined_here(model, [one.scheme for one in (*zero_shot, *training)] + list(refused)),
+        learning_rate=rate.value,
+        rate_source=rate.source,
+        training_memory=step,
+    )
 
 
 def untrained(target_model: TargetModel) -> list[Shown]:

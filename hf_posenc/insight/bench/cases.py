@@ -214,7 +214,8 @@ class Train:
         return 0
 
 
-CASES = {case.name: case for case in (Prefill, ChunkedPrefill, Decode, StaticDecode, Train)}
+Case = Prefill | Decode | Train
+CASES: dict[str, type[Case]] = {case.name: case for case in (Prefill, ChunkedPrefill, Decode, StaticDecode, Train)}
 
 
 def last_logits_only(model: nn.Module) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from typing import Any
@@ -13,11 +13,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_posenc.checkpoints.unpatched import load_unpatched
+from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback
 from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
-from hf_posenc.insight.bench.cases import CASES
+from hf_posenc.insight.bench.cases import CASES, Case
 from hf_posenc.insight.bench.cell import BenchCell, Measured
 from hf_posenc.insight.bench.devices import Cpu, Device
-from hf_posenc.insight.bench.rows import KINDS
+from hf_posenc.insight.bench.rows import KINDS, BenchRows
 from hf_posenc.insight.bench.settings import BenchSettings
 from hf_posenc.insight.bench.timing import interleaved
 from hf_posenc.insight.bench.variants import (
@@ -32,7 +33,6 @@ from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.patching.trained_length import trained_length_of_patch
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
-ProgressCallback = Callable[[float | None, str], None]
 SCORE_COPIES, SCORE_BYTES = 4, 4  # of the naive implementation: scores, biases, weights and intermediates, in float32
 
 
@@ -43,7 +43,7 @@ def bench(
     *,
     device: Device | None = None,
     threads: int | None = 1,
-    progress: ProgressCallback = lambda done, doing: None,
+    progress: OpenProgressCallback = lambda done, doing: None,
     **settings: Any,
 ) -> Iterator[BenchCell]:
     """Time schemes on a model, paired with the unpatched model and with a naive implementation.
@@ -95,7 +95,7 @@ def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
 
 
 def run(
-    model: PreTrainedModel, settings: BenchSettings, device: Device, threads: int | None, progress: ProgressCallback
+    model: PreTrainedModel, settings: BenchSettings, device: Device, threads: int | None, progress: OpenProgressCallback
 ) -> Iterator[BenchCell]:
     """Yield all cells in order."""
     work = list(product(settings.cases, settings.lengths, settings.entries))
@@ -130,16 +130,15 @@ def cell_of(
     case: str,
     length: int,
     entry: Entry,
-    progress: Callable[[float, str], None],
+    progress: ProgressCallback,
 ) -> BenchCell:
-    """Measure one cell."""
-    base, adapter = base_model_of(model)
+    """Measure one cell: the memory of the model in each role, and then their times, in turns."""
+    base = base_model_of(model)[0]
     ids = text(model, settings.batch, length)
     rows = KINDS[settings.rows](ids, causal=is_causal(model))
     tokens = CASES[case].tokens(rows)
     running: dict[str, Any] = {}
     found: dict[str, Measured] = {}
-    reach = length + CASES[case].beyond
     if settings.compiled:
         torch.compiler.reset()  # else the models of all cells count as recompilations of one, which has a limit
     try:
@@ -151,9 +150,7 @@ def cell_of(
                 found[role] = Measured(why_not=reason)
                 continue
             try:
-                target = settings.target(trained_length_of_patch(adapter, base.config, entry.scheme, entry.options))
-                chosen = variant(model, role, entry, reach, max(target, reach), decodes=CASES[case].decoder_only)
-                running[role] = CASES[case](chosen, rows)
+                running[role] = case_of_role(model, settings, CASES[case], length, entry, role, rows)
             except PosEncError as error:
                 if role == PATCHED:
                     return BenchCell(entry.label, case, length, tokens, "refused", found, str(error))
@@ -173,6 +170,22 @@ def cell_of(
     for role, taken in times.items():
         found[role] = Measured(tuple(taken), found[role].memory)
     return BenchCell(entry.label, case, length, tokens, "done", found)
+
+
+def case_of_role(
+    model: PreTrainedModel,
+    settings: BenchSettings,
+    kind: type[Case],
+    length: int,
+    entry: Entry,
+    role: str,
+    rows: BenchRows,
+) -> Case:
+    """A call to be timed, of the model in one role: unpatched, patched, or with the naive implementation."""
+    base, adapter = base_model_of(model)
+    reach = length + kind.beyond
+    target = settings.target(trained_length_of_patch(adapter, base.config, entry.scheme, entry.options))
+    return kind(variant(model, role, entry, reach, max(target, reach), decodes=kind.decoder_only), rows)
 
 
 def compile_case(case: Any) -> None:
