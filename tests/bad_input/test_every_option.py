@@ -40,7 +40,7 @@ BUILT_IN = [record for record in list_schemes() if record.options and record.tar
 
 
 @pytest.mark.parametrize("record", BUILT_IN, ids=lambda record: record.name)
-def test_no_option(record: SchemeRecord) -> None:
+def test_a_value_of_another_kind_is_refused_in_two_sentences(record: SchemeRecord) -> None:
     model = MODELS["gpt2" if "table" in record.needs else "llama"]
     for name, (kind, _) in record.options.items():
         for value in NO_OPTION:

@@ -155,7 +155,7 @@ def test_a_quantised_base_is_refused(tmp_path: Path) -> None:
         merge(tuned, tmp_path / "merged")
 
 
-def test_folders(tmp_path: Path) -> None:
+def test_a_full_folder_a_plain_model_and_an_unknown_base_are_refused(tmp_path: Path) -> None:
     tuned = trained(lora(), "yarn", tmp_path)
     with pytest.raises(FolderUnusable, match="not empty"):
         merge(tuned, tmp_path / "base")

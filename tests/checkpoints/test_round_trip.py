@@ -90,7 +90,7 @@ def test_parameters_are_in_the_weights_and_the_scheme_in_the_configuration(make_
     )
 
 
-def test_shards(make_model, logits_of, perturb, tmp_path) -> None:
+def test_a_model_saved_in_shards_loads_to_the_same_logits(make_model, logits_of, perturb, tmp_path) -> None:
     model = patch_model(make_model("gpt2"), "t5", factor=FACTOR)
     perturb(model)
     model.save_pretrained(tmp_path, max_shard_size="20KB")
@@ -99,7 +99,7 @@ def test_shards(make_model, logits_of, perturb, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_dtypes(dtype, make_model, logits_of, perturb, tmp_path) -> None:
+def test_a_loaded_model_has_the_dtype_it_was_saved_in(dtype, make_model, logits_of, perturb, tmp_path) -> None:
     model = patch_model(make_model("llama"), "t5", factor=FACTOR)
     perturb(model)
     model.to(dtype).save_pretrained(tmp_path)

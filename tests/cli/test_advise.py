@@ -13,7 +13,7 @@ import typer
 from hf_posenc.cli.app import app
 
 
-def test_text(call: Callable) -> None:
+def test_the_text_names_the_length_and_the_call(call: Callable) -> None:
     answer = call("advise", "-m", "starter:llama", "-t", "2k")
     assert answer.code == 0
     assert answer.out.startswith("starter:llama (llama) at 2,048 tokens\n")

@@ -80,21 +80,22 @@ def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "hint"),
     [
-        ["-s", "yarm"], ["-s", "unpatched"], ["-s", "yarn", "-l", "x"], ["-s", "yarn", "--shape", "1,2"],
-        ["-s", "yarn", "--device", "tpu"], ["-s", "yarn", "--baselines", "flex"], ["-s", "yarn", "--rounds", "0"],
-        ["-s", "yarn", "--shape", "1,32,2,2", "--dtype", "float3"], ["-s", "yarn", "-m", "starter:bert", "--decode"],
-        ["-s", "yarn", "--against", "absent.json"], ["-s", "yarn", "--cpus", "99999"], ["-s", "yarn", "--cpus", "x"],
-        ["-s", "yarn", "--shape", "1,32,2,2", "--kind", "mamba"], ["-s", "yarn", "-f", "0.5"], [],
+        ("-s yarm", "'yarn'"), ("-s unpatched", "baseline"), ("-s yarn -l x", "'x'"), ("-s yarn --shape 1,2", "'1,2'"),
+        ("-s yarn --device tpu", "'tpu'"), ("-s yarn --baselines flex", "'flex'"), ("-s yarn --rounds 0", "--rounds"),
+        ("-s yarn --shape 1,32,2,2 --dtype float3", "'float3'"), ("-s yarn -m starter:bert --decode", "'decode'"),
+        ("-s yarn --against absent.json", "absent.json"), ("-s yarn --cpus 99999", "99999"),
+        ("-s yarn --cpus x", "'x'"), ("-s yarn --shape 1,32,2,2 --kind mamba", "'mamba'"), ("-s yarn -f 0.5", "0.5"),
+        ("", "--scheme"),
     ],
-    ids=" ".join,
 )  # fmt: skip
-def test_refused(call: Callable, words: list[str]) -> None:
-    answer = call("bench", *words)
+def test_invalid_arguments_are_named_in_the_error(call: Callable, words: str, hint: str) -> None:
+    answer = call("bench", *words.split())
     assert answer.code == 2
     assert answer.out == ""
-    assert "Error" in answer.err
+    assert "Error: " in answer.err
+    assert hint in answer.err
 
 
 def test_help_ends_with_examples(call: Callable) -> None:

@@ -56,11 +56,14 @@ def test_without_matplotlib_it_says_so_before_it_works(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("words", [["--factor", "4"], ["--scheme", "yarm"], ["--option", "window=3"]], ids=str)
-def test_refused(call: Callable, words: list[str]) -> None:
-    answer = call("probe", "--model", "starter:llama", *words)
+@pytest.mark.parametrize(
+    ("words", "hint"), [("--factor 4", "--factor"), ("--scheme yarm", "'yarn'"), ("--option window=3", "window")]
+)
+def test_invalid_arguments_are_named_in_the_error(call: Callable, words: str, hint: str) -> None:
+    answer = call("probe", "--model", "starter:llama", *words.split())
     assert answer.code == 2
     assert answer.err.startswith("Error: ")
+    assert hint in answer.err
 
 
 def test_help_ends_with_examples(call: Callable) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from hf_posenc.insight.properties import list_properties
 
 
@@ -38,7 +40,7 @@ def test_as_json(call: Callable) -> None:
     assert data["window"]["linear"]["value"] == "inf"  # JSON has no number for it
 
 
-def test_precision(call: Callable) -> None:
+def test_rounding_errors_at_far_positions(call: Callable) -> None:
     rows = call("properties", "integer", "--precision", "--json").data
     scores = {(row["kind"], row["start"]): row["scores"] for row in rows}
     assert scores["fp16", 1_000_000] == "inf"
@@ -46,9 +48,15 @@ def test_precision(call: Callable) -> None:
     assert "positions in bfloat16" in call("properties", "none", "--precision").out
 
 
-def test_refusals(call: Callable) -> None:
-    assert call("properties", "roep").code == 2
-    assert call("properties", "rope", "--model", "llma").code == 2
+@pytest.mark.parametrize(("words", "hint"), [("roep", "'rope'"), ("rope --model llma", "'llama'")])
+def test_an_unknown_name_is_answered_with_the_nearest(call: Callable, words: str, hint: str) -> None:
+    answer = call("properties", *words.split())
+    assert answer.code == 2
+    assert answer.out == ""
+    assert hint in answer.err
+
+
+def test_a_scheme_that_is_not_defined_on_the_model_is_refused(call: Callable) -> None:
     assert "needs a decoder" in call("properties", "self_extend", "--model", "bert").err
 
 

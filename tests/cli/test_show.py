@@ -57,7 +57,7 @@ def test_a_model_of_ones_own(call: Callable) -> None:
     assert [len(code), len(code[0])] == [5, 3]
 
 
-def test_lists(call: Callable) -> None:
+def test_listed_plots_are_those_that_the_scheme_has(call: Callable) -> None:
     every = [row["name"] for row in call("show", "--list", "--json").data]
     mine = [row["name"] for row in call("show", "alibi", "--list", "--json").data]
     assert {"code", "clock", "distance", "grid", "visible"} <= set(every)

@@ -22,10 +22,10 @@ def test_estimates_follow_task_length_and_scheme() -> None:
     assert estimates.seconds([Slot("other", 512, "pi")])[0] > 0
 
 
-def test_growth() -> None:
+def test_growth_is_the_exponent_of_time_in_length() -> None:
     assert growth({128: 1.0, 512: 4.0}) == pytest.approx(1.0)
     assert growth({128: 1.0, 512: 16.0}) == pytest.approx(2.0)
-    assert growth({128: 1.0}) == 1.0
+    assert growth({128: 1.0}) == 1.0  # a single length shows nothing: linear is assumed
 
 
 def test_the_fraction_is_that_of_the_time() -> None:

@@ -272,7 +272,7 @@ def test_bases_and_channels_of_each_axis() -> None:
         ("mrope", {"section": [2, 3, 3], "interleaved": True}, "past the last pair"),
     ],
 )
-def test_refusals(scheme: str, options: dict[str, Any], message: str) -> None:
+def test_axes_that_do_not_fit_the_pairs_are_refused(scheme: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionOutOfRange, match=message):
         patch_model(models.llama(), scheme, **options)
 

@@ -162,7 +162,7 @@ def decoded(model: Any, ids: torch.Tensor, cut: int) -> torch.Tensor:
         ({"keep_start": 4}, "not a function of distance"),
     ],
 )
-def test_refusals(options: dict[str, Any], message: str) -> None:
+def test_factors_that_fit_no_pair_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionOutOfRange, match=message):
         patch_model(models.llama(), "longrope", factor=FACTOR, **options)
 

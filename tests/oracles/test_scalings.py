@@ -169,7 +169,9 @@ def test_dynamic_lengths(granularity: int) -> None:
     st.sampled_from(STATIC), st.sampled_from([4, 16, 64, 128]), st.integers(2, 10_000), st.floats(1.0, 64.0),
     st.sampled_from([100.0, 10_000.0, 1e6]),
 )  # fmt: skip
-def test_order(kind: str, head_dim: int, trained: int, factor: float, base: float) -> None:
+def test_frequencies_fall_and_stay_between_unscaled_and_interpolated(
+    kind: str, head_dim: int, trained: int, factor: float, base: float
+) -> None:
     """ω / s ≤ ω' ≤ ω, falling with the pair; nothing at all at factor 1."""
     scheme = ours(kind, head_dim, trained, base, factor)
     scaled, unscaled = scheme.frequencies(), [float(w) for w in rope(head_dim, base)]

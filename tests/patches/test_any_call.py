@@ -44,7 +44,7 @@ CALLS = st.fixed_dictionaries(
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(call=CALLS)
-def test_any_call(name: str, call: dict[str, Any]) -> None:
+def test_any_call_equals_the_unpatched_model_or_is_refused(name: str, call: dict[str, Any]) -> None:
     stock, patched = MODELS[name]
     try:
         with torch.no_grad():
@@ -58,3 +58,23 @@ def test_any_call(name: str, call: dict[str, Any]) -> None:
         assert found.isfinite().all()
         return
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "call",
+    [
+        {},
+        {"attention_mask": torch.ones(2, 5, dtype=torch.int64)},
+        {"attention_mask": torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])},
+        {"position_ids": torch.arange(5).expand(2, 5)},
+        {"use_cache": True},
+    ],
+    ids=["ids", "mask", "left padding", "positions", "cache"],
+)
+def test_a_call_that_transformers_documents_is_not_refused(name: str, call: dict[str, Any]) -> None:
+    """Control: a patched model that refused everything would pass the test above."""
+    stock, patched = MODELS[name]
+    ids = torch.arange(3, 13).view(2, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(patched(ids, **call).logits, stock(ids, **call).logits, rtol=0, atol=1e-4)

@@ -34,7 +34,7 @@ def test_sets_of_types_of_layers() -> None:
     assert LlamaAdapter().scaled_already(config) == "linear"  # as every adapter does, unless it overrides it
 
 
-def test_none() -> None:
+def test_a_model_without_rotation_has_no_rope_parameters() -> None:
     assert rotations(GPT2Config()) == {}
     assert by_layer_type(None) == {}
     assert by_layer_type({}) == {None: {}}  # parameters that lack everything are checked as such

@@ -93,7 +93,7 @@ def test_refused_and_unchanged(name: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["yarn", "alibi"])
-def test_second_patch(scheme: str) -> None:
+def test_a_second_patch_is_refused_and_changes_nothing(scheme: str) -> None:
     model = hf_posenc.patch_model(tiny_model("llama"), "yarn", factor=2)
     before = snapshot(model, random_tokens(model, TRAINED_LENGTH))
     with pytest.raises(errors.AlreadyPatched, match=r"'yarn' already\. .+"):

@@ -72,7 +72,9 @@ ENTRIES = [
 
 @pytest.mark.parametrize("kind", ["plain", "patched"])
 @pytest.mark.parametrize("entries", ENTRIES, ids=str)
-def test_refused(kind: str, entries: dict[str, Any], folders: dict[str, Path], tmp_path: Path, fetched: list) -> None:
+def test_kernels_are_not_fetched(
+    kind: str, entries: dict[str, Any], folders: dict[str, Path], tmp_path: Path, fetched: list
+) -> None:
     with pytest.raises(CheckpointMismatch, match="not installed here, and which transformers may fetch as code"):
         hf_posenc.from_pretrained(written(folders[kind], tmp_path, **entries))
     assert fetched == []

@@ -57,19 +57,19 @@ def stays_inside(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_hostile(name: str) -> None:
+def test_a_hostile_name_stays_in_its_folder(name: str) -> None:
     stays_inside(name)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.text(max_size=150))
-def test_any(name: str) -> None:
+def test_any_text_stays_in_its_folder(name: str) -> None:
     stays_inside(name)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.text(alphabet="aAbB./-_ é\x00", max_size=4), st.text(alphabet="aAbB./-_ é\x00", max_size=4))
-def test_no_two_are_one(first: str, second: str) -> None:
+def test_two_names_never_share_a_file(first: str, second: str) -> None:
     """Also on disks that do not tell capitals from small letters."""
     assert (slug(first).lower() == slug(second).lower()) == (first == second)
 

@@ -120,7 +120,7 @@ def test_forty_reports() -> None:
 
 
 @pytest.mark.parametrize("some", range(4))
-def test_page(some: int) -> None:
+def test_names_add_nothing_that_runs_to_the_page(some: int) -> None:
     """The same elements as with a harmless name, none of which runs or fetches anything."""
     payload = " ".join(PAYLOADS[some::4])
     page, plain = Elements(page_html(hostile(payload))), Elements(page_html(hostile("plain")))
@@ -135,21 +135,21 @@ def test_page(some: int) -> None:
 
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=ascii)
-def test_csv(payload: str) -> None:
+def test_no_cell_of_the_csv_is_a_formula(payload: str) -> None:
     for line in list(csv.reader(io.StringIO(csv_text(hostile(payload)))))[1:]:
         for cell in line[:3] + line[5:6] + line[11:]:
             assert not cell.startswith(STARTS), cell
 
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=ascii)
-def test_markdown(payload: str) -> None:
+def test_markdown_holds_no_html(payload: str) -> None:
     text = comparison_text(hostile(payload))
     shown = "\n".join(line for line in text.splitlines() if not line.startswith("    "))  # the command is a code block
     assert not re.search(r"<\w|</", re.sub(r"`[^`]*`", "", shown)), shown
 
 
 @pytest.mark.parametrize("payload", PAYLOADS, ids=ascii)
-def test_terminal(payload: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_send_no_control_characters_to_the_terminal(payload: str, capsys: pytest.CaptureFixture[str]) -> None:
     output.show_table((payload, "x"), [(payload, 1)], title=payload)
     output.show_text(payload)
     output.fail(payload)

@@ -46,7 +46,7 @@ def test_a_file_by_its_path(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_of_tasks_runs_only_when_trusted(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UntrustedTask, match=r"can run any code.+trust_tasks"):
         check_trusted(["evil"], folder, trust=False)
     check_trusted(["evil"], folder, trust=True)
@@ -60,7 +60,7 @@ def test_ours_are_trusted() -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "x" * 301, "a\x00b", "\x1b[31m", "\u202ex", 7, None])
-def test_no_name(name: Any) -> None:
+def test_what_cannot_be_a_name_is_refused(name: Any) -> None:
     with pytest.raises(BadComparison, match="no task"):
         check_trusted([name], None, trust=False)
 

@@ -83,13 +83,13 @@ def test_refusals() -> None:
         explain("terms", ["rope"])
 
 
-def test_permutation() -> None:
+def test_without_positions_a_permutation_only_permutes() -> None:
     none, rope = (row_of(found("permutation"), scheme) for scheme in ("none", "rope"))
     assert all(value < 1e-5 for key, value in none.items() if key != "scheme")
     assert all(value > 1e-2 for key, value in rope.items() if key != "scheme")
 
 
-def test_translation() -> None:
+def test_without_positions_both_sentences_are_translated_alike() -> None:
     assert [row[2] for row in found("translation").tables[0].rows] == [True, False, False]
     assert "With none in the encoder both sentences are translated alike" in found("translation").conclusion
 
@@ -124,7 +124,7 @@ def test_layernorms_conclusion_follows_the_numbers(monkeypatch: pytest.MonkeyPat
     assert "Nothing but rounding is left of none" in explain("layernorm").conclusion
 
 
-def test_four_terms() -> None:
+def test_only_the_fourth_term_is_a_function_of_the_distance() -> None:
     rows = {row[0]: row[1:] for row in found("terms").tables[0].rows}
     assert rows["p p′"][1] == 0.0
     assert rows["p p′"][2] < 1e-5
@@ -152,14 +152,14 @@ def test_frequencies_are_read_off_the_fitted_matrix() -> None:
     assert "binary: no matrix does" in found("shift").conclusion
 
 
-def test_binary() -> None:
+def test_bits_that_change_from_one_binary_code_to_the_next() -> None:
     assert "11111100" in found("binary").shows  # 252
     steps = {row[0]: row[1] for row in found("binary").tables[0].rows}
     assert steps == {"6 → 7": 1, "7 → 8": 4, "8 → 9": 1, "127 → 128": 8}
     assert [row[1] for row in found("binary").tables[1].rows] == [2 ** (n + 1) for n in range(7)]
 
 
-def test_steps() -> None:
+def test_the_step_of_norm01_depends_on_the_length() -> None:
     rows = {(row[0], row[1]): row[2] for row in found("steps").tables[0].rows}
     assert rows["norm01", 3] == pytest.approx(0.5)
     assert rows["norm01", 4] == pytest.approx(1 / 3)
