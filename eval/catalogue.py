@@ -37,7 +37,7 @@ def check_text_used(names: Sequence[str]) -> None:
     Raises:
         BadComparison: nothing would be measured on it.
     """
-    tasks = expanded(names)
+    tasks = without_groups(names)
     if tasks and all(task in own_tasks() and task not in TEXT_TASKS for task in tasks):
         raise BadComparison(
             f"None of the tasks {', '.join(tasks)} reads a text, and one was given. Leave it out, or add one of "
@@ -68,11 +68,11 @@ def own_tasks() -> list[str]:
     return sorted(file.stem for file in TASKS.glob("*.yaml"))
 
 
-def expanded(names: Sequence[str]) -> list[str]:
+def without_groups(names: Sequence[str]) -> list[str]:
     """The tasks of these names, each once; our groups are replaced by their tasks, so that each is a cell."""
     found: list[str] = []
     for name in names:
-        found += expanded(members(name)) if members(name) else [name]
+        found += without_groups(members(name)) if members(name) else [name]
     return list(dict.fromkeys(found))
 
 

@@ -19,7 +19,7 @@ from hf_posenc.eval.results.rows import Row
 METRIC = "match"
 
 
-def sized(task: Any) -> bool:
+def has_lengths(task: Any) -> bool:
     """Whether a loaded task has documents of several lengths, as RULER's have."""
     return not hasattr(task, "sweep") and {"max_length", "gen_prefix", "outputs"} <= set(getattr(task, "features", ()))
 

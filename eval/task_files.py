@@ -90,7 +90,7 @@ def check_name(name: str, file: Path) -> None:
 
 
 @contextmanager
-def loading(names: Sequence[str]) -> Iterator[None]:
+def explained_task_errors(names: Sequence[str]) -> Iterator[None]:
     """Convert errors of lm-eval about a task that it cannot load.
 
     Raises:

@@ -15,8 +15,8 @@ from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.ruler import check_ruler, seeded, tokenizer_folder
-from hf_posenc.eval.ruler_results import first_of_each_length, room_needed, sized
-from hf_posenc.eval.task_files import loading
+from hf_posenc.eval.ruler_results import first_of_each_length, has_lengths, room_needed
+from hf_posenc.eval.task_files import explained_task_errors
 from hf_posenc.eval.task_index import manager_of
 from hf_posenc.eval.validate import refuse_unread
 
@@ -129,7 +129,7 @@ def run_tasks(
             refuse_unread(own_options, list(loaded["tasks"].values()), text=metadata["text"] is not None)
         check_answerable(lm, loaded["tasks"])
         options.configure(loaded["tasks"], metadata["seed"])
-        by_length = [task for task in loaded["tasks"].values() if sized(task)]
+        by_length = [task for task in loaded["tasks"].values() if has_lengths(task)]
         chosen = chosen_documents(loaded["tasks"], options.limit) if by_length and options.limit else None
         if by_length and grow and not options.num_fewshot:
             chat = {"chat_template": lm.apply_chat_template} if options.apply_chat_template else {}
@@ -173,19 +173,19 @@ def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str
     own = [name for name in tasks if name in ours.all_tasks or Path(name).is_file()]
     others = [name for name in tasks if name not in own]
     if not others:
-        with loading(own):
+        with explained_task_errors(own):
             return dict(ours.load(own))
     tokenizer, lengths = metadata["tokenizer"], metadata.get("max_seq_lengths") or metadata["lengths"]
     with seeded(metadata["seed"]):
         check_ruler(others, tokenizer, lengths)
     with tokenizer_folder(tokenizer) as folder, seeded(metadata["seed"]):
         theirs = {**metadata, "text": None, "tokenizer": folder, "max_seq_lengths": list(lengths)}
-        with loading(others):
+        with explained_task_errors(others):
             loaded = dict(manager_of(others, include_path, theirs).load(others))
     for task in loaded["tasks"].values():
         task.config.metadata["tokenizer"] = getattr(tokenizer, "name_or_path", "")
     if own:
-        with loading(own):
+        with explained_task_errors(own):
             first = ours.load(own)
         loaded = {part: {**first.get(part, {}), **found} for part, found in loaded.items()}
     return loaded
@@ -194,6 +194,6 @@ def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str
 def chosen_documents(tasks: Mapping[str, Any], limit: int) -> dict[str, list[int]]:
     """Numbers of the first ``limit`` documents of each task, of each length where it has several."""
     return {
-        name: first_of_each_length(task, limit) if sized(task) else list(range(min(limit, len(task.eval_docs))))
+        name: first_of_each_length(task, limit) if has_lengths(task) else list(range(min(limit, len(task.eval_docs))))
         for name, task in tasks.items()
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hf_posenc.errors import UnknownOption
-from hf_posenc.eval.catalogue import expanded, own_tasks
+from hf_posenc.eval.catalogue import own_tasks, without_groups
 
 WINDOWS = frozenset({
     "posenc_copy", "posenc_copy_gain", "posenc_docs", "posenc_induction", "posenc_key_tokens", "posenc_mlm",
@@ -37,7 +37,7 @@ def check_settings_read(asked: Sequence[str], tasks: Sequence[str]) -> None:
     Raises:
         UnknownOption: there is one.
     """
-    chosen, known = expanded(tasks), own_tasks()
+    chosen, known = without_groups(tasks), own_tasks()
     if not chosen or not all(task in known for task in chosen):
         return
     for name in asked:

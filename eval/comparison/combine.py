@@ -50,7 +50,7 @@ def combined(parts: Sequence[Comparison], command: str | None) -> Comparison:
         return replace(parts[0], about=parts[0].about | {"command": command})
     check_same_targets([(record.task, record.settings) for part in parts for record in part.records])
     check_same_factors(parts)
-    lines = joined([line for part in parts for line in lines_of(part)])
+    lines = join_lines([line for part in parts for line in lines_of(part)])
     models = list({line.model["digest"]: line.model for line in lines}.values())
     labels = labels_of(lines, models)
     records = [
@@ -103,7 +103,7 @@ def lines_of(part: Comparison) -> Iterable[ComparisonLine]:
         yield ComparisonLine(model, entry, tuple(record for record in part.records if record.scheme == scheme["label"]))
 
 
-def joined(lines: Iterable[ComparisonLine]) -> list[ComparisonLine]:
+def join_lines(lines: Iterable[ComparisonLine]) -> list[ComparisonLine]:
     """Join the lines of one entry on one model; a cell that both have counts once.
 
     Raises:

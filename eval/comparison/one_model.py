@@ -21,7 +21,7 @@ from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
 from hf_posenc.eval.comparison.progress import part_of
 from hf_posenc.eval.comparison.shared_options import check_read
 from hf_posenc.eval.comparison.space import space_of
-from hf_posenc.eval.comparison.tune import TUNING, tuned
+from hf_posenc.eval.comparison.tune import TUNING, choose_options
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.load import is_masked, language_model
 from hf_posenc.eval.lm.native_length import trained_length_of
@@ -133,7 +133,7 @@ def compare_on(
     if (text := settings.development) is not None:
         first, progress = part_of(progress, 0.0, TUNING, "choosing options: "), part_of(progress, TUNING, 1.0 - TUNING)
         on_development = replace(request, identity=request.identity | {"text": text.digest})
-        tuning = tuned(lm, on_development, fitting, entries, lengths, arguments | {"text": text}, store, first)
+        tuning = choose_options(lm, on_development, fitting, entries, lengths, arguments | {"text": text}, store, first)
         request = replace(request, fit=tuning.fit)
     with scheme_set_aside(lm.model):
         cells = list(cells_of(request, entries, lengths, tasks))

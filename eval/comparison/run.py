@@ -18,7 +18,7 @@ from hf_posenc.core.evaluation_mode import evaluation_mode_if_live
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison
-from hf_posenc.eval.catalogue import check_files_named, check_known, check_text_used, check_trusted, expanded
+from hf_posenc.eval.catalogue import check_files_named, check_known, check_text_used, check_trusted, without_groups
 from hf_posenc.eval.comparison.combine import check_names, combined
 from hf_posenc.eval.comparison.identity import files_digest, package_digest, to_json, versions
 from hf_posenc.eval.comparison.one_model import ComparisonSettings, MeasuredModel, compare_on
@@ -129,7 +129,7 @@ def compare(
     })  # fmt: skip
     wanted, measure = check_measure(limit=limit, **sweep)
     check_no_arguments(given)
-    chosen = expanded(check_tasks(tasks, include_path))
+    chosen = without_groups(check_tasks(tasks, include_path))
     check_trusted(chosen, include_path, trust=trust_tasks)
     check_task_files(chosen, include_path)
     check_known(chosen, include_path)

@@ -64,7 +64,7 @@ class TunedOptions:
         ]  # fmt: skip
 
 
-def tuned(
+def choose_options(
     lm: Any,
     request: MeasurementRequest,
     fitting: Fitting,
@@ -88,7 +88,9 @@ def tuned(
     """
     found, task = TunedOptions(fitting), (MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)[0]
     groups = {length: [length] for length in lengths} if request.factor_per_length else {request.longest: lengths}
-    wanted = [(e, reach, option) for e in entries for reach in groups for option in tried(fitting, e, reach)]
+    wanted = [
+        (e, reach, option) for e in entries for reach in groups for option in option_candidates(fitting, e, reach)
+    ]
     with scheme_set_aside(lm.model):
         cells = [[request.cell(option, task, [length]) for length in groups[reach]] for _, reach, option in wanted]
     records = measure_cells(lm, [cell for some in cells for cell in some], store, request, passed_on, progress)
@@ -104,7 +106,7 @@ def tuned(
     return found
 
 
-def tried(fitting: Fitting, entry: Entry, reach: int) -> list[Entry]:
+def option_candidates(fitting: Fitting, entry: Entry, reach: int) -> list[Entry]:
     """The candidates of an entry; the entry alone where it is refused or has nothing to choose."""
     try:
         lengths = fitting.lengths(entry, reach) if entry.scheme is not None else None

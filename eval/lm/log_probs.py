@@ -36,7 +36,7 @@ def suffix_states(model: nn.Module, input_ids: Tensor, keep: int) -> tuple[Tenso
     if input_ids.numel() * vocabulary(model) <= WHOLE:
         return model(input_ids=input_ids).logits[:, -keep:], nn.Identity()
     head = None
-    if len(input_ids) * keep * vocabulary(model) > held(input_ids.device):
+    if len(input_ids) * keep * vocabulary(model) > logits_at_once(input_ids.device):
         head = plain_head(model, input_ids[:1, :8])
     if head is None:
         return suffix_logits(model, input_ids, keep), nn.Identity()
@@ -74,7 +74,7 @@ def token_scores(states: Tensor, tokens: Tensor, head: Head | None = None) -> tu
     scores = torch.empty(tokens.shape, dtype=torch.float32, device=states.device)
     greedy = torch.empty(tokens.shape, dtype=torch.bool, device=states.device)
     first = states[:1] if head is None else head(states[:1])
-    rows = max(1, held(states.device) // first.shape[-1])
+    rows = max(1, logits_at_once(states.device) // first.shape[-1])
     for start in range(0, len(tokens), rows):  # nothing small outlives a slice, or it would pin the heap behind it
         some = slice(start, start + rows)
         logits = states[some] if head is None else head(states[some])
@@ -101,7 +101,7 @@ def plain_head(model: nn.Module, input_ids: Tensor) -> Head | None:
     return head if torch.equal(made, model(input_ids=input_ids).logits) else None
 
 
-def held(device: torch.device) -> int:
+def logits_at_once(device: torch.device) -> int:
     """Logits held at a time."""
     return HELD if device.type == "cpu" else HELD_ON_DEVICE
 

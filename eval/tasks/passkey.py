@@ -14,7 +14,7 @@ from lm_eval.api.metrics import mean
 from hf_posenc.eval.tasks.base import DepthSweep, Doc, Metric
 from hf_posenc.eval.tasks.sweep import metric_name
 from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.text_filler import rotated
+from hf_posenc.eval.texts.text_filler import from_random_start
 
 
 class PasskeyTask(DepthSweep):
@@ -30,7 +30,7 @@ class PasskeyTask(DepthSweep):
         """One key and its prompts, by length, then depth; hidden in the user's text, where one is given."""
         rng = random.Random(f"{self.sweep.seed}-{sample}")
         key = passkey.draw_key(rng)
-        filler = rotated(self.own_sentences, rng) if self.own_sentences else passkey.FILLER
+        filler = from_random_start(self.own_sentences, rng) if self.own_sentences else passkey.FILLER
         cells = [passkey.passkey(length, depth, key, self.count, filler) for length, depth in self.cells()]
         tokens = self.count(cells[0].prompt + cells[0].answer) - self.count(cells[0].prompt)
         return {"name": key, "prompts": [c.prompt for c in cells], "target": cells[0].answer, "tokens": tokens}

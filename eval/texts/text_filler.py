@@ -27,7 +27,7 @@ def divided(sentence: str) -> Iterator[str]:
         yield " ".join(words[start : start + MOST_WORDS])
 
 
-def rotated(sentences: Sequence[str], rng: random.Random) -> list[str]:
+def from_random_start(sentences: Sequence[str], rng: random.Random) -> list[str]:
     """The sentences from a random one on, and then those before it."""
     start = rng.randrange(len(sentences))
     return [*sentences[start:], *sentences[:start]]
@@ -35,7 +35,7 @@ def rotated(sentences: Sequence[str], rng: random.Random) -> list[str]:
 
 def text_filler(sentences: Sequence[str], rng: random.Random) -> Supply:
     """The sentences from a random one on, over and over."""
-    order, position = rotated(sentences, rng), iter(range(2**62))
+    order, position = from_random_start(sentences, rng), iter(range(2**62))
     return Supply(lambda: order[next(position) % len(order)], distinct=False)
 
 

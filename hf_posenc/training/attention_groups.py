@@ -14,7 +14,7 @@ from hf_posenc.patching.state import base_model_of, describe, is_patched, scheme
 from hf_posenc.training.config import Training
 
 
-def in_groups(model: nn.Module, training: Training) -> AbstractContextManager[None]:
+def grouped_attention(model: nn.Module, training: Training) -> AbstractContextManager[None]:
     """Inside the block, and in training mode, a model attends within groups as the settings say."""
     return shifted_groups(
         model, None if training.attention_groups == 1 else training.length // training.attention_groups

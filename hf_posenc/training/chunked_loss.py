@@ -48,12 +48,14 @@ def chunked_loss(model: Any, wanted: bool | None, *, causal: bool, smoothed: boo
     if wanted is False or head is None or hindrance:
         yield False
         return
-    with replaced(model, lambda hidden: hidden, Loss(head)):
+    with output_replaced(model, lambda hidden: hidden, Loss(head)):
         yield True
 
 
 @contextmanager
-def replaced(model: Any, output_layer: Callable[[Tensor], Tensor], loss: Callable[..., Tensor]) -> Iterator[None]:
+def output_replaced(
+    model: Any, output_layer: Callable[[Tensor], Tensor], loss: Callable[..., Tensor]
+) -> Iterator[None]:
     """Inside the block the model has this in place of its output layer, and this loss function."""
     outer, earlier = model.get_output_embeddings(), vars(model).get("_loss_function")
     outer.forward = lambda hidden, *args, **kwargs: output_layer(hidden)
@@ -210,7 +212,7 @@ def not_between(model: Any, head: nn.Linear) -> str:
     ids = torch.arange(8, device=device)[None] % head.out_features
     received: Received | None = None
     drawn_on = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(drawn_on), replaced(model, output_layer, loss):
+    with torch.no_grad(), torch.random.fork_rng(drawn_on), output_replaced(model, output_layer, loss):
         try:
             model.forward(input_ids=ids, labels=ids)  # without hooks that somebody put on the model
         except Received as seen:

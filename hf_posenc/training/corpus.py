@@ -57,7 +57,7 @@ class Corpus:
         return cls(tokens, sizes.cumsum(0)[:-1], int(tokens.max()) if len(tokens) else 0)
 
 
-def tokenised(
+def tokenise(
     tokenizer: PreTrainedTokenizerBase,
     documents: Iterable[Document],
     *,
@@ -93,7 +93,7 @@ def tokenised(
                 content.update(ids.tobytes())
             if on_read is not None:
                 on_read(len(starts), size)
-        check_unknown_share(tokenizer, unknown, size - len(starts) * len(ending(tokenizer)))
+        check_unknown_share(tokenizer, unknown, size - len(starts) * len(end_tokens(tokenizer)))
         file.flush()
         mapped = np.memmap(file, dtype=np.int32, mode="c", shape=(size,)) if size else np.empty(0, dtype=np.int32)
     begins = torch.tensor(starts, dtype=torch.long)
@@ -102,13 +102,13 @@ def tokenised(
 
 def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Any]:
     """The tokens of each text and the end-of-text token, as arrays ``[token]``; texts without tokens are left out."""
-    end = ending(tokenizer)
+    end = end_tokens(tokenizer)
     for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]:
         if ids:
             yield np.asarray([*ids, *end], dtype=np.int32)
 
 
-def ending(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def end_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The token after every document: the end of a text, else that of a sentence, if the tokenizer has one."""
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     return [] if end is None else [end]

@@ -66,10 +66,10 @@ class SeparatedRows(PackedRows):
         first = index * length
         before, end = torch.searchsorted(self.starts, torch.tensor([first, first + length]), right=False).tolist()
         starts = [0, *(self.starts[before:end] - first).tolist()]
-        return separated(self.rows[index].long(), starts)
+        return row_of_documents(self.rows[index].long(), starts)
 
 
-def separated(ids: Tensor, starts: Sequence[int]) -> Row:
+def row_of_documents(ids: Tensor, starts: Sequence[int]) -> Row:
     """A row ``[token]`` in which documents begin at ``starts``, the first of them 0."""
     begins = torch.zeros(len(ids), dtype=torch.long)
     begins[list(starts)] = torch.tensor(starts)

@@ -20,7 +20,7 @@ from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched
 from hf_posenc.texts import TextSource
-from hf_posenc.training.attention_groups import in_groups
+from hf_posenc.training.attention_groups import grouped_attention
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
@@ -29,7 +29,7 @@ from hf_posenc.training.learning_rates import parameter_count
 from hf_posenc.training.length_trainer import LengthTrainer
 from hf_posenc.training.loss_curve import Point, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
-from hf_posenc.training.methods import configured
+from hf_posenc.training.methods import peft_config_of
 from hf_posenc.training.resume import (
     RunFinished,
     StopAtLastStep,
@@ -155,7 +155,7 @@ def finetune(
 
 def with_added_parameters(model: PreTrainedModel, inputs: RunInputs) -> Any:
     """The model as PEFT wraps it for the method, or the model itself where all of it is trained."""
-    added = configured(inputs.method, model, inputs.training)
+    added = peft_config_of(inputs.method, model, inputs.training)
     return model if added is None else get_peft_model(model, added)
 
 
@@ -190,7 +190,7 @@ def train(trainer: LengthTrainer, model: PreTrainedModel, inputs: RunInputs, che
     with (
         chunked_loss(model, training.chunked_loss, causal=inputs.causal, smoothed=smoothed),
         gradient_checkpointing(trainer.model, model, training),
-        in_groups(model, training),
+        grouped_attention(model, training),
         suppress(RunFinished),
     ):
         trainer.train(resume_from_checkpoint=checkpoint)

@@ -16,7 +16,7 @@ def parts_at(step: int, *, steps: int, stages: int) -> int:
     return int(2 ** max(0, stages - 1 - step * stages // steps))
 
 
-def cut(inputs: dict[str, Any], parts: int) -> dict[str, Any]:
+def split_rows(inputs: dict[str, Any], parts: int) -> dict[str, Any]:
     """Tensors ``[row, token]`` as ``[row · parts, token / parts]``."""
     return {
         name: value.reshape(value.shape[0] * parts, -1) if isinstance(value, Tensor) and value.ndim == 2 else value

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer
 
-from hf_posenc.training.growing_length import cut, parts_at
+from hf_posenc.training.growing_length import parts_at, split_rows
 
 WINDOWS = "_windows"
 
@@ -29,7 +29,7 @@ class LengthTrainer(Trainer):
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """A step on rows that are as long as its stage has them."""
         parts = parts_at(self.state.global_step, steps=self.state.max_steps, stages=self.length_stages)
-        return super().training_step(model, cut(inputs, parts) if parts > 1 else inputs, *args, **kwargs)
+        return super().training_step(model, split_rows(inputs, parts) if parts > 1 else inputs, *args, **kwargs)
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The windows of a batch, which the caller's arguments may have made larger than 1, one after another."""

@@ -187,7 +187,7 @@ def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Me
     return method
 
 
-def configured(method: Method, model: nn.Module, training: Training) -> PeftConfig | None:
+def peft_config_of(method: Method, model: nn.Module, training: Training) -> PeftConfig | None:
     """The PEFT configuration of a method for a model and the settings of a run; None for full fine-tuning.
 
     Raises:

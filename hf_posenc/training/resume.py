@@ -98,7 +98,7 @@ def check_same_run(folder: Path, before: Mapping[str, Any], settings: Mapping[st
         CheckpointMismatch: a setting, the model or the text is another.
     """
     before = {name: DEFAULTS[name] for name in DEFAULTS.keys() & settings.keys()} | dict(before)
-    free = {"steps"} if may_go_on(folder, before, settings) else set()
+    free = {"steps"} if asks_for_more_steps(folder, before, settings) else set()
     for name in sorted((before.keys() | settings.keys()) - free):
         earlier, now = shown(before.get(name)), shown(settings.get(name))
         if before.get(name) == settings.get(name):
@@ -128,7 +128,7 @@ def unknown_digests(folder: Path, before: Mapping[str, Any], settings: Mapping[s
     return unknown
 
 
-def may_go_on(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+def asks_for_more_steps(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     """Whether a resumed run is asked for more steps than it was started with.
 
     Raises:

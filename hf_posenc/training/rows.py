@@ -15,7 +15,7 @@ from hf_posenc.patching.preconditions.weights import check_vocabulary
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.texts import TextSource, rendered
 from hf_posenc.training.config import Training
-from hf_posenc.training.corpus import OnRead, digest, tokenised
+from hf_posenc.training.corpus import OnRead, digest, tokenise
 from hf_posenc.training.dataset import (
     PackedRows,
     ReadyRows,
@@ -92,7 +92,7 @@ def training_rows(
         next(rows.every_row())  # what cannot be read is refused before the model is wrapped
         return rows
     others = {digest(rendered(one, tokenizer)) for one in held_out.documents()} if held_out else set()
-    corpus = tokenised(tokenizer, texts.documents(), folder=folder, others=others, on_read=on_read)
+    corpus = tokenise(tokenizer, texts.documents(), folder=folder, others=others, on_read=on_read)
     check_vocabulary(base, corpus.highest)
     warn_of_overlap(corpus.repeated, "documents")
     return SeparatedRows(corpus, training.length) if separate else PackedRows(corpus, training.length, causal=causal)
@@ -141,7 +141,7 @@ def held_out_rows(
         raise LengthContradiction(
             f"Lengths {lengths} were to be measured, and this model reaches {target}. Choose lengths from 2 to that."
         )
-    corpus = tokenised(tokenizer, texts.documents())
+    corpus = tokenise(tokenizer, texts.documents())
     check_vocabulary(base_model_of(model)[0], corpus.highest)
     mask = None if is_causal(model) else tokenizer.mask_token_id
     return dict(held_out_windows(corpus, lengths, count=training.eval_windows, mask=mask))

@@ -13,8 +13,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from hf_posenc.errors import LengthContradiction
 from hf_posenc.patching.preconditions.weights import check_known, check_vocabulary
 from hf_posenc.texts import TextSource
-from hf_posenc.training.corpus import batches, ending, texts_of, token_lists
-from hf_posenc.training.dataset import Row, separated
+from hf_posenc.training.corpus import batches, end_tokens, texts_of, token_lists
+from hf_posenc.training.dataset import Row, row_of_documents
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -82,7 +82,7 @@ class StreamedRows(IterableDataset):
             documents = list(token_lists(self.tokenizer, texts))
             check_vocabulary(self.base, max((int(ids.max()) for ids in documents), default=0))
             if number == 0:
-                end = len(ending(self.tokenizer))
+                end = len(end_tokens(self.tokenizer))
                 check_known(self.tokenizer, [token for ids in documents for token in ids[: len(ids) - end].tolist()])
             yield documents
 
@@ -90,5 +90,5 @@ class StreamedRows(IterableDataset):
         """A row of tokens, in which documents begin at ``starts``."""
         ids = torch.from_numpy(tokens.copy()).long()
         if self.separate:
-            return separated(ids, sorted({0, *starts}))
+            return row_of_documents(ids, sorted({0, *starts}))
         return {"input_ids": ids, "labels": ids} if self.causal else {"input_ids": ids}

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from hf_posenc import patch_model
 from hf_posenc.errors import HeldOutOverlap, InvalidInput, LengthContradiction, UnreadableDocuments, WrongKind
 from hf_posenc.texts import Document, TextSource
-from hf_posenc.training.corpus import Corpus, tokenised
+from hf_posenc.training.corpus import Corpus, tokenise
 from hf_posenc.training.dataset import PackedRows, SeparatedRows
 from hf_posenc.training.streamed_rows import StreamedRows
 
@@ -58,7 +58,7 @@ def test_mapped_and_streamed_rows_are_those_of_memory(
     source = TextSource(tuple(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hf_posenc.training.corpus.BATCH", batch)
-        corpus = tokenised(tokenizer, source.documents())
+        corpus = tokenise(tokenizer, source.documents())
         streamed = list(StreamedRows(source, tokenizer, BASE, length, separate=separate, causal=True))
     mapped = SeparatedRows(corpus, length) if separate else PackedRows(corpus, length, causal=True)
     assert len(mapped) == len(streamed) == len(expected)
@@ -75,7 +75,7 @@ def test_mapped_and_streamed_rows_are_those_of_memory(
 
 
 def test_tokens_lie_in_a_file_without_a_name(tokenizer, tmp_path: Path) -> None:  # noqa: F811
-    corpus = tokenised(tokenizer, [Document("a", words(50, 0))], folder=tmp_path)
+    corpus = tokenise(tokenizer, [Document("a", words(50, 0))], folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert corpus.tokens.dtype == torch.int32
     assert corpus.tokens[:3].tolist() == [4, 5, 6]
@@ -84,7 +84,7 @@ def test_tokens_lie_in_a_file_without_a_name(tokenizer, tmp_path: Path) -> None:
 def test_reading_is_reported(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr("hf_posenc.training.corpus.BATCH", 1)
     seen: list[tuple[int, int]] = []
-    tokenised(tokenizer, [Document("a", "w0 w1"), Document("b", "w2")], on_read=lambda *counts: seen.append(counts))
+    tokenise(tokenizer, [Document("a", "w0 w1"), Document("b", "w2")], on_read=lambda *counts: seen.append(counts))
     assert seen == [(1, 3), (2, 5)]
 
 
@@ -95,7 +95,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from hf_posenc.texts import TextSource
-from hf_posenc.training.corpus import tokenised
+from hf_posenc.training.corpus import tokenise
 from hf_posenc.training.dataset import PackedRows
 
 words = Tokenizer(models.WordLevel({"<unk>": 0, "w": 1}, unk_token="<unk>"))
@@ -107,9 +107,9 @@ def peak():
 
 file = Path(sys.argv[1])
 first = TextSource.of_names(file.with_name("small.jsonl"))
-tokenised(tokenizer, first.documents())
+tokenise(tokenizer, first.documents())
 before = peak()
-corpus = tokenised(tokenizer, TextSource.of_names(file).documents())
+corpus = tokenise(tokenizer, TextSource.of_names(file).documents())
 rows = PackedRows(corpus, 1024, causal=True)
 written = peak()
 assert rows[len(rows) - 1]["input_ids"].shape == (1024,)
@@ -211,7 +211,7 @@ def test_conversations_are_trained_on_by_their_template(tokenizer, monkeypatch: 
     with pytest.raises(UnreadableDocuments, match="no chat template"):
         run(model, tokenizer, dataset, steps=1)
     monkeypatch.setattr(tokenizer, "chat_template", TEMPLATE)
-    corpus = tokenised(tokenizer, TextSource((dataset,)).documents())
+    corpus = tokenise(tokenizer, TextSource((dataset,)).documents())
     plain = f"{CHAT[0]['content']} w9 {CHAT[1]['content']} w9"
     assert corpus.tokens[: corpus.starts[1]].tolist() == [*tokenizer(plain)["input_ids"], 1]
     assert run(model, tokenizer, dataset, steps=1).curve[0].loss is not None

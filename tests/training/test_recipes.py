@@ -14,7 +14,7 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 from hf_posenc import patch_model
 from hf_posenc.errors import CheckpointMismatch, TrainingImpossible
 from hf_posenc.training import RECIPES, Training, finetune
-from hf_posenc.training.growing_length import cut, parts_at
+from hf_posenc.training.growing_length import parts_at, split_rows
 
 TRAINED, FACTOR = 16, 4
 
@@ -77,7 +77,7 @@ def test_rows_double_in_every_stage(stages, steps, parts) -> None:
 
 def test_cut_rows_keep_their_tokens_in_order() -> None:
     whole = {"input_ids": torch.arange(24).view(2, 12), "labels": torch.arange(24).view(2, 12), "other": 3}
-    short = cut(whole, 4)
+    short = split_rows(whole, 4)
     assert short["input_ids"].tolist()[:2] == [[0, 1, 2], [3, 4, 5]]
     assert torch.equal(short["labels"].flatten(), whole["labels"].flatten())
     assert short["other"] == 3

@@ -23,7 +23,7 @@ from hf_posenc.errors import (
 )
 from hf_posenc.texts import Document
 from hf_posenc.training import Training
-from hf_posenc.training.corpus import Corpus, tokenised
+from hf_posenc.training.corpus import Corpus, tokenise
 from hf_posenc.training.dataset import (
     IGNORED_LABEL,
     HeldOutWindows,
@@ -56,11 +56,11 @@ def ranges(*lengths: int) -> Corpus:
 
 
 def test_documents_end_with_their_own_token(tokenizer) -> None:  # noqa: F811
-    found = tokenised(tokenizer, [Document("a", "w0 w1"), Document("b", ""), Document("c", "w2")])
+    found = tokenise(tokenizer, [Document("a", "w0 w1"), Document("b", ""), Document("c", "w2")])
     assert found.tokens.tolist() == [4, 5, 1, 6, 1]  # four special words come first, and <end> is number 1
     assert found.starts.tolist() == [0, 3]  # the empty document is left out
     assert found.highest == 6
-    assert tokenised(tokenizer, []).tokens.tolist() == []
+    assert tokenise(tokenizer, []).tokens.tolist() == []
 
 
 def test_joined_rows_drop_what_is_left_over() -> None:

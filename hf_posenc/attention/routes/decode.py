@@ -13,7 +13,7 @@ from torch import Tensor
 from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.routes.dense_blocks import held, visibility
+from hf_posenc.attention.routes.dense_blocks import pairs_in_band, visibility
 from hf_posenc.attention.routes.key_bias import counted_from
 from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import BlockBias, KeyBias, ToeplitzBias
@@ -42,7 +42,7 @@ def attend(call: AttentionCall) -> Tensor:
     seen, added = visibility(call, slice(0, 1))
     out, lse = torch.zeros_like(query, dtype=torch.float32), None
     for number, region in enumerate(terms.regions):
-        mine = seen & held(region.band, call, slice(0, 1)) if terms.split else seen
+        mine = seen & pairs_in_band(region.band, call, slice(0, 1)) if terms.split else seen
         columns = _columns(mine)
         if columns.stop == 0:
             continue

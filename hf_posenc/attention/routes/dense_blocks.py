@@ -82,7 +82,7 @@ def mix_rows(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows
 def weigh_and_mix(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
     """Mixed values ``[batch, heads, rows, value_dim]`` and weights ``[batch, heads, rows, key]``, float32."""
     terms = call.terms
-    claims = [held(region.band, call, rows) for region in terms.regions]
+    claims = [pairs_in_band(region.band, call, rows) for region in terms.regions]
     seen, added = visibility(call, rows)
     if terms.split:
         seen = seen & reduce(or_, claims)
@@ -102,7 +102,8 @@ def weigh_and_mix(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor,
     weights = nn.functional.dropout(weights, call.dropout) if call.dropout else weights
     mixed = spread(weights, values)
     for value in terms.values:
-        mixed = mixed + value.of_weights(weights.to(single(blocks[0]).query.dtype), single(blocks[0]))
+        block = for_content_biases(blocks[0])
+        mixed = mixed + value.of_weights(weights.to(block.query.dtype), block)
     return mixed, weights
 
 
@@ -143,25 +144,25 @@ def biased(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], indice
         elif isinstance(bias, ToeplitzBias):
             added = bias.of_distance(block.distance).transpose(0, 1)
         else:
-            added = bias.of_block(single(block))
+            added = bias.of_block(for_content_biases(block))
         added = added.to(block.query.dtype)  # a third-party scheme may compute in float64
         logits = added if logits is None else logits + added
     return logits  # type: ignore[return-value]
 
 
-def single(block: Block) -> Block:
+def for_content_biases(block: Block) -> Block:
     """The block in float32, which content biases expect in float64 models, too."""
     return block.in_float32() if block.query.dtype == torch.float64 else block
 
 
-def held(band: Band, call: AttentionCall, rows: slice) -> Tensor:
+def pairs_in_band(band: Band, call: AttentionCall, rows: slice) -> Tensor:
     """Which pairs of some queries are in a band, bool ``[batch or 1, 1, rows, key]``."""
     return band.holds(call.ctx.query_positions[:, rows, None], call.ctx.key_positions[:, None, :])[:, None]
 
 
 def visibility(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float]:
     """Visible pairs, bool, broadcasts to ``[batch, 1, rows, key]``; and what a float mask adds to their logits."""
-    seen = held(call.terms.visible, call, rows)
+    seen = pairs_in_band(call.terms.visible, call, rows)
     mask = call.mask_of(rows)
     if mask is None:
         return seen & call.order(rows) if call.ctx.causal else seen, 0.0

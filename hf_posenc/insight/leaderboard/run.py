@@ -16,7 +16,7 @@ from hf_posenc.core.files.slug import slug
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison, WrongKind
-from hf_posenc.eval.catalogue import FILE_TASKS, expanded, sweeps
+from hf_posenc.eval.catalogue import FILE_TASKS, sweeps, without_groups
 from hf_posenc.eval.comparison.identity import digest_of, to_json, versions
 from hf_posenc.eval.comparison.progress import part_of
 from hf_posenc.eval.comparison.run import models_of
@@ -83,7 +83,7 @@ def leaderboard(
         PosEncError: an argument is invalid, or the folder cannot be used.
     """
     require_matplotlib()
-    names = expanded(check_tasks(tasks, None))
+    names = without_groups(check_tasks(tasks, None))
     check_swept(names)
     folder = folder_of_results(out)
     named = models_of(models, None, None, {"batch_size": 1, **model_args})

@@ -97,7 +97,7 @@ class Pairs:
 
 def claims(call: AttentionCall) -> list[Tensor]:
     """Mask of the pairs of each region, bool ``[1, 1, query, key]``."""
-    return [dense_blocks.held(region.band, call, slice(0, call.query_length)) for region in call.terms.regions]
+    return [dense_blocks.pairs_in_band(region.band, call, slice(0, call.query_length)) for region in call.terms.regions]
 
 
 def merged_regions(call: AttentionCall, of_block: OfBlock) -> Tensor:

@@ -169,7 +169,7 @@ def _of_run(call: AttentionCall) -> tuple[Tensor, Block]:
     """Logits, and the first region's block."""
     chosen, terms = slice(0, call.query_length), call.terms
     keys, _ = dense_blocks.upcast(call)
-    claims = [dense_blocks.held(region.band, call, chosen) for region in terms.regions]
+    claims = [dense_blocks.pairs_in_band(region.band, call, chosen) for region in terms.regions]
     seen, added = dense_blocks.visibility(call, chosen)
     if terms.split:
         seen = seen & reduce(or_, claims)
