@@ -22,41 +22,65 @@ def remarks(comparison: Comparison, below_gate: str = LEFT_OUT) -> list[str]:
         comparison: measured already.
         below_gate: what the report does with shares of a task that the model cannot do at its own length.
     """
-    found = []
+    return [
+        *not_measured(comparison),
+        *needing_training(comparison),
+        *without_reference(comparison),
+        *dict.fromkeys(remark for record in comparison.records for remark in record.remarks),
+        *options_chosen(comparison),
+        *(gate_remark(gate, below_gate) for gate in gates(comparison.about) if gate.reason or not gate.open),
+        *carried_schemes(comparison.about),
+    ]
+
+
+def not_measured(comparison: Comparison) -> Iterator[str]:
+    """Say which schemes were refused or failed, where, and why."""
     for state in ("refused", "failed"):
         for (label, reason), records in comparison.reasons(state).items():
             where = sorted({f"{r.task} {r.length}" if r.length else r.task for r in records})
             everywhere = len(records) == sum(r.scheme == label for r in comparison.records)
-            found.append(f"{label}: {state}{'' if everywhere else ' at ' + ', '.join(where)}. {reason}")
-    found += [
-        f"{scheme['label']} needs training, and these weights were not trained with it."
-        for scheme in comparison.about["schemes"]
-        if scheme["needs_training"]
-    ]
+            yield f"{label}: {state}{'' if everywhere else ' at ' + ', '.join(where)}. {reason}"
+
+
+def needing_training(comparison: Comparison) -> Iterator[str]:
+    """Say which schemes would have to be trained."""
+    for scheme in comparison.about["schemes"]:
+        if scheme["needs_training"]:
+            yield f"{scheme['label']} needs training, and these weights were not trained with it."
+
+
+def without_reference(comparison: Comparison) -> Iterator[str]:
+    """Say on which tasks nothing is compared with the reference, if one was asked for."""
     reference = comparison.about.get("against")
     paired = {difference.task for difference in comparison.differences}
-    found += [
-        f"{task}: nothing is compared with {reference}, which has no number there that is a mean over documents."
-        for task in comparison.tasks()
-        if reference is not None and task not in paired
-    ]
-    found += dict.fromkeys(remark for record in comparison.records for remark in record.remarks)
+    for task in comparison.tasks():
+        if reference is not None and task not in paired:
+            yield (
+                f"{task}: nothing is compared with {reference}, which has no number there that is a mean over "
+                "documents."
+            )
+
+
+def options_chosen(comparison: Comparison) -> Iterator[str]:
+    """Say which options the comparison chose, and on which text."""
     tuned = comparison.about.get("tuned")
     how = f"for the lowest loss on {names_of(tuned['text'])}" if tuned else "by the comparison"
-    found += [
-        f"{scheme['label']}: options chosen {how}, {chosen_options(scheme['chosen'])}."
-        for scheme in comparison.about["schemes"]
-        if scheme.get("chosen")
-    ]
-    found += [gate_remark(gate, below_gate) for gate in gates(comparison.about) if gate.reason or not gate.open]
-    own = comparison.about["model_scheme"]
-    found += [
-        f"{model['name']} carries {model['scheme']}, which is its baseline; the others take its place on its weights."
-        for model in comparison.about.get("models", ())
-        if model["scheme"] and not own
-    ]
-    carried = f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
-    return found + ([carried] if own else [])
+    for scheme in comparison.about["schemes"]:
+        if scheme.get("chosen"):
+            yield f"{scheme['label']}: options chosen {how}, {chosen_options(scheme['chosen'])}."
+
+
+def carried_schemes(about: Mapping[str, Any]) -> Iterator[str]:
+    """Say which checkpoints carry a scheme, which is then the baseline."""
+    if own := about["model_scheme"]:
+        yield f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
+        return
+    for model in about.get("models", ()):
+        if model["scheme"]:
+            yield (
+                f"{model['name']} carries {model['scheme']}, which is its baseline; the others take its place on its "
+                "weights."
+            )
 
 
 def gate_remark(gate: Gate, below_gate: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -46,17 +46,8 @@ UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of class
 
 def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
     """Give every layer its scheme and its patched class, and register the hooks; record the changes in ``patch``."""
-    dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of quantised ones
     attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
-    shared = all(s is schemes[0] for s in schemes)
-    offloads = offloads_of(base if patch.model is None else patch.model)
-    owners = dict.fromkeys(attentions[:1], base) if shared else dict(zip(attentions, attentions, strict=True))
-    for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):
-        device = computing_device(attention, offloads)
-        if device.type != "meta":
-            scheme.reset_parameters()  # in the order of the layers, so that a seed decides what is drawn
-        set_child(owner, "posenc", scheme.to(device, dtype).train(base.training))
-        offload_beside(owner, "posenc", attention, offloads)
+    add_schemes(patch, base, attentions, schemes)
     for attention in attentions:
         change_module_class(patch, attention, adapter.patched_class(attention))
         attention.__dict__["posenc_owner"] = base
@@ -69,6 +60,20 @@ def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme])
     rename_unsplit_modules(patch)
     base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
     base.register_state_dict_pre_hook(write_scheme_with_adapters)
+
+
+def add_schemes(patch: Patch, base: nn.Module, attentions: Sequence[nn.Module], schemes: list[Scheme]) -> None:
+    """Make the schemes children: of the base model where all layers share one, else each of its attention module."""
+    dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of quantised ones
+    shared = all(s is schemes[0] for s in schemes)
+    offloads = offloads_of(base if patch.model is None else patch.model)
+    owners = dict.fromkeys(attentions[:1], base) if shared else dict(zip(attentions, attentions, strict=True))
+    for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):  # a shared one is added once
+        device = computing_device(attention, offloads)
+        if device.type != "meta":
+            scheme.reset_parameters()  # in the order of the layers, so that a seed decides what is drawn
+        set_child(owner, "posenc", scheme.to(device, dtype).train(base.training))
+        offload_beside(owner, "posenc", attention, offloads)
 
 
 def set_child(owner: nn.Module, name: str, child: nn.Module | None) -> None:
@@ -176,6 +181,12 @@ def undo(base: nn.Module, patch: Patch) -> None:
         remove_batching_check(patch.model)
         restore_outer_config(patch.model)
     restore_config(patch, base)
+    remove_hooks(base)
+    forget_attributes(base)
+
+
+def remove_hooks(base: nn.Module) -> None:
+    """Remove the hooks that `swap` registered on a base model, as many of them as there are."""
     for number, hook in list(base._forward_pre_hooks.items()):
         if hook is prepare_forward:
             base._forward_pre_hooks.pop(number)
@@ -183,7 +194,6 @@ def undo(base: nn.Module, patch: Patch) -> None:
     for number, hook in list(base._state_dict_pre_hooks.items()):
         if hook is write_scheme_with_adapters:
             base._state_dict_pre_hooks.pop(number)
-    forget_attributes(base)
 
 
 def forget_attributes(module: nn.Module) -> None:

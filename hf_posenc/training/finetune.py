@@ -16,6 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.peft import get_peft_model
+from hf_posenc.checkpoints.run_checkpoints import last_complete
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched
@@ -30,12 +31,7 @@ from hf_posenc.training.length_trainer import LengthTrainer
 from hf_posenc.training.loss_curve import Point, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.methods import peft_config_of
-from hf_posenc.training.resume import (
-    RunFinished,
-    StopAtLastStep,
-    WriteManifest,
-    last_complete,
-)
+from hf_posenc.training.resume import RunFinished, StopAtLastStep, WriteManifest
 from hf_posenc.training.run_folder import claim_folder, facts_of, run_settings, save_result
 from hf_posenc.training.run_inputs import RunInputs, run_inputs
 from hf_posenc.training.trained_parameters import RunStart, trained_by_kind
