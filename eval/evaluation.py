@@ -114,6 +114,16 @@ def evaluate(
             `hf_posenc.eval.tasks.sweep`.
         **model_args: further arguments of `PosEncLM`.
 
+    Raises:
+        MissingExtra: lm-eval is not installed.
+        TaskOptionOutOfRange: a length, a number or an option of a task is out of range.
+        UnknownOption: an option that none of the tasks, or not the model object, takes.
+        BadComparison: there is no such task, or none of the tasks reads the text.
+        UntrustedTask: a task file from outside the installed packages, without ``trust_tasks``.
+        NotMeasurable: the model has no loss for these tasks, or the tasks take no such prompts.
+        RequestTooLong: a request is longer than the context window.
+        PosEncError: the model cannot be loaded or patched, or the text not be read.
+
     Of several processes (see `hf_posenc.eval.lm.launch`) each scores its share of the documents of a model given by
     name, and all return the same rows.
     """

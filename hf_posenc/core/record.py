@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
 
+CachedKeys = Literal["final", "copies", "raw"]
+"""What the KV cache holds of a key: as attention reads it, a copy for each region, or not rotated."""
 NEEDS = ("causal", "rotation", "relative", "function", "table")
 """What a scheme may need of a model; see the ``needs_…`` attributes of `hf_posenc.Scheme`."""
 PROVIDERS = {
@@ -48,7 +50,7 @@ class SchemeRecord:
     learned: bool | None = False
     zero_shot: bool = False
     recipe: bool = False
-    cache: str = "final"
+    cache: CachedKeys = "final"
     paper: str = ""
     title: str = ""
     summary: str = ""

@@ -29,15 +29,28 @@ STASH = "posenc_patch"  # of a base model: its `Patch`
 
 @dataclass
 class Patch:
-    """What it takes to undo a patch or to change its factor, and its report."""
+    """What it takes to undo a patch or to change its factor, and its report.
+
+    Attributes:
+        model: that was patched, with its head.
+        whole: the encoder–decoder, where both of its stacks were patched at once.
+        classes: modules whose class was changed, with the class before.
+        frozen: modules and the names of their parameters that train no more; names, as offloading makes new parameters.
+        unsplit_modules: models with their own lists of modules that must not be split over devices, as they were.
+        configs: modules with the configuration before.
+        in_float32: layers of PEFT adapters whose weights were converted.
+        report: what was done; None until the patch is finished.
+        record: of the configuration, which tells whether it was changed after the patch.
+        layout: the schemes that were asked for, by layer.
+    """
 
     model: nn.Module | None = None
-    whole: nn.Module | None = None  # the encoder–decoder, where both of its stacks were patched at once
+    whole: nn.Module | None = None
     classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
-    frozen: list[tuple[nn.Module, str]] = field(default_factory=list)  # by name: offloading makes new parameters
+    frozen: list[tuple[nn.Module, str]] = field(default_factory=list)
     unsplit_modules: list[tuple[nn.Module, Any]] = field(default_factory=list)
     configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
-    in_float32: list[nn.Module] = field(default_factory=list)  # layers of adapters whose weights were converted
+    in_float32: list[nn.Module] = field(default_factory=list)
     report: PatchReport | None = None
     record: ConfigRecord | None = None
     layout: Layout | None = None

@@ -6,14 +6,14 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, get_type_hints
 
-from hf_posenc.core.record import NEEDS, SchemeRecord
+from hf_posenc.core.record import NEEDS, CachedKeys, SchemeRecord
 
 if TYPE_CHECKING:
     from hf_posenc.schemes.base import Scheme
 
 
 def record_of(
-    cls: type[Scheme], name: str, *, aliases: tuple[str, ...], zero_shot: bool, cache: str, paper: str
+    cls: type[Scheme], name: str, *, aliases: tuple[str, ...], zero_shot: bool, cache: CachedKeys, paper: str
 ) -> SchemeRecord:
     """The record of a class that is being registered; functions defined below it may not exist yet."""
     text = inspect.getdoc(sys.modules[cls.__module__]) or inspect.getdoc(cls) or ""

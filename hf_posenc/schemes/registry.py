@@ -23,7 +23,7 @@ from pkgutil import walk_packages
 from typing import TYPE_CHECKING, TypeVar
 
 from hf_posenc.core.plugins import load_entry_points
-from hf_posenc.core.record import SchemeRecord
+from hf_posenc.core.record import CachedKeys, SchemeRecord
 from hf_posenc.errors import (
     NameNotAllowed,
     UnknownScheme,
@@ -53,12 +53,20 @@ def register_scheme(
     *,
     aliases: tuple[str, ...] = (),
     zero_shot: bool = False,
-    cache: str = "final",
+    cache: CachedKeys = "final",
     paper: str = "",
 ) -> Callable[[S], S]:
-    """Register a `Scheme` subclass under ``name``; see `SchemeRecord` for the arguments.
+    """Register a `Scheme` subclass under ``name``, as the decorator of the class.
 
     Where the scheme is defined follows from its ``needs_…`` attributes, and whether it is learned from its parameters.
+
+    Args:
+        name: the literature's name: 1 to 64 of a-z, 0-9, _ and -.
+        aliases: other names of the scheme.
+        zero_shot: whether a pretrained RoPE model can use it without training.
+        cache: what the KV cache holds: ``"final"`` keys, ``"copies"`` (one per region) or ``"raw"`` (rotated for each
+            query).
+        paper: arXiv id or address.
 
     Raises:
         NameNotAllowed: the name or an alias belongs to another scheme, or cannot be written on a command line.

@@ -33,7 +33,7 @@ def starter_path(name: Starter) -> Path:
 
 
 def load_starter(name: Starter) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A starter and its tokenizer, in float32, in evaluation mode; trained length 256.
+    """Load a bundled model (a starter), in float32 and evaluation mode, and its tokenizer; trained length 256.
 
     Raises:
         UnknownStarter: there is no starter of that name.

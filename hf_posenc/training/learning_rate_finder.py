@@ -89,7 +89,22 @@ class RangeTest:
 def find_learning_rate(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Any, training: Training, **settings: Any
 ) -> RangeTest:
-    """`range_test` of a copy of the model, which stays as it is; memory for two models is needed."""
+    """Suggest a peak learning rate by `range_test` on a copy of the model, which needs memory for two models.
+
+    Args:
+        model: as `finetune` takes it, likewise ``tokenizer`` and ``texts``; it stays as it is.
+        tokenizer: of the model.
+        texts: training documents.
+        training: settings of the run that a rate is wanted for.
+        **settings: ``steps``, ``lowest``, ``highest`` and ``progress`` of `range_test`.
+
+    Returns:
+        The losses at every rate, and the rate suggested by them: None where no rate lowered the loss.
+
+    Raises:
+        TrainingImpossible: a rate or the number of steps is out of range, or several processes were started.
+        PosEncError: as `finetune`.
+    """
     return range_test(deepcopy(model), tokenizer, texts, training, **settings)
 
 
