@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -48,7 +50,9 @@ def test_a_tokenizer_without_any_end(llama, endless, text) -> None:
     with pytest.raises(NotMeasurable, match="prefix_token_id"):
         evaluate(llama, endless, tasks=["posenc_ppl"], lengths=[64], samples=2, scored=16, text=text)
     options = {"lengths": [64], "samples": 2, "scored": 16, "text": text, "prefix_token_id": 0}
-    assert evaluate(llama, endless, tasks=["posenc_ppl"], **options).rows
+    rows = evaluate(llama, endless, tasks=["posenc_ppl"], **options).rows
+    assert {(row.metric, row.length) for row in rows} == {("nll", 64), ("ppl", 64)}
+    assert all(math.isfinite(row.value) for row in rows)
     with pytest.raises(NotMeasurable, match="eos_token"):
         evaluate(
             llama, endless, tasks=["posenc_passkey_gen"], **options | {"lengths": [TRAINED], "keys": 1, "text": None}
@@ -56,9 +60,11 @@ def test_a_tokenizer_without_any_end(llama, endless, text) -> None:
 
 
 def test_ids_need_no_special_tokens_at_all(llama, endless, text) -> None:
-    assert evaluate(
+    rows = evaluate(
         llama, endless, tasks=["posenc_token_nll", "posenc_copy"], lengths=[64], samples=2, text=text, scored=8
     ).rows
+    assert {row.task for row in rows} == {"posenc_token_nll", "posenc_copy"}
+    assert all(math.isfinite(row.value) for row in rows)
 
 
 @pytest.mark.parametrize("document", ["", "<end>"], ids=["nothing", "only its begin token"])

@@ -45,7 +45,8 @@ def test_p_values_of_students_t(t: float, freedom: int) -> None:
         expected = mpmath.betainc(mpmath.mpf(freedom) / 2, 0.5, 0, x, regularized=True)
     assert two_sided_p(t, freedom) == two_sided_p(-t, freedom) == pytest.approx(float(expected), rel=1e-10)
     closed = {1: 1 - 2 * math.atan(t) / math.pi, 2: 1 - t / math.sqrt(2 + t * t)}
-    assert two_sided_p(t, freedom) == pytest.approx(closed.get(freedom, two_sided_p(t, freedom)), rel=1e-9, abs=1e-12)
+    if freedom in closed:
+        assert two_sided_p(t, freedom) == pytest.approx(closed[freedom], rel=1e-9, abs=1e-12)
     assert two_sided_p(student_t(freedom), freedom) == pytest.approx(0.05, rel=1e-12)
     assert (two_sided_p(0.0, freedom), two_sided_p(math.inf, freedom)) == (1.0, 0.0)
 

@@ -48,9 +48,9 @@ def test_the_right_arms_are_promoted(seed: int, noise: float) -> None:
     losses = planted(seed, noise)
     found = halve(ARMS, DEFAULTS, len(RUNGS), measure_of(losses))
     assert found.survivors == survivors_of(losses)
-    assert found.score(ARMS[0]) == pytest.approx(losses[0].mean() if noise == 0.01 else found.score(ARMS[0]))
     assert any(arm in DEFAULTS for arm in found.survivors[-1])
-    if noise == 0.01:
+    if noise == 0.01:  # the best arm stays to the end, and is measured on all windows
+        assert found.score(ARMS[0]) == pytest.approx(losses[0].mean())
         assert chosen(found, DEFAULTS) == ARMS[0]
 
 
