@@ -141,6 +141,8 @@ def evaluate(
     )
 
     require_lm_eval()
+    from hf_posenc.eval.lm.models import PosEncMLM  # needs lm-eval
+
     names = check_tasks(tasks, include_path)
     checked = isinstance(options, SharedOptions)
     options = check_options(options) | check_options(metadata, "metadata")
@@ -168,7 +170,7 @@ def evaluate(
             **measure, "lengths": lengths, "longest": settings["longest"], "text": None if text is None else own_text,
             "field": text_field, "separator": document_separator, "tokenizer": own, **options,
         }  # fmt: skip
-        chosen = names or list(MASKED_TASKS if type(lm).__name__ == "PosEncMLM" else CAUSAL_TASKS)
+        chosen = names or list(MASKED_TASKS if isinstance(lm, PosEncMLM) else CAUSAL_TASKS)
         raw = run_tasks(
             lm, chosen, described, include_path, lm_eval_options, own_options=None if checked else options, quiet=quiet,
             grow="max_length" not in model_args,

@@ -40,7 +40,7 @@ from hf_posenc.training import (
     finetune,
     lengths_of,
 )
-from hf_posenc.training.corpus import tokenised
+from hf_posenc.training.corpus import tokenise
 from hf_posenc.training.dataset import held_out_windows
 
 WINDOWS = 32  # of held-out text, at each length
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> None:
 @torch.no_grad()
 def losses(model: Any, tokenizer: Any, texts: TextSource, lengths: Sequence[int]) -> dict[int, float]:
     """Nats/token by length, of the very tokens that training measures; a table of positions ends at the first."""
-    windows = held_out_windows(tokenised(tokenizer, texts.documents()), lengths, count=WINDOWS)
+    windows = held_out_windows(tokenise(tokenizer, texts.documents()), lengths, count=WINDOWS)
     found = {}
     for length in lengths if hasattr(model.config, "rope_parameters") else lengths[:1]:
         rows = (windows[str(length)][number] for number in range(WINDOWS))

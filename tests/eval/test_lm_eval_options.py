@@ -13,7 +13,7 @@ from hf_posenc import patch_model
 from hf_posenc.errors import BadComparison, MissingExtra, RequestTooLong, UnknownOption, WrongKind
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import NotMeasurable, TaskDataMissing, TaskOptionOutOfRange
-from hf_posenc.eval.task_files import loading
+from hf_posenc.eval.task_files import explained_task_errors
 from hf_posenc.eval.validate import check_generation
 
 CHAT = (
@@ -154,9 +154,9 @@ def test_a_model_object_is_not_cut_or_changed_in_silence(llama, tokenizer) -> No
 
 
 def test_a_missing_package_and_missing_data_are_named() -> None:
-    with pytest.raises(MissingExtra, match="needs the package no_such_package"), loading(["theirs"]):
+    with pytest.raises(MissingExtra, match="needs the package no_such_package"), explained_task_errors(["theirs"]):
         import no_such_package  # noqa: F401
-    with pytest.raises(TaskDataMissing, match="hf download --repo-type dataset"), loading(["theirs"]):
+    with pytest.raises(TaskDataMissing, match="hf download --repo-type dataset"), explained_task_errors(["theirs"]):
         raise ConnectionError("Couldn't reach 'a/b' on the Hub")
-    with pytest.raises(BadComparison, match="Correct its file"), loading(["theirs"]):
+    with pytest.raises(BadComparison, match="Correct its file"), explained_task_errors(["theirs"]):
         raise KeyError("dataset_path")
