@@ -13,6 +13,7 @@ import hf_posenc.training
 from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.cli import main
+from hf_posenc.cli.commands import finetune_setup
 from hf_posenc.cli.commands.finetune_setup import check_effect
 from hf_posenc.cli.errors import BadArgument
 
@@ -78,3 +79,31 @@ def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
     check_effect(longer, "learned_hier")
     with pytest.raises(BadArgument, match="already"):
         check_effect(patch_model(tiny_model("bert"), "learned"), "learned")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--method", "full", "--rank", "16"], "--rank has no effect with --method full."),
+        (["--recipe", "drope", "--rank", "16"], "--rank has no effect with --method full."),
+        (["--method", "ia3", "--alpha", "3"], "alpha=3.0 was asked for"),
+        (["--method", "prompt", "--target-modules", "q_proj"], "target_modules=('q_proj',) was asked for"),
+        (["--method", "lroa"], "There is no method 'lroa'."),
+        (["--schedule", "cosin"], "'cosin'"),
+        (["--warmup", "1"], "warmup"),
+        (["--report-to", "nothing-known"], "nothing-known"),
+        (["--steps", "3", "--epochs", "1"], "epochs"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+@pytest.mark.parametrize("command", ["finetune", "find-learning-rate"])
+def test_settings_are_refused_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch, capsys, command: str, words: list[str], said: str
+) -> None:
+    monkeypatch.setattr(finetune_setup, "load", lambda *_: pytest.fail("a model is loaded"))
+    out = tmp_path / "run"
+    with pytest.raises(SystemExit) as ended:
+        main([command, "-m", "starter:llama", "-f", "2", "--out", str(out), *words])
+    assert ended.value.code in (1, 2)
+    assert said in capsys.readouterr().err
+    assert not out.exists()
