@@ -16,6 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.peft import get_peft_model
+from hf_posenc.checkpoints.run_checkpoints import step_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched
@@ -140,7 +141,10 @@ def finetune(
         if folder is not None:
             claim_folder(held, folder, trained, settings, resume=resume)
         trainer = trainer_of(trained, tokenizer, inputs, asked, [ProgressReport(progress), *callbacks])
-        start = RunStart(trained_by_kind(trained), parameter_count(trained), inputs.rate.value, inputs.rate.source)
+        start = RunStart(
+            trained_by_kind(trained), parameter_count(trained), inputs.rate.value, inputs.rate.source,
+            resumed_from=(0 if checkpoint is None else step_of(Path(checkpoint))) if resume else None,
+        )  # fmt: skip
         if announce is not None and trainer.is_world_process_zero():
             announce(start)
         with float32_masters(model) if masters else nullcontext():
