@@ -48,26 +48,38 @@ def remarks(comparison: Comparison, below_gate: str = LEFT_OUT) -> list[str]:
         for scheme in comparison.about["schemes"]
         if scheme.get("chosen")
     ]
-    found += [gate_remark(gate, below_gate) for gate in gates(comparison.about) if gate.reason or not gate.open]
     own = comparison.about["model_scheme"]
+    carried = {model["name"]: model["scheme"] for model in comparison.about.get("models", ())}
+    found += [
+        gate_remark(gate, carried.get(gate.model, own), below_gate)
+        for gate in gates(comparison.about)
+        if gate.reason or not gate.open
+    ]
     found += [
         f"{model['name']} carries {model['scheme']}, which is its baseline; the others take its place on its weights."
         for model in comparison.about.get("models", ())
         if model["scheme"] and not own
     ]
-    carried = f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
-    return found + ([carried] if own else [])
+    single = f"The checkpoint carries {own}, which is the baseline; the others take its place on the same weights."
+    return found + ([single] if own else [])
 
 
-def gate_remark(gate: Gate, below_gate: str) -> str:
-    """Say that the model cannot do a task at its own length, or that this is not known."""
+def gate_remark(gate: Gate, carried: str | None, below_gate: str) -> str:
+    """Say that the model cannot do a task at its own length, or that this is not known.
+
+    Args:
+        gate: of the task.
+        carried: scheme of the checkpoint, under which the gate was measured.
+        below_gate: as in `remarks`.
+    """
     where = f"at the trained length, {gate.length:,} tokens,"
     of = f" ({model_title(gate.model)})" if gate.model else ""
+    model = f"the model as saved, with scheme {carried}" if carried else "the unpatched model"
     if gate.reason:
-        return f"{gate.task}: whether the unpatched model{of} can do it {where} is not known. {gate.reason}"
+        return f"{gate.task}: whether {model}{of} can do it {where} is not known. {gate.reason}"
     counted = f"{gate.n:,} document{'' if gate.n == 1 else 's'}"
     return (
-        f"{gate.task}: {where} the unpatched model{of} has {100 * gate.value:.0f} % {metric_name(gate.metric)} (95 % "
+        f"{gate.task}: {where} {model}{of} has {100 * gate.value:.0f} % {metric_name(gate.metric)} (95 % "
         f"interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %, {counted}), not surely above "
         f"{100 * gate.threshold:g} %. What it cannot do there tells no schemes apart: {below_gate}."
     )
