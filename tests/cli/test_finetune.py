@@ -91,8 +91,8 @@ def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
     [
         (["--method", "full", "--rank", "16"], "--rank has no effect with --method full."),
         (["--recipe", "drope", "--rank", "16"], "--rank has no effect with --method full."),
-        (["--method", "ia3", "--alpha", "3"], "alpha=3.0 was asked for"),
-        (["--method", "prompt", "--target-modules", "q_proj"], "target_modules=('q_proj',) was asked for"),
+        (["--method", "ia3", "--alpha", "3"], "--alpha 3.0 was asked for"),
+        (["--method", "prompt", "--target-modules", "q_proj"], "--target-modules q_proj was asked for"),
         (["--method", "lroa"], "There is no method 'lroa'."),
         (["--schedule", "cosin"], "'cosin'"),
         (["--warmup", "1"], "warmup"),

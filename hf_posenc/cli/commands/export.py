@@ -25,6 +25,7 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_export, show_next
+from hf_posenc.cli.wording import of_text
 
 Out = Annotated[Path, Option("--out", metavar="FOLDER", help="Folder of the new checkpoint.")]
 Scheme = Annotated[
@@ -70,7 +71,7 @@ def export(
         tokenizer.save_pretrained(out)
     if push_to_hub is not None:
         output.note(f"Uploaded to {upload(out, push_to_hub)}")
-    remarks = [str(one.message) for one in caught if one.category.__module__.startswith("hf_posenc")]
+    remarks = [of_text(str(one.message)) for one in caught if one.category.__module__.startswith("hf_posenc")]
     if as_json:
         output.show_json({"folder": str(out), "rope_parameters": parameters, "warnings": remarks})
         return
