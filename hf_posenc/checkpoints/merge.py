@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.export import check_mergeable, merge_adapter
-from hf_posenc.checkpoints.hub import hub_options, of_model
+from hf_posenc.checkpoints.hub import hub_options, without_hub_options
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.plain_config import is_expressible
@@ -104,7 +104,7 @@ def merge(
         expressible = is_expressible(merged)
         copied = copy_tokenizer(named.tokenizer, staging)
         del model, merged
-        again = from_pretrained(staging, **{**of_model(hf_kwargs, {}), "dtype": dtype}).eval()
+        again = from_pretrained(staging, **{**without_hub_options(hf_kwargs), "dtype": dtype}).eval()
         if not torch.equal(logits_of(again, ids), got):
             raise MergeFailed(
                 f"The merged checkpoint of {shown(named.adapter)} computes other logits when it is read back. Nothing "
