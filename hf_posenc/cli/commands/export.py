@@ -21,7 +21,6 @@ from hf_posenc.cli.arguments import (
     loading_of,
     model_named,
     scheme_options,
-    tokenizer_of,
 )
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_export, show_next
@@ -52,6 +51,7 @@ def export(
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.checkpoints.push import check_upload, upload
+    from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.patching.state import is_patched
 
     named, options = model_named(model, base), scheme_options(scheme, option)

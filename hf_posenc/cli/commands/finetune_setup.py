@@ -14,7 +14,6 @@ from hf_posenc.cli.arguments import (
     loading_of,
     model_named,
     scheme_options,
-    tokenizer_of,
     whole_numbers,
     words_of,
 )
@@ -58,6 +57,7 @@ def set_up(context: Context, options: FinetuneOptions, learning_rate: float | No
         BadArgument: options contradict each other, the model is a PEFT adapter, or the scheme changes nothing.
         PosEncError: a recipe, a scheme, a text or the model is refused.
     """
+    from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.training.recipes import recipe_of
 
     recipe = recipe_of(options.recipe)

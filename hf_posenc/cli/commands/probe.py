@@ -20,7 +20,6 @@ from hf_posenc.cli.arguments import (
     loading_of,
     model_named,
     scheme_options,
-    tokenizer_of,
 )
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
@@ -71,6 +70,7 @@ def probe(
     standard errors of the difference, paired by text; more context hurts where the loss of a longer one is.
     """
     from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.insight.probe import probe as run
 
     if scheme is None and (factor is not None or target_length is not None):
