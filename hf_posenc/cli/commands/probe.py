@@ -22,6 +22,7 @@ from hf_posenc.cli.arguments import (
     scheme_options,
 )
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def probe(
         from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
+        check_results_folder("probe", out)
     named, options = model_named(model, base), scheme_options(scheme, option)
     with output.progress() as progress:
         progress(None, "loading")
