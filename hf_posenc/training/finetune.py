@@ -28,7 +28,7 @@ from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.float32_masters import float32_masters, in_half_precision
 from hf_posenc.training.learning_rates import parameter_count
 from hf_posenc.training.length_trainer import LengthTrainer
-from hf_posenc.training.loss_curve import Point, points
+from hf_posenc.training.loss_curve import LossPoint, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.methods import configured
 from hf_posenc.training.resume import (
@@ -66,7 +66,7 @@ class Tuned:
     """
 
     model: Any
-    curve: list[Point]
+    curve: list[LossPoint]
     start: RunStart
     first: bool = True
 

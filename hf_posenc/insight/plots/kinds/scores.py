@@ -35,7 +35,7 @@ def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
 
 
 @register_plot
-class Score(Maps):
+class ScoreMap(Maps):
     """The score of each pair of identical tokens."""
 
     name, title = "score", "Score of each pair where only position differs"
