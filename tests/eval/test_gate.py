@@ -86,6 +86,13 @@ def test_a_checkpoint_that_carries_a_scheme_is_not_called_unpatched(several: boo
     assert ("the unpatched model (other) has 0 %" in said) == several
 
 
+def test_an_interval_of_no_width_is_not_shown() -> None:
+    made = comparison()
+    made.about["gates"] = [gate_of(record(0.0, None, 2), TRAINED, "m").to_dict()]
+    (said,) = (remark for remark in remarks(made) if "not surely above" in remark)
+    assert "has 0 % accuracy (no interval, 2 documents)" in said
+
+
 def test_compare_asks_the_unpatched_model_first(llama, tokenizer, tmp_path) -> None:
     """A random model finds no key; its loss of the answer is still reported, by length and depth."""
     options = {"tokenizer": tokenizer, "lengths": [2 * TRAINED], "keys": 3, "depths": [0.0, 1.0], "samples": 2}
