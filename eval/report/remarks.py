@@ -80,8 +80,8 @@ def gate_remark(gate: Gate, carried: str | None, below_gate: str) -> str:
     counted = f"{gate.n:,} document{'' if gate.n == 1 else 's'}"
     spread = f"95 % interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %" if gate.low < gate.high else "no interval"
     return (
-        f"{gate.task}: {where} {model}{of} has {100 * gate.value:.0f} % {metric_name(gate.metric)} ({spread}, {counted}), "
-        f"not surely above {100 * gate.threshold:g} %. What it cannot do there tells no schemes apart: {below_gate}."
+        f"{gate.task}: {where} {model}{of} has {100 * gate.value:.0f} % {metric_name(gate.metric)} ({spread}, {counted}), not "
+        f"surely above {100 * gate.threshold:g} %. What it cannot do there tells no schemes apart: {below_gate}."
     )
 
 

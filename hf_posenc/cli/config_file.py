@@ -49,7 +49,7 @@ def read_config(context: Context, path: Path | None) -> Path | None:
         raise BadArgument(f"--config {path} is not valid YAML: {first}. Correct the file.") from error
     if not isinstance(given, Mapping):
         raise BadArgument(
-            f"--config {path} holds {shown(given)}. Write names of options and their values, a line each."
+            f"--config {path} {'is empty' if given is None else f'holds {shown(given)}'}. Write names of options and their values, a line each."
         )
     known = {name: parameter for parameter in context.command.params for name in names_of(parameter)}
     defaults = {}

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from hf_posenc.cli import output
-from hf_posenc.errors import TrainingImpossible
+from hf_posenc.errors import CheckpointMismatch, TrainingImpossible
 
 INSTEAD_OF_EXPORT = "Export another scheme, such as yarn; the other commands of hf-posenc take this one as it is."
 PHRASES = {
@@ -33,7 +33,7 @@ SETTING = re.compile(r"\b([a-z]\w*)=(\([^)]*\)|'[^']*'|[\w+-][\w.+-]*\w|\w)")
 def in_options(error: BaseException) -> str:
     """The message of an error of the library, with options of commands in place of arguments of functions."""
     text = of_text(str(error))
-    return SETTING.sub(as_option, text) if isinstance(error, TrainingImpossible) else text
+    return SETTING.sub(as_option, text) if isinstance(error, (TrainingImpossible, CheckpointMismatch)) else text
 
 
 def of_text(text: str) -> str:

@@ -75,6 +75,7 @@ def test_epochs_on_the_command_line_replace_the_steps_of_the_file(call, written,
         ({"steps": "many"}, "--steps"),
         ("[1", "is not valid YAML"),
         ("just words", "Write names of options"),
+        ("", "is empty. Write names of options"),
         ("a: !!python/object/apply:os.system ['true']", "is not valid YAML"),
     ],
 )

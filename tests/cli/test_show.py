@@ -131,3 +131,10 @@ def test_an_option_that_no_plot_reads_is_refused(
 def test_an_option_that_one_of_the_plots_reads_is_accepted(call: Callable) -> None:
     answer = call("show", "rope", "-p", "clock", "-p", "score", "--length", "8", "--channels", "0,1", "--json")
     assert answer.code == 0
+
+
+def test_a_head_that_does_not_exist(call: Callable) -> None:
+    """Also where all heads have the same factor."""
+    answer = call("show", "logn", "-p", "temperature", "--head", "99", "--json")
+    assert answer.code == 2
+    assert "head must be among 0 … 7, got 99" in answer.err

@@ -10,7 +10,7 @@ import pytest
 
 import hf_posenc
 from hf_posenc.cli.wording import PHRASES, in_options
-from hf_posenc.errors import OptionOutOfRange, TrainingImpossible
+from hf_posenc.errors import CheckpointMismatch, OptionOutOfRange, TrainingImpossible
 
 PACKAGE = Path(hf_posenc.__file__).parent
 
@@ -44,6 +44,7 @@ def test_every_phrase_is_one_that_the_library_has() -> None:
 )
 def test_settings_are_named_by_their_options(message: str, shown: str) -> None:
     assert in_options(TrainingImpossible(message)) == shown
+    assert in_options(CheckpointMismatch(message)) == shown
     assert in_options(OptionOutOfRange(message)) == message
 
 
