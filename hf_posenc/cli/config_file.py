@@ -48,9 +48,8 @@ def read_config(context: Context, path: Path | None) -> Path | None:
         first = " ".join(str(error).split())
         raise BadArgument(f"--config {path} is not valid YAML: {first}. Correct the file.") from error
     if not isinstance(given, Mapping):
-        raise BadArgument(
-            f"--config {path} {'is empty' if given is None else f'holds {shown(given)}'}. Write names of options and their values, a line each."
-        )
+        content = "is empty" if given is None else f"holds {shown(given)}"
+        raise BadArgument(f"--config {path} {content}. Write names of options and their values, a line each.")
     known = {name: parameter for parameter in context.command.params for name in names_of(parameter)}
     defaults = {}
     for name, value in given.items():

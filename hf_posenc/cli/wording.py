@@ -21,6 +21,7 @@ PHRASES = {
     "Give more text, or shorter rows.": "Give more --text, or a shorter --length.",
     "Give a longer text, shorter lengths or fewer samples.": "Give a longer --text, shorter --lengths or fewer "
     "--samples.",
+    "Pass factor= or target_length=.": "Pass --factor or --target-length.",
     " (resume=True)": "",
     "resume=True (on the command line --resume)": "--resume",
     "scheme= (on the command line --scheme)": "--scheme",
