@@ -81,8 +81,8 @@ def gate_remark(gate: Gate, carried: str | None, below_gate: str) -> str:
     spread = f"95 % interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %" if gate.low < gate.high else "no interval"
     reached = f"{100 * gate.value:.0f} % {metric_name(gate.metric)} ({spread}, {counted})"
     return (
-        f"{gate.task}: {where} {model}{of} has {reached}, not surely above {100 * gate.threshold:g} %. What it cannot do "
-        f"there tells no schemes apart: {below_gate}."
+        f"{gate.task}: {where} {model}{of} has {reached}, not surely above {100 * gate.threshold:g} %. What it cannot "
+        f"do there tells no schemes apart: {below_gate}."
     )
 
 
