@@ -35,7 +35,7 @@ from hf_posenc.eval.texts.stdlib_source import HELD_OUT
 from hf_posenc.texts import TextSource
 from hf_posenc.training import (
     METHODS,
-    Point,
+    LossPoint,
     Training,
     finetune,
     lengths_of,
@@ -45,7 +45,7 @@ from hf_posenc.training.dataset import held_out_windows
 
 WINDOWS = 32  # of held-out text, at each length
 
-Curve = Sequence[Point]
+Curve = Sequence[LossPoint]
 
 
 def main() -> None:
@@ -148,7 +148,7 @@ def report(arguments: argparse.Namespace, unpatched: dict[int, float], curves: S
         curve_plot(curves, trained, arguments.output / "curve.png")
 
 
-def difference(last: Sequence[Point], length: int, trained: int) -> tuple[float, float] | None:
+def difference(last: Sequence[LossPoint], length: int, trained: int) -> tuple[float, float] | None:
     """Loss at a length minus that at the trained length, of the same tokens: mean over seeds, interval over windows."""
     if length == trained:
         return None

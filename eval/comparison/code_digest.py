@@ -28,13 +28,13 @@ PACKAGES = {"site-packages", "dist-packages"}
 
 def code_digest(classes: Iterable[type]) -> str:
     """Digest of the code of classes; equal in every process of one version of Python."""
-    found = Code()
+    found = CodeDescriptions()
     roots = {cls.__module__.partition(".")[0] for cls in classes} - {"hf_posenc"}
     found.roots = frozenset(roots)
     return digest_of(json.dumps([found.described(cls) for cls in classes]))
 
 
-class Code:
+class CodeDescriptions:
     """Descriptions of objects as JSON values; each function and class is described once."""
 
     def __init__(self) -> None:

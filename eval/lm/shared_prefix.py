@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 Row = tuple[int, ...]
-Request = tuple[Any, list[int], list[int]]
+TokenRequest = tuple[Any, list[int], list[int]]
 
 
-def carriers(rows: Mapping[Row, Sequence[int]], requests: Sequence[Request]) -> dict[Row, Row]:
+def carriers(rows: Mapping[Row, Sequence[int]], requests: Sequence[TokenRequest]) -> dict[Row, Row]:
     """Map each sequence that is a prefix of others to the longest of these.
 
     Args:
@@ -29,7 +29,7 @@ def carriers(rows: Mapping[Row, Sequence[int]], requests: Sequence[Request]) -> 
     return found
 
 
-def goes_on(requests: Sequence[Request], earlier: Sequence[int], later: Sequence[int]) -> bool:
+def goes_on(requests: Sequence[TokenRequest], earlier: Sequence[int], later: Sequence[int]) -> bool:
     """Whether the later contexts hold the earlier targets.
 
     Two targets for one context, such as the choices of a question, do not go on from each other, even where one begins

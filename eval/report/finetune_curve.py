@@ -15,12 +15,14 @@ from hf_posenc.core.plotting.figures import (
 )
 
 if TYPE_CHECKING:
-    from hf_posenc.training import Point
+    from hf_posenc.training import LossPoint
 
 FAINT = "#8C8C8C"
 
 
-def curve_plot(runs: Sequence[Sequence[Point]], trained_length: int, path: Path, *, goal: float | None = None) -> None:
+def curve_plot(
+    runs: Sequence[Sequence[LossPoint]], trained_length: int, path: Path, *, goal: float | None = None
+) -> None:
     """Draw the held-out loss of one run, or of several that differ in their seed, against steps.
 
     Args:
@@ -57,7 +59,7 @@ def curve_plot(runs: Sequence[Sequence[Point]], trained_length: int, path: Path,
     save_figure(canvas, path)
 
 
-def draw_length(axes: Any, runs: Sequence[Sequence[Point]], length: int, label: str, **style: Any) -> None:
+def draw_length(axes: Any, runs: Sequence[Sequence[LossPoint]], length: int, label: str, **style: Any) -> None:
     """Draw the mean over runs as a line, and their range as a band."""
     steps = [point.step for point in runs[0] if length in point.held_out]
     values = [

@@ -28,7 +28,7 @@ def remarks(comparison: Comparison, below_gate: str = LEFT_OUT) -> list[str]:
         *without_reference(comparison),
         *dict.fromkeys(remark for record in comparison.records for remark in record.remarks),
         *options_chosen(comparison),
-        *(gate_remark(gate, below_gate) for gate in gates(comparison.about) if gate.reason or not gate.open),
+        *tasks_beyond_the_model(comparison, below_gate),
         *carried_schemes(comparison.about),
     ]
 
@@ -83,17 +83,34 @@ def carried_schemes(about: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def gate_remark(gate: Gate, below_gate: str) -> str:
-    """Say that the model cannot do a task at its own length, or that this is not known."""
+def tasks_beyond_the_model(comparison: Comparison, below_gate: str) -> Iterator[str]:
+    """Say which tasks a model cannot do at its own length, or for which this is not known."""
+    about = comparison.about
+    carried = {model["name"]: model["scheme"] for model in about.get("models", ())}
+    for gate in gates(about):
+        if gate.reason or not gate.open:
+            yield gate_remark(gate, carried.get(gate.model, about["model_scheme"]), below_gate)
+
+
+def gate_remark(gate: Gate, carried: str | None, below_gate: str) -> str:
+    """Say that the model cannot do a task at its own length, or that this is not known.
+
+    Args:
+        gate: of the task.
+        carried: scheme of the checkpoint, under which the gate was measured.
+        below_gate: as in `remarks`.
+    """
     where = f"at the trained length, {gate.length:,} tokens,"
     of = f" ({model_title(gate.model)})" if gate.model else ""
+    model = f"the model as saved, with scheme {carried}" if carried else "the unpatched model"
     if gate.reason:
-        return f"{gate.task}: whether the unpatched model{of} can do it {where} is not known. {gate.reason}"
+        return f"{gate.task}: whether {model}{of} can do it {where} is not known. {gate.reason}"
     counted = f"{gate.n:,} document{'' if gate.n == 1 else 's'}"
+    spread = f"95 % interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %" if gate.low < gate.high else "no interval"
+    reached = f"{100 * gate.value:.0f} % {metric_name(gate.metric)} ({spread}, {counted})"
     return (
-        f"{gate.task}: {where} the unpatched model{of} has {100 * gate.value:.0f} % {metric_name(gate.metric)} (95 % "
-        f"interval {100 * gate.low:.0f} to {100 * gate.high:.0f} %, {counted}), not surely above "
-        f"{100 * gate.threshold:g} %. What it cannot do there tells no schemes apart: {below_gate}."
+        f"{gate.task}: {where} {model}{of} has {reached}, not surely above {100 * gate.threshold:g} %. What it cannot "
+        f"do there tells no schemes apart: {below_gate}."
     )
 
 

@@ -23,6 +23,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.task import ConfigurableTask
 
+from hf_posenc.checkpoints.hub import hub_options, of_other_names
+from hf_posenc.checkpoints.model_name import ModelName
+from hf_posenc.checkpoints.tokenizer import tokenizer_of as named_tokenizer
 from hf_posenc.eval.errors import TaskOptionOutOfRange, TextTooShort
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.tasks.own_prompts import refuse_prompting
@@ -210,9 +213,9 @@ def tokenizer_of(metadata: dict[str, Any]) -> Any:
     """The tokenizer that sizes the prompts: an object, or the name or path of one."""
     given = metadata.get("tokenizer") or metadata.get("pretrained")
     if isinstance(given, str):
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(given)
+        hub = hub_options(metadata)  # a revision among them is that of the model
+        own = of_other_names(hub) if metadata.get("tokenizer") else hub
+        return named_tokenizer(ModelName.of(given, hub=own), **own)
     if not callable(given):
         raise TaskOptionOutOfRange(
             'The task has no tokenizer to size its prompts with. Pass --metadata \'{"tokenizer": "path or name"}\'.'

@@ -16,7 +16,7 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.config import config_content
-from hf_posenc.checkpoints.hub import hub_options, of_model, of_other_names
+from hf_posenc.checkpoints.hub import hub_options, of_other_names, with_hub_options
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.validate import check_folder, check_layer_count
 from hf_posenc.core.files.hf_errors import explained_errors
@@ -81,7 +81,7 @@ class Checkpoint:
         hub = given if folder is None or peft_adapter is not None else of_other_names(given)
         if named.revision is not None:
             hub = hub | {"revision": named.revision}
-        hf_kwargs = of_model(hf_kwargs, hub)
+        hf_kwargs = with_hub_options(hf_kwargs, hub)
         check_folder(name)
         with explained_errors(name):
             config = config_content(name, hf_kwargs)

@@ -52,7 +52,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     """
     if isinstance(model, (str, os.PathLike)):
         parameters = export_native(merge_adapter(from_pretrained(model)), folder)
-        copy_tokenizer(ModelName.of(model).tokenizer, Path(folder))
+        copy_tokenizer(ModelName.of(model), Path(folder))
         return parameters
     folder = folder_to_write(folder)
     config, parameters, short = plain_config(model)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from hf_posenc.checkpoints.auto import disable_auto, enable_auto
 from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.checkpoints.hub import of_model
+from hf_posenc.checkpoints.hub import with_hub_options
 from hf_posenc.checkpoints.peft import attach_adapter
 from hf_posenc.checkpoints.request import SchemeRequest, option_names
 from hf_posenc.checkpoints.restore import load_weights
@@ -77,7 +77,7 @@ def from_pretrained(
     keywords = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
     if checkpoint.dtype is not None and not hf_kwargs.keys() & {"dtype", "torch_dtype"}:
         hf_kwargs["dtype"] = checkpoint.dtype
-    hf_kwargs = of_model(hf_kwargs, checkpoint.hub)
+    hf_kwargs = with_hub_options(hf_kwargs, checkpoint.hub)
     model, info = load_weights(checkpoint, chosen, keywords=keywords, **require_safetensors(hf_kwargs))
     check_no_missing_weights(model, info, checkpoint.name)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.export import check_mergeable, merge_adapter
-from hf_posenc.checkpoints.hub import hub_options, of_model
+from hf_posenc.checkpoints.hub import hub_options, of_other_names, without_hub_options
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.plain_config import is_expressible
@@ -79,7 +79,9 @@ def merge(
         FolderUnusable: the folder is a file, or is not empty.
         NoDiskSpace: the disk has less free space than the checkpoint takes.
     """
-    named = ModelName.of(adapter, base=base, hub=hub_options(hf_kwargs))
+    given = hub_options(hf_kwargs)
+    named = ModelName.of(adapter, base=base, hub=given)
+    hub = of_other_names(given) if base is None else given
     if named.adapter is None:
         raise PeftAdapterMismatch(
             f"{shown(named.model)} is a model without a PEFT adapter, and there is nothing to merge. Name the folder "
@@ -102,9 +104,9 @@ def merge(
         merged.save_pretrained(staging)
         scheme = describe(merged).scheme if is_patched(merged) else None
         expressible = is_expressible(merged)
-        copied = copy_tokenizer(named.tokenizer, staging)
+        copied = copy_tokenizer(named, staging, **hub)
         del model, merged
-        again = from_pretrained(staging, **{**of_model(hf_kwargs, {}), "dtype": dtype}).eval()
+        again = from_pretrained(staging, **{**without_hub_options(hf_kwargs), "dtype": dtype}).eval()
         if not torch.equal(logits_of(again, ids), got):
             raise MergeFailed(
                 f"The merged checkpoint of {shown(named.adapter)} computes other logits when it is read back. Nothing "

@@ -30,7 +30,7 @@ from hf_posenc.checkpoints.adapter_folder import (
     read_adapter_weights,
     read_position_parameters,
 )
-from hf_posenc.checkpoints.hub import hub_options, of_model
+from hf_posenc.checkpoints.hub import hub_options, without_hub_options
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import PosEncError, TrainingImpossible, UnsupportedModel, WrongKind, shown
@@ -144,7 +144,7 @@ def load_peft_adapter(
     if patch not in ("refuse", "apply"):
         raise WrongKind(f"patch says what to do with another base, got {shown(patch)}. Pass 'refuse' or 'apply'.")
     adapter = AdapterFolder.open(folder, **hub_options(kwargs))
-    others = of_model(kwargs, {})  # the folder is here now
+    others = without_hub_options(kwargs)  # the folder is here now
     return attach_adapter(model, adapter, patch=patch == "apply", adapter_name=adapter_name, **others)
 
 

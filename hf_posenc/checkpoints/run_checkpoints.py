@@ -33,7 +33,12 @@ def last_complete(folder: Path) -> str | None:
 def checkpoint_folders(folder: Path) -> list[Path]:
     """The checkpoint folders of a run, oldest first."""
     found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rpartition("-")[2].isdigit()]
-    return sorted(found, key=lambda p: int(p.name.rpartition("-")[2]))
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint folder was written after, from its name."""
+    return int(checkpoint.name.rpartition("-")[2])
 
 
 def file_sizes(folder: Path) -> dict[str, int]:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
+from hf_posenc.checkpoints.hub import of_other_names
+from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.validate import CONFIG
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, ModelNotFound
@@ -37,10 +39,26 @@ def is_guarded(name: str) -> bool:
     return (Path(name) / CONFIG).is_file() and Checkpoint.open(name).model_scheme is not None
 
 
-def copy_tokenizer(name: str, folder: Path) -> bool:
-    """Save the tokenizer of a model into ``folder``, and say whether it has one."""
+def tokenizer_of(named: ModelName, **hub: Any) -> Any:
+    """Load the tokenizer of a model that was found by its name.
+
+    Args:
+        named: the model, whose adapter may have a tokenizer of its own, or name a revision of the model.
+        **hub: the options of the Hub that the model is loaded with.
+
+    Raises:
+        PosEncError: the tokenizer cannot be found or read.
+    """
+    if named.tokenizer != named.model:
+        return load_tokenizer(named.tokenizer, **of_other_names(hub))
+    revision = {} if named.revision is None else {"revision": named.revision}
+    return load_tokenizer(named.tokenizer, **hub | revision)
+
+
+def copy_tokenizer(named: ModelName, folder: Path, **hub: Any) -> bool:
+    """Save the tokenizer of a model into ``folder``, and say whether it has one; arguments as `tokenizer_of`."""
     try:
-        tokenizer = load_tokenizer(name)
+        tokenizer = tokenizer_of(named, **hub)
     except (CheckpointMismatch, MissingPackage, ModelNotFound):
         return False
     tokenizer.save_pretrained(folder)

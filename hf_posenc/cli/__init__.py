@@ -26,9 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with stoppable():
         from hf_posenc.cli.app import app
         from hf_posenc.cli.errors import end
+        from hf_posenc.cli.wording import plain_warnings
 
         try:
-            app(args=[word for word in given if word != DEBUG], prog_name="hf-posenc")
+            with plain_warnings():
+                app(args=[word for word in given if word != DEBUG], prog_name="hf-posenc")
         except (Exception, KeyboardInterrupt) as error:
             if DEBUG in given:
                 raise

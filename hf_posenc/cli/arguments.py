@@ -98,17 +98,6 @@ def dtype_of(named: ModelName, given: str | None) -> str:
     return given or named.dtype or "auto"
 
 
-def tokenizer_of(named: ModelName) -> Any:
-    """Load the tokenizer of a model, without remote code.
-
-    Raises:
-        PosEncError: the tokenizer cannot be found or read.
-    """
-    from hf_posenc.checkpoints.tokenizer import load_tokenizer
-
-    return load_tokenizer(named.tokenizer)
-
-
 def check_unread(context: Context, names: Collection[str], why: str) -> None:
     """Refuse options on the command line that others leave without effect.
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import yaml  # which transformers requires
 from typer import Context, Option
 
+from hf_posenc.cli import output
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.errors import nearest, shown
@@ -27,6 +28,8 @@ from hf_posenc.errors import nearest, shown
 RUN_CONFIG = "config.yaml"
 NOT_STORED = ("config", "out", "resume", "as_json", "debug")
 """Options that say where a run is written and how it is shown, not what is run."""
+PASSED_OVER = {"find-learning-rate": ("learning-rate", "push-to-hub")}
+"""Command → options that a file may have for another command: one file describes a run and the search before it."""
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:
@@ -45,12 +48,14 @@ def read_config(context: Context, path: Path | None) -> Path | None:
         first = " ".join(str(error).split())
         raise BadArgument(f"--config {path} is not valid YAML: {first}. Correct the file.") from error
     if not isinstance(given, Mapping):
-        raise BadArgument(
-            f"--config {path} holds {shown(given)}. Write names of options and their values, a line each."
-        )
+        content = "is empty" if given is None else f"holds {shown(given)}"
+        raise BadArgument(f"--config {path} {content}. Write names of options and their values, a line each.")
     known = {name: parameter for parameter in context.command.params for name in names_of(parameter)}
     defaults = {}
     for name, value in given.items():
+        if name in PASSED_OVER.get(str(context.info_name), ()):
+            output.note(f"--config {path} sets {name}, which {context.info_name} does not use: passed over.")
+            continue
         parameter = known.get(name)
         if parameter is None or parameter.name in NOT_STORED[:1]:
             allowed = sorted(names_of(parameter)[0] for parameter in set(known.values()))

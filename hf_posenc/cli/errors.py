@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from hf_posenc import errors
 from hf_posenc.cli import output
+from hf_posenc.cli.wording import in_options
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 
@@ -67,7 +68,7 @@ def message_of(error: BaseException) -> str:
     """Say in two sentences what happened and what to do."""
     first = str(error).strip().partition("\n")[0].rstrip(" .:")
     if isinstance(error, errors.PosEncError):
-        return str(error)
+        return in_options(error)
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name or 'A package'} is not installed. pip install 'hf-posenc[all]'"
     if isinstance(error, ImportError):  # raised by transformers for a package that a checkpoint needs

@@ -8,6 +8,12 @@ from tempfile import TemporaryFile
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.core.files.paths import nearest_existing
 
+RESULT_FILES = {
+    "finetune": "run.json", "compare": "results.csv", "demo": "report.md", "leaderboard": "leaderboard.json",
+    "search": "search.json", "bench": "bench.json", "probe": "probe.json", "reproduce": "finding.json",
+}  # fmt: skip
+"""Command → a file that each of its folders of results has, and no other's."""
+
 
 def check_output_file(option: str, path: Path) -> None:
     """Check that an output path can be written as a regular file.
@@ -46,3 +52,18 @@ def check_writable(option: str, path: Path, folder: Path) -> None:
         raise BadArgument(
             f"{option} {str(path)!r} cannot be written ({error.strerror}). Make the folder writable, or choose another."
         ) from error
+
+
+def check_results_folder(command: str, path: Path) -> None:
+    """Check that an output path can be the folder of a command's results, and holds those of no other command.
+
+    Raises:
+        BadArgument: it holds those of another, or cannot be a folder with new files in it.
+    """
+    check_output_folder("--out", path)
+    for other, name in RESULT_FILES.items():
+        if other != command and (path / name).is_file():
+            raise BadArgument(
+                f"{str(path)!r} holds results of hf-posenc {other} ({name}), which those of {command} would mix with. "
+                "Choose another --out."
+            )

@@ -41,7 +41,7 @@ def build(
     on_own_positions = not any(part.replaces_host or part is own for part in parts)
     if on_own_positions and geometry.relative:
         parts.insert(0, own)
-    scheme = parts[0] if len(parts) == 1 else Composition(parts)
+    scheme = parts[0] if len(parts) == 1 else Composition(parts, chosen.name)
     for part in parts:
         _check_defined(part, scheme, geometry, model)
     _check_amplitude(scheme, geometry)

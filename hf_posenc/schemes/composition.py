@@ -23,10 +23,15 @@ SINGLE = (
 
 
 class Composition(Scheme):
-    """Several schemes at once: ``"yarn+logn"``. Biases add, scales multiply; exclusive hooks may come from one."""
+    """Several schemes at once: ``"yarn+logn"``. Biases add, scales multiply; exclusive hooks may come from one.
 
-    def __init__(self, parts: Sequence[Scheme]) -> None:
+    Attributes:
+        name: as it was asked for, without the model's own positions that are composed with it.
+    """
+
+    def __init__(self, parts: Sequence[Scheme], name: str) -> None:
         super().__init__(parts[0].geometry)
+        self.name = name
         self.parts = nn.ModuleList(parts)
         self.replaces_host = any(part.replaces_host for part in parts) and not self.geometry.on_host  # type: ignore[misc]
         self.shared = all(part.shared for part in parts)  # type: ignore[misc]
@@ -40,11 +45,6 @@ class Composition(Scheme):
         self._refuse("choose which keys are seen", choosing if len(choosing) > 1 else [])
         by_row = [p for p in parts if overrides(p, "row_rotation")]
         self._refuse("decide where keys are rotated", by_row + remapping if by_row and remapping else [])
-
-    @property
-    def name(self) -> str:
-        """The names of the parts, joined as a user writes them."""
-        return "+".join(part.record.name for part in self.schemes)
 
     @property
     def schemes(self) -> list[Scheme]:

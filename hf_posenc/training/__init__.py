@@ -6,7 +6,7 @@ Text as rows of tokens, training methods, a loss that never holds all logits, an
 from hf_posenc.training.config import Training
 from hf_posenc.training.finetune import Tuned, finetune
 from hf_posenc.training.learning_rate_finder import RangeTest, find_learning_rate, range_test
-from hf_posenc.training.loss_curve import Point
+from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.methods import METHODS
 from hf_posenc.training.recipes import RECIPES, FinetuneRecipe
 from hf_posenc.training.rows import lengths_of
@@ -15,7 +15,7 @@ __all__ = [
     "METHODS",
     "RECIPES",
     "FinetuneRecipe",
-    "Point",
+    "LossPoint",
     "RangeTest",
     "Training",
     "Tuned",

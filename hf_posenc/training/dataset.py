@@ -36,7 +36,7 @@ class PackedRows(Dataset):
         count = len(tokens) // length
         if count == 0:
             raise LengthContradiction(
-                f"The texts have {len(tokens)} tokens in {documents} documents, less than one row of {length}. "
+                f"The texts have {len(tokens)} tokens (documents: {documents}), less than one row of {length}. "
                 "Give more text, or shorter rows."
             )
         self.rows, self.causal = tokens[: count * length].view(count, length), causal

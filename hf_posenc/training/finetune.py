@@ -16,7 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.peft import get_peft_model
-from hf_posenc.checkpoints.run_checkpoints import last_complete
+from hf_posenc.checkpoints.run_checkpoints import last_complete, step_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched
@@ -28,7 +28,7 @@ from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.float32_masters import float32_masters, in_half_precision
 from hf_posenc.training.learning_rates import parameter_count
 from hf_posenc.training.length_trainer import LengthTrainer
-from hf_posenc.training.loss_curve import Point, points
+from hf_posenc.training.loss_curve import LossPoint, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.methods import peft_config_of
 from hf_posenc.training.resume import RunFinished, StopAtLastStep, WriteManifest
@@ -61,7 +61,7 @@ class Tuned:
     """
 
     model: Any
-    curve: list[Point]
+    curve: list[LossPoint]
     start: RunStart
     first: bool = True
 
@@ -136,7 +136,10 @@ def finetune(
         if folder is not None:
             claim_folder(held, folder, trained, settings, resume=resume)
         trainer = trainer_of(trained, tokenizer, inputs, asked, [ProgressReport(progress), *callbacks])
-        start = RunStart(trained_by_kind(trained), parameter_count(trained), inputs.rate.value, inputs.rate.source)
+        start = RunStart(
+            trained_by_kind(trained), parameter_count(trained), inputs.rate.value, inputs.rate.source,
+            resumed_from=(0 if checkpoint is None else step_of(Path(checkpoint))) if resume else None,
+        )  # fmt: skip
         if announce is not None and trainer.is_world_process_zero():
             announce(start)
         with float32_masters(model) if masters else nullcontext():

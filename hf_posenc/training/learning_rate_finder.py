@@ -32,7 +32,7 @@ from hf_posenc.training.config import Training
 from hf_posenc.training.config_checks import LEARNING_RATE, check_count
 from hf_posenc.training.finetune import finetune
 from hf_posenc.training.learning_rates import chosen_rate
-from hf_posenc.training.methods import method_of
+from hf_posenc.training.methods import check_settings, method_of
 from hf_posenc.training.rows import count_of, training_rows
 from hf_posenc.training.validate import check_model_and_settings, source_of
 
@@ -137,6 +137,7 @@ def range_test(
     check_range(steps, lowest, highest)
     check_model_and_settings(model, training)
     method = method_of(training.method, model, causal=is_causal(model), rank=training.rank)
+    check_settings(training)
     rows = training_rows(model, tokenizer, source_of("texts", texts), training, method)
     count = steps * training.batch * training.accumulate
     base = chosen_rate(training, model).value

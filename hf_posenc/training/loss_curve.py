@@ -13,7 +13,7 @@ MEASURED = re.compile(r"eval_(?P<length>[0-9]+)_(?P<kind>loss|windows)")
 
 
 @dataclass(frozen=True)
-class Point:
+class LossPoint:
     """Losses after a step.
 
     Attributes:
@@ -46,7 +46,7 @@ class Point:
         return mean_interval([a - b for a, b in zip(longer, shorter, strict=True)])
 
 
-def points(history: Sequence[Mapping[str, Any]]) -> list[Point]:
+def points(history: Sequence[Mapping[str, Any]]) -> list[LossPoint]:
     """`Trainer`'s log, a point a step."""
     losses: dict[int, float] = {}
     held_out: dict[int, dict[int, float]] = {}
@@ -59,7 +59,7 @@ def points(history: Sequence[Mapping[str, Any]]) -> list[Point]:
                 found = windows if measured["kind"] == "windows" else held_out
                 found.setdefault(entry["step"], {})[int(measured["length"])] = value
     return [
-        Point(
+        LossPoint(
             step, losses.get(step), dict(sorted(held_out.get(step, {}).items())),
             dict(sorted(windows.get(step, {}).items())),
         )

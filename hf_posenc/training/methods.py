@@ -153,6 +153,19 @@ METHODS = {
 }
 
 
+def method_called(name: str) -> Method:
+    """The method called ``name``, which need not be able to train every model.
+
+    Raises:
+        TrainingImpossible: there is none.
+    """
+    if name not in METHODS:
+        raise TrainingImpossible(
+            f"There is no method {shown(name)}.{nearest(name, METHODS)} Choose one of {', '.join(METHODS)}."
+        )
+    return METHODS[name]
+
+
 def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Method:
     """The method called ``name``.
 
@@ -160,11 +173,7 @@ def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Me
         TrainingImpossible: there is none, or it cannot train this model.
         NoMemory: matrices of this rank do not fit into memory.
     """
-    if name not in METHODS:
-        raise TrainingImpossible(
-            f"There is no method {shown(name)}.{nearest(name, METHODS)} Choose one of {', '.join(METHODS)}."
-        )
-    method = METHODS[name]
+    method = method_called(name)
     if method.configure is not None and hasattr(model, "peft_config"):
         raise TrainingImpossible(
             f"This {type(model).__name__} has a PEFT adapter already, and method {name!r} would put on another. "
@@ -188,29 +197,35 @@ def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Me
 
 
 def peft_config_of(method: Method, model: nn.Module, training: Training) -> PeftConfig | None:
-    """The PEFT configuration of a method for a model and the settings of a run; None for full fine-tuning.
-
-    Raises:
-        TrainingImpossible: a setting of LoRA was asked for, and the method has no low-rank matrices.
-    """
-    if method.configure is None or not method.low_rank:
-        check_no_low_rank_settings(training, method)
-        return None if method.configure is None else method.configure(model, training.rank)
+    """The PEFT configuration of a method for a model and the settings of a run; None for full fine-tuning."""
+    if method.configure is None:
+        return None
+    if not method.low_rank:
+        return method.configure(model, training.rank)
     names = ("alpha", "target_modules", "train_embeddings")
     return method.configure(model, training.rank, **{name: getattr(training, name) for name in names})
 
 
-def check_no_low_rank_settings(training: Training, method: Method) -> None:
-    """Refuse settings that only low-rank matrices have; the rank is also the number of virtual tokens.
+def unused_settings(method: Method) -> list[str]:
+    """Settings of `Training` that a method has no use for; the rank is also the number of virtual tokens."""
+    if method.low_rank:
+        return []
+    return [
+        *("alpha", "target_modules"),
+        *(["train_embeddings"] if method.configure is None else []),
+        *([] if method.virtual_tokens else ["rank"]),
+    ]
+
+
+def check_settings(training: Training) -> None:
+    """Refuse settings that the method of a run has no use for.
 
     Raises:
-        TrainingImpossible: there is one.
+        TrainingImpossible: one differs from its default.
     """
-    settings = {"alpha": training.alpha is not None, "target_modules": bool(training.target_modules)}
-    settings |= {"train_embeddings": method.configure is None and not training.train_embeddings}
-    settings |= {"rank": not method.virtual_tokens and training.rank != type(training).rank}
-    for name, asked in settings.items():
-        if asked:
+    defaults = type(training)(length=2, steps=1)
+    for name in unused_settings(METHODS[training.method]):
+        if getattr(training, name) != getattr(defaults, name):
             raise TrainingImpossible(
                 f"{name}={shown(getattr(training, name))} was asked for, and method {training.method!r} has no use for "
                 "it. Choose method lora, or leave it out."

@@ -12,10 +12,13 @@ from torch import nn
 
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.training.config import Training
+from hf_posenc.training.methods import check_settings, method_called
 from hf_posenc.training.rows import lengths_of
 
 Rows = Literal["trained", "target"]
 STEPS = 150
+UNTIL_LOADED: Mapping[str, Any] = {"length": 2, "length_stages": 1, "attention_groups": 1}
+"""In place of settings whose bounds depend on the lengths of a model."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,20 @@ class FinetuneRecipe:
     scheme: Callable[[str | None], str | None] = lambda given: given
     rows: Rows = "target"
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self, **settings: Any) -> str:
+        """Check the settings that do not depend on a model, before one is loaded; returns the name of the method.
+
+        Raises:
+            TrainingImpossible: one is out of range, or the method has no use for it.
+        """
+        own = {"length": 2, "steps": STEPS, **self.settings}
+        if settings.get("epochs") is not None:
+            del own["steps"]
+        training = Training(**{**own, **settings, **UNTIL_LOADED})
+        method_called(training.method)
+        check_settings(training)
+        return training.method
 
     def training(self, model: nn.Module, **settings: Any) -> Training:
         """Settings for a model that is patched already; ``settings`` override the recipe's."""

@@ -25,7 +25,7 @@ from hf_posenc.errors import FolderInUse
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.training.config import Training
-from hf_posenc.training.loss_curve import Point
+from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.resume import CORPUS, MODEL, UNFINISHED, start_run
 from hf_posenc.training.rows import corpus_digest, count_of
 from hf_posenc.training.trained_parameters import RunStart
@@ -121,7 +121,7 @@ def check_checkpoint_space(folder: Path, trained: nn.Module) -> None:
     check_disk_space(folder, KEPT_COPIES * (1 + MOMENTS) * size, "Checkpoints")
 
 
-def save_result(trainer: Trainer, folder: Path, curve: Sequence[Point]) -> None:
+def save_result(trainer: Trainer, folder: Path, curve: Sequence[LossPoint]) -> None:
     """Save the trained model, gathered from all processes, and last the loss curve, which marks a run as finished."""
     first, unfinished = trainer.is_world_process_zero(), folder / UNFINISHED
     if first:
@@ -137,7 +137,7 @@ def save_result(trainer: Trainer, folder: Path, curve: Sequence[Point]) -> None:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def facts_of(training: Training, start: RunStart, curve: Sequence[Point]) -> dict[str, Any]:
+def facts_of(training: Training, start: RunStart, curve: Sequence[LossPoint]) -> dict[str, Any]:
     """What the model card of an adapter says of its training."""
     names = ("method", "rank", "steps", "length", "batch", "accumulate")
     facts = {name: f"{value:,}" if isinstance(value := getattr(training, name), int) else value for name in names}

@@ -14,7 +14,7 @@ from hf_posenc.training.attention_groups import check_attention_groups
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.learning_rates import LearningRate, chosen_rate
-from hf_posenc.training.methods import Method, method_of
+from hf_posenc.training.methods import Method, check_settings, method_of
 from hf_posenc.training.rows import held_out_rows, training_rows
 from hf_posenc.training.validate import check_model_and_settings, check_tokenizer, source_of
 
@@ -66,6 +66,7 @@ def run_inputs(
     if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
     method = method_of(training.method, model, causal=causal, rank=training.rank)
+    check_settings(training)
     check_attention_groups(model, training, causal=causal, virtual_tokens=method.virtual_tokens)
     rate = chosen_rate(training, model)
     training = replace(training, learning_rate=rate.value)

@@ -25,17 +25,23 @@ class RunStart:
         total: numbers of the model, adapters included.
         learning_rate: peak.
         source: of the learning rate: a paper, or that it was given.
+        resumed_from: steps that are done, of a run that is resumed; 0 where it has no complete checkpoint. None for a
+            run that is not resumed.
     """
 
     parameters: Mapping[str, int]
     total: int
     learning_rate: float
     source: str
+    resumed_from: int | None = None
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.parameters.items())
+        resumed = {
+            None: "", 0: "there is no complete checkpoint to resume from, and training begins at step 0\n"
+        }.get(self.resumed_from, f"resumed from the checkpoint of step {self.resumed_from}\n")  # fmt: skip
         return (
-            f"training {sum(self.parameters.values()):,} of {self.total:,} parameters: {kinds}; "
+            f"{resumed}training {sum(self.parameters.values()):,} of {self.total:,} parameters: {kinds}; "
             f"learning rate {self.learning_rate:g} ({self.source})"
         )
 

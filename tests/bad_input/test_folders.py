@@ -14,8 +14,8 @@ import torch
 
 import hf_posenc
 from hf_posenc.checkpoints.model_name import ModelName
+from hf_posenc.checkpoints.tokenizer import tokenizer_of
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.cli.arguments import tokenizer_of
 from hf_posenc.errors import PosEncError
 
 from .row import TWO_SENTENCES

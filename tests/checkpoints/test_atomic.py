@@ -9,6 +9,7 @@ import pytest
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.files.staged import staged
+from hf_posenc.errors import FolderUnusable
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -67,3 +68,22 @@ def test_permissions_are_those_of_any_other_file(tmp_path) -> None:
 def test_json_is_utf8_and_ends_its_last_line(tmp_path) -> None:
     write_json(tmp_path / "a.json", {"θ": 1})
     assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n "θ": 1\n}\n'
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links are POSIX's")
+def test_links_are_not_replaced_by_a_result_of_several_files(tmp_path) -> None:
+    """The folder itself may be a link, whose target is then written to."""
+    real, out = tmp_path / "real", tmp_path / "out"
+    real.mkdir()
+    out.symlink_to(real)
+    with staged(out) as stage:
+        (stage / "model.bin").write_bytes(b"1")
+    assert out.is_symlink()
+    assert (real / "model.bin").read_bytes() == b"1"
+    (tmp_path / "elsewhere").write_bytes(b"old")
+    (real / "linked").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FolderUnusable, match="is a link"), staged(out) as stage:
+        (stage / "linked").write_bytes(b"2")
+    assert (real / "linked").is_symlink()
+    assert (tmp_path / "elsewhere").read_bytes() == b"old"
+    assert {path.name: path.read_bytes() for path in real.iterdir()} == {"model.bin": b"1", "linked": b"old"}

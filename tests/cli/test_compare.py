@@ -123,7 +123,7 @@ def test_invalid_arguments(call: Callable, tmp_path: Path, words: list[str], hin
 def test_a_folder_that_is_a_file(call: Callable, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     answer = call(*WORDS, "--out", str(tmp_path / "out"))
-    assert answer.code == 1
+    assert answer.code == 2
     assert "cannot be a folder" in answer.err
     assert (tmp_path / "out").read_text() == "mine"
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+import hf_posenc.training
 from hf_posenc.cli.config_file import RUN_CONFIG, plain
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
@@ -74,6 +75,7 @@ def test_epochs_on_the_command_line_replace_the_steps_of_the_file(call, written,
         ({"steps": "many"}, "--steps"),
         ("[1", "is not valid YAML"),
         ("just words", "Write names of options"),
+        ("", "is empty. Write names of options"),
         ("a: !!python/object/apply:os.system ['true']", "is not valid YAML"),
     ],
 )
@@ -83,6 +85,16 @@ def test_refused_in_words(call, written, tmp_path, content, said):
     assert said in answer.err
     assert "Traceback" not in answer.err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_file_of_a_run_serves_the_search_for_its_learning_rate(call, written, tmp_path, monkeypatch):
+    defaults = {"steps": 2, "lowest": 1e-5, "highest": 1e-3, "progress": None}
+    monkeypatch.setattr(hf_posenc.training.range_test, "__kwdefaults__", defaults)
+    config = written({**BASE, "learning-rate": 1e-3})
+    answer = call("find-learning-rate", "--config", config, "--out", str(tmp_path / "rate"), "--json")
+    assert answer.code == 0, answer.err
+    assert "sets learning-rate, which find-learning-rate does not use" in answer.err
+    assert len(answer.data["rates"]) == 2
 
 
 def test_a_missing_file_is_named(call, tmp_path):

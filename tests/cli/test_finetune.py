@@ -13,8 +13,10 @@ import hf_posenc.training
 from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.cli import main
+from hf_posenc.cli.commands import finetune_setup
 from hf_posenc.cli.commands.finetune_setup import check_effect
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.training.trained_parameters import RunStart
 
 TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "2", "--length", "64", "--rank", "2"]
 TUNE += ["--eval-lengths", "64"]
@@ -31,13 +33,17 @@ def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Pa
     run([*TUNE, "--no-train-embeddings", "--out", str(out), "--json"])
     shown = capsys.readouterr()
     assert "LoRA matrices" in shown.err
+    assert "resume" not in shown.err
     assert "learning rate 0.001 (measured on the bundled models)" in shown.err
     start = json.loads(shown.out)["start"]
     assert set(start["parameters"]) == {"LoRA matrices", "norms"}
     assert start["learning_rate"] == 1e-3
     more = ["3" if word == "2" and TUNE[n - 1] == "--steps" else word for n, word in enumerate(TUNE)]
     run([*more, "--no-train-embeddings", "--out", str(out), "--json", "--resume"])
-    curve = json.loads(capsys.readouterr().out)["curve"]
+    shown = capsys.readouterr()
+    assert "resumed from the checkpoint of step 2\n" in shown.err
+    assert json.loads(shown.out)["start"]["resumed_from"] == 2
+    curve = json.loads(shown.out)["curve"]
     assert [point["step"] for point in curve] == [0, 1, 2, 3]
     card = (out / "README.md").read_text()
     assert "| steps | 3 |" in card
@@ -78,3 +84,35 @@ def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
     check_effect(longer, "learned_hier")
     with pytest.raises(BadArgument, match="already"):
         check_effect(patch_model(tiny_model("bert"), "learned"), "learned")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--method", "full", "--rank", "16"], "--rank has no effect with --method full."),
+        (["--recipe", "drope", "--rank", "16"], "--rank has no effect with --method full."),
+        (["--method", "ia3", "--alpha", "3"], "--alpha 3.0 was asked for"),
+        (["--method", "prompt", "--target-modules", "q_proj"], "--target-modules q_proj was asked for"),
+        (["--method", "lroa"], "There is no method 'lroa'."),
+        (["--schedule", "cosin"], "'cosin'"),
+        (["--warmup", "1"], "warmup"),
+        (["--report-to", "nothing-known"], "nothing-known"),
+        (["--steps", "3", "--epochs", "1"], "epochs"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+@pytest.mark.parametrize("command", ["finetune", "find-learning-rate"])
+def test_settings_are_refused_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch, capsys, command: str, words: list[str], said: str
+) -> None:
+    monkeypatch.setattr(finetune_setup, "load", lambda *_: pytest.fail("a model is loaded"))
+    out = tmp_path / "run"
+    with pytest.raises(SystemExit) as ended:
+        main([command, "-m", "starter:llama", "-f", "2", "--out", str(out), *words])
+    assert ended.value.code in (1, 2)
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_run_without_a_complete_checkpoint_says_that_it_begins_anew() -> None:
+    assert str(RunStart({}, 1, 1e-3, "as given", resumed_from=0)).startswith("there is no complete checkpoint")

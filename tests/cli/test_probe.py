@@ -34,6 +34,7 @@ def test_tables_and_plots(call: Callable, tmp_path: Path) -> None:
     assert answer.code == 0
     assert "heads use position" in answer.out
     assert "effective context length" in answer.out
+    assert "not above the lowest by more than 2 standard errors" in " ".join(answer.out.split())
     for name in ("distance", "heads", "sinks", "loss"):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "out" / "probe.json").read_text())["trained_length"] == 256

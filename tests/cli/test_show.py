@@ -101,3 +101,40 @@ def test_invalid_arguments(call: Callable, here: Path, words: list[str], hint: s
     assert hint in answer.err
     assert "Traceback" not in answer.err
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("rope", "-p", "clock", "--length", "8"), "--length has no effect on the plot clock."),
+        (("rope", "-p", "frequencies", "--head", "0"), "--head has no effect on the plot frequencies."),
+        (
+            ("rope", "-p", "stretch", "-p", "clock", "--vectors", "ones"),
+            "--vectors has no effect on the plots stretch",
+        ),
+        (("alibi", "-p", "bias", "--start", "3", "--json"), "--start has no effect on the plot bias."),
+        (("rope", "--list", "--length", "8"), "--length has no effect beside --list."),
+        (("--list", "--out", "x.png"), "--out has no effect beside --list."),
+        (("rope", "--interactive", "--position", "3"), "--position has no effect beside --interactive,"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_an_option_that_no_plot_reads_is_refused(
+    call: Callable, here: Path, words: tuple[str, ...], named: str
+) -> None:
+    answer = call("show", *words)
+    assert (answer.code, answer.out) == (2, "")
+    assert named in answer.err
+    assert not list(here.iterdir())
+
+
+def test_an_option_that_one_of_the_plots_reads_is_accepted(call: Callable) -> None:
+    answer = call("show", "rope", "-p", "clock", "-p", "score", "--length", "8", "--channels", "0,1", "--json")
+    assert answer.code == 0
+
+
+def test_a_head_that_does_not_exist(call: Callable) -> None:
+    """Also where all heads have the same factor."""
+    answer = call("show", "logn", "-p", "temperature", "--head", "99", "--json")
+    assert answer.code == 2
+    assert "head must be among 0 … 7, got 99" in answer.err

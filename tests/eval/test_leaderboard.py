@@ -34,7 +34,7 @@ from hf_posenc.insight.bench.devices import Cpu
 from hf_posenc.insight.leaderboard import Leaderboard, leaderboard, paired_costs, read_leaderboard
 from hf_posenc.insight.leaderboard.choose import REPLACES, SAME, TRAINING, kind_of, zero_shot_schemes
 from hf_posenc.insight.leaderboard.exports import CSV_COLUMNS, csv_text, latex_text, markdown_text
-from hf_posenc.insight.leaderboard.line import Behind, Line, PairedCost, Rank, Score
+from hf_posenc.insight.leaderboard.line import Behind, LengthScore, Line, PairedCost, Rank
 from hf_posenc.insight.leaderboard.model import loaded
 from hf_posenc.insight.leaderboard.page import page_html
 from hf_posenc.insight.leaderboard.pareto import front, picture, points_of
@@ -86,7 +86,9 @@ def board(saved: str, folder: Path) -> Leaderboard:
 
 def line(scheme: str, value: float | None, time: float | None, **more: Any) -> Line:
     """A made-up line."""
-    score = Score(512, "done" if value is not None else "refused", value, None, None, None, None, 4, "", "", "run it")
+    score = LengthScore(
+        512, "done" if value is not None else "refused", value, None, None, None, None, 4, "", "", "run it"
+    )
     costs = () if time is None else (PairedCost("prefill", 512, time, time, time, 1.5, 0.01),)
     given = {"metric": "nll", "use": "zero-shot", "rank": None, **more}
     return Line(

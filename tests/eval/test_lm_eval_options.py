@@ -14,7 +14,9 @@ from hf_posenc.errors import BadComparison, MissingExtra, RequestTooLong, Unknow
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import NotMeasurable, TaskDataMissing, TaskOptionOutOfRange
 from hf_posenc.eval.task_files import explained_task_errors
+from hf_posenc.eval.tasks import base
 from hf_posenc.eval.validate import check_generation
+from hf_posenc.starters.loading import starter_path
 
 CHAT = (
     "{% for message in messages %}[{{ message['role'] }}] {{ message['content'] }}{% endfor %}"
@@ -160,3 +162,13 @@ def test_a_missing_package_and_missing_data_are_named() -> None:
         raise ConnectionError("Couldn't reach 'a/b' on the Hub")
     with pytest.raises(BadComparison, match="Correct its file"), explained_task_errors(["theirs"]):
         raise KeyError("dataset_path")
+
+
+def test_a_task_loads_its_tokenizer_with_the_options_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, dict[str, object]]] = []
+    monkeypatch.setattr(base, "named_tokenizer", lambda named, **options: asked.append((named.model, options)))
+    folder = str(starter_path("llama"))
+    options = {"revision": "v1", "token": "secret", "lengths": [64]}
+    base.tokenizer_of({"pretrained": folder, **options})
+    base.tokenizer_of({"pretrained": "owner/other", "tokenizer": folder, **options})
+    assert asked == [(folder, {"revision": "v1", "token": "secret"}), (folder, {"token": "secret"})]

@@ -27,7 +27,7 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Store
-from hf_posenc.training.loss_curve import Point
+from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.resume import WriteManifest, last_complete, start_run
 from hf_posenc.training.search_log import SearchLog
 
@@ -174,7 +174,7 @@ def finished(folder: Path, which: int) -> None:
 
     model = adapted(which)
     trainer = SimpleNamespace(is_world_process_zero=lambda: True, save_model=lambda where: model.save_pretrained(where))
-    save_run(trainer, folder, [Point(1, 2.0 + which, {16: 2.0})])  # type: ignore[arg-type]
+    save_run(trainer, folder, [LossPoint(1, 2.0 + which, {16: 2.0})])  # type: ignore[arg-type]
 
 
 def probed(folder: Path, which: int) -> None:
@@ -247,7 +247,7 @@ def run_settings(folder: Path, which: int) -> None:
 def curve(folder: Path, which: int) -> None:
     from hf_posenc.eval.report.finetune_curve import curve_plot
 
-    curve_plot([[Point(1, 2.0, {16: 2.0 + which}), Point(2, 2.0, {16: 1.0})]], 16, folder / "curve.png")
+    curve_plot([[LossPoint(1, 2.0, {16: 2.0 + which}), LossPoint(2, 2.0, {16: 1.0})]], 16, folder / "curve.png")
 
 
 def config_only(folder: Path, which: int) -> None:

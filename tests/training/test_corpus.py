@@ -175,7 +175,7 @@ def test_workers_share_the_rows(tokenizer) -> None:  # noqa: F811
 
 def test_texts_without_a_row_are_refused(tokenizer) -> None:  # noqa: F811
     model = patch_model(llama(), "yarn", factor=FACTOR)
-    with pytest.raises(LengthContradiction, match="have 6 tokens in 2 documents, less than one row of 64"):
+    with pytest.raises(LengthContradiction, match=r"have 6 tokens \(documents: 2\), less than one row of 64"):
         run(model, tokenizer, ["w0 w1", "w2 w3"])
     with pytest.raises(LengthContradiction, match="have 3 tokens, less than one row of 64"):
         run(model, tokenizer, TextSource(("w0 w1",), streaming=True))

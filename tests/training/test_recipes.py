@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
-from hf_posenc import patch_model
+from hf_posenc import load_starter, patch_model
 from hf_posenc.errors import CheckpointMismatch, TrainingImpossible
 from hf_posenc.training import RECIPES, Training, finetune
 from hf_posenc.training.growing_length import parts_at, split_rows
@@ -164,3 +164,9 @@ def test_lora_on_chosen_layers_with_a_chosen_alpha() -> None:
 def test_settings_of_lora_that_cannot_take_effect_are_refused(settings, said) -> None:
     with pytest.raises(TrainingImpossible, match=said):
         finetune(patch_model(llama(), "yarn", factor=FACTOR), None, Rows(64), Training(length=64, steps=1, **settings))
+
+
+def test_they_are_refused_before_the_texts_are_read(tmp_path) -> None:
+    unread, training = [tmp_path / "none.txt"], Training(length=64, steps=1, method="ia3", alpha=3.0)
+    with pytest.raises(TrainingImpossible, match=r"alpha=3\.0"):
+        finetune(patch_model(llama(), "yarn", factor=FACTOR), load_starter("llama")[1], unread, training)

@@ -32,7 +32,7 @@ from hf_posenc.training.dataset import (
     check_separate_packing,
     held_out_windows,
 )
-from hf_posenc.training.loss_curve import Point, points
+from hf_posenc.training.loss_curve import LossPoint, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.resume import (
     MANIFEST,
@@ -229,11 +229,11 @@ def test_a_curve_is_the_trainers_log() -> None:
         {"step": 2, "eval_64_windows": [3.0, 4.0]}, {"step": 2, "eval_16_windows": [2.0, 4.0]},
     ]  # fmt: skip
     assert points(log) == [
-        Point(0, None, {16: 4.0, 64: 5.0}), Point(1, 3.0, {}),
-        Point(2, 2.5, {16: 3.0, 64: 3.5}, {16: [2.0, 4.0], 64: [3.0, 4.0]})
+        LossPoint(0, None, {16: 4.0, 64: 5.0}), LossPoint(1, 3.0, {}),
+        LossPoint(2, 2.5, {16: 3.0, 64: 3.5}, {16: [2.0, 4.0], 64: [3.0, 4.0]})
     ]  # fmt: skip
     assert list(points(log)[2].held_out) == [16, 64]
-    assert Point(2, 2.5, {16: 3.0}).to_dict() == {"step": 2, "loss": 2.5, "held_out": {"16": 3.0}}
+    assert LossPoint(2, 2.5, {16: 3.0}).to_dict() == {"step": 2, "loss": 2.5, "held_out": {"16": 3.0}}
     assert points([]) == []
 
 
@@ -242,12 +242,12 @@ def test_lengths_are_compared_window_by_window() -> None:
     rng = np.random.default_rng(0)
     shorter = rng.normal(3.0, 1.0, 40)  # windows differ much more than lengths do
     longer = shorter + rng.normal(-0.05, 0.02, 40)
-    point = Point(5, None, {16: shorter.mean(), 64: longer.mean()}, {16: shorter.tolist(), 64: longer.tolist()})
+    point = LossPoint(5, None, {16: shorter.mean(), 64: longer.mean()}, {16: shorter.tolist(), 64: longer.tolist()})
     mean, half = point.difference(64, 16)
     low, high = stats.ttest_rel(longer, shorter).confidence_interval(0.95)
     assert (mean - half, mean + half) == pytest.approx((low, high), rel=1e-2)  # Student's t is within 1 %
     assert half < 0.02 < stats.ttest_ind(longer, shorter).confidence_interval(0.95).high  # unpaired: undecided
-    assert Point(5, None, {16: 3.0, 64: 2.9}).difference(64, 16) is None
+    assert LossPoint(5, None, {16: 3.0, 64: 2.9}).difference(64, 16) is None
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from hf_posenc.core.terms import BlockBias, KeyBias, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
 
-Score = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+ScoreModification = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def attend(call: AttentionCall, mask: Mask) -> Tensor:
@@ -140,7 +140,7 @@ ASK_FOR_LSE: dict[str, Any] = (
 )
 
 
-def score_of(call: AttentionCall, region: Region) -> Score | None:
+def score_of(call: AttentionCall, region: Region) -> ScoreModification | None:
     """The biases of a call as a function of one pair of a region; None where it has none.
 
     It holds tensors only: a number in it would be compiled anew for every length.

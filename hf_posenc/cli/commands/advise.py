@@ -17,6 +17,7 @@ from hf_posenc.cli.arguments import (
     model_named,
 )
 from hf_posenc.cli.errors import PARTLY, BadArgument
+from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 
@@ -57,6 +58,8 @@ def advise(
     from hf_posenc.insight.advise import advise as recommend
     from hf_posenc.insight.advise import measured_advice
 
+    if out is not None:
+        check_results_folder("compare", out)
     named = model_named(model, base)
     checkpoint = Checkpoint.open(named.model, peft_adapter=named.adapter)
     advice = recommend(checkpoint, target, name=model, dtype=dtype_of(named, dtype))

@@ -22,6 +22,7 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.commands.bench_results import RESULTS, BenchResults, about_run
 from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument
+from hf_posenc.cli.output_paths import check_results_folder
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
@@ -123,6 +124,7 @@ def bench(
         from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
+        check_results_folder("bench", out)
     earlier = None if against is None else Earlier.read(against)
     if numbers := whole_numbers("--cpus", cpus, least=0):
         pin(numbers, threads)

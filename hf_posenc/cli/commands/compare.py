@@ -24,6 +24,7 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.commands.compare_result import finish
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.task_arguments import (
     DEPTHS,
     Data,
@@ -138,6 +139,7 @@ def compare(
     from hf_posenc.eval.report.trackers import report_to_trackers
     from hf_posenc.training.config_checks import check_trackers
 
+    check_results_folder("compare", out)
     if merged:
         check_alone("--merge", context, {"merged", "out", "against", "quiet", "as_json"})
         finish(merge(merged, out, against, command_line(context)), out, quiet, as_json)

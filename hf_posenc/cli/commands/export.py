@@ -21,10 +21,10 @@ from hf_posenc.cli.arguments import (
     loading_of,
     model_named,
     scheme_options,
-    tokenizer_of,
 )
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_export, show_next
+from hf_posenc.cli.wording import of_text
 
 Out = Annotated[Path, Option("--out", metavar="FOLDER", help="Folder of the new checkpoint.")]
 Scheme = Annotated[
@@ -51,6 +51,7 @@ def export(
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.checkpoints.push import check_upload, upload
+    from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.patching.state import is_patched
 
     named, options = model_named(model, base), scheme_options(scheme, option)
@@ -70,7 +71,7 @@ def export(
         tokenizer.save_pretrained(out)
     if push_to_hub is not None:
         output.note(f"Uploaded to {upload(out, push_to_hub)}")
-    remarks = [str(one.message) for one in caught if one.category.__module__.startswith("hf_posenc")]
+    remarks = [of_text(str(one.message)) for one in caught if one.category.__module__.startswith("hf_posenc")]
     if as_json:
         output.show_json({"folder": str(out), "rope_parameters": parameters, "warnings": remarks})
         return

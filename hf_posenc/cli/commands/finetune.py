@@ -18,6 +18,7 @@ from hf_posenc.cli.config_file import write_config
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_finetune, show_next
 from hf_posenc.cli.option_group import expands
+from hf_posenc.cli.output_paths import check_results_folder
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -26,6 +27,7 @@ LearningRate = Annotated[
     float | None, Option(help="Peak learning rate; default: by method and size of the model, as advise prints it.")
 ]
 Resume = Annotated[bool, Option("--resume", help="Resume from the last complete checkpoint in --out.")]
+MODEL_FILES = ("config.json", "adapter_config.json")
 MEASURED_ON_SOURCES = (
     "The losses are of sources of Python's standard library. Pass --held-out to measure on text like that trained on."
 )
@@ -77,13 +79,16 @@ def finetune(
 
 
 def check_unused(out: Path, resuming: bool) -> None:
-    """Refuse to mix two runs in one folder.
+    """Refuse to mix a run with anything else in one folder.
 
     Raises:
-        BadArgument: it holds checkpoints, and the run is not resumed.
+        BadArgument: it holds checkpoints, and the run is not resumed; or a model, or results of another command.
     """
-    from hf_posenc.checkpoints.run_checkpoints import checkpoint_folders
+    from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders
 
+    check_results_folder("finetune", out)
+    if not (out / RUN).is_file() and any((out / name).is_file() for name in MODEL_FILES):
+        raise BadArgument(f"{str(out)!r} holds a model, which the run would overwrite. Choose another --out.")
     if not resuming and checkpoint_folders(out):
         raise BadArgument(
             f"{out} holds checkpoints of an earlier run. Continue it with --resume, or name another --out."

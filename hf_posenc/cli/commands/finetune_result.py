@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hf_posenc.cli import output
 
 if TYPE_CHECKING:
-    from hf_posenc.training import Point, Tuned
+    from hf_posenc.training import LossPoint, Tuned
 
 PLOT = "curve.png"
 
@@ -40,7 +40,7 @@ def show_result(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool)
     output.show_text(f"Written to {out}: {written}")
 
 
-def compared(point: Point, length: int) -> str:
+def compared(point: LossPoint, length: int) -> str:
     """What a longer context adds: the loss minus that of the same tokens behind the shortest context."""
     shortest = min(point.held_out)
     difference = None if length == shortest else point.difference(length, shortest)

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Context
 
-from hf_posenc.cli.arguments import loading_of, model_named, scheme_options, tokenizer_of, whole_numbers, words_of
+from hf_posenc.cli.arguments import (
+    check_unread,
+    loading_of,
+    model_named,
+    scheme_options,
+    whole_numbers,
+    words_of,
+)
 from hf_posenc.cli.commands.finetune_options import FinetuneOptions
 from hf_posenc.cli.config_file import either
 from hf_posenc.cli.errors import BadArgument
@@ -50,6 +57,7 @@ def set_up(context: Context, options: FinetuneOptions, learning_rate: float | No
         BadArgument: options contradict each other, the model is a PEFT adapter, or the scheme changes nothing.
         PosEncError: a recipe, a scheme, a text or the model is refused.
     """
+    from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.training.recipes import recipe_of
 
     recipe = recipe_of(options.recipe)
@@ -57,20 +65,33 @@ def set_up(context: Context, options: FinetuneOptions, learning_rate: float | No
     named = base_model(options)
     texts, held_out = texts_of(options)
     steps, epochs = either(context, "steps", "epochs")
-    model = load(options, named, scheme)
     given = {name: getattr(options, name) for name in OF_RECIPE}
     given |= {"steps": steps, "epochs": epochs, "learning_rate": learning_rate}
-    training = recipe.training(
-        model,
-        target_modules=tuple(words_of(options.target_modules)),
-        eval_lengths=tuple(whole_numbers("--eval-lengths", options.eval_lengths)),
-        report_to=tuple(words_of(options.report_to)),
+    settings: dict[str, Any] = {
+        "target_modules": tuple(words_of(options.target_modules)),
+        "eval_lengths": tuple(whole_numbers("--eval-lengths", options.eval_lengths)),
+        "report_to": tuple(words_of(options.report_to)),
         **{name: getattr(options, name) for name in OF_TRAINING},
         **{name: value for name, value in given.items() if value is not None},
-    )
+    }
+    check_method(context, recipe.check(**settings))
+    model = load(options, named, scheme)
+    training = recipe.training(model, **settings)
     return FinetuneSetup(
         model, tokenizer_of(named), texts or modules(TRAINING), held_out or modules(HELD_OUT), training
     )  # fmt: skip
+
+
+def check_method(context: Context, name: str) -> None:
+    """Refuse options that the method of training has no use for, also where they repeat a default.
+
+    Raises:
+        BadArgument: there is one.
+    """
+    from hf_posenc.training.methods import METHODS, unused_settings
+
+    unused = set(unused_settings(METHODS[name])) - {"train_embeddings"}  # full fine-tuning does train them
+    check_unread(context, unused, f"has no effect with --method {name}. Choose --method lora, or leave it out.")
 
 
 def base_model(options: FinetuneOptions) -> ModelName:

@@ -20,15 +20,19 @@ from hf_posenc.cli.arguments import (
     loading_of,
     model_named,
     scheme_options,
-    tokenizer_of,
 )
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
     from hf_posenc.insight.probe import Head, Probe
     from hf_posenc.insight.probe.variant import Variant
 
+RULE = (
+    "Effective context length: the shortest whose loss is not above the lowest by more than {:g} standard errors of "
+    "the difference, paired by text."
+)
 COLUMNS = (
     "layer", "head", "mostly", "mean distance", "at one distance", "which", "first token", "beyond trained",
     "shuffled layer", "shuffled model", "moved",
@@ -63,9 +67,11 @@ def probe(
     """Probe a trained model: where its heads attend, which of them use position, how much context it uses.
 
     Attention weights are percentages of a row, averaged over queries in the second half of each text (the whole text in
-    an encoder).
+    an encoder). The effective context length is the shortest whose loss is not above the lowest by more than two
+    standard errors of the difference, paired by text; more context hurts where the loss of a longer one is.
     """
     from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.insight.probe import probe as run
 
     if scheme is None and (factor is not None or target_length is not None):
@@ -78,6 +84,7 @@ def probe(
         from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
+        check_results_folder("probe", out)
     named, options = model_named(model, base), scheme_options(scheme, option)
     with output.progress() as progress:
         progress(None, "loading")
@@ -108,6 +115,8 @@ def write(found: Probe, folder: Path) -> list[Path]:
 
 def show(found: Probe) -> None:
     """Show a table of heads and a summary for each variant."""
+    from hf_posenc.insight.probe.loss_by_context import SIGNIFICANT
+
     moved = found.moved
     for number, variant in enumerate(found.variants):
         shift = moved if number == 1 else None
@@ -116,6 +125,8 @@ def show(found: Probe) -> None:
         output.show_table(columns, rows, title=f"{variant.label}, {variant.length:,} tokens")
     for variant in found.variants:
         output.show_text("\n".join(summary(variant, found)))
+    if any(variant.loss is not None for variant in found.variants):
+        output.show_text(RULE.format(SIGNIFICANT))
 
 
 def row(head: Head, moved: float | None) -> list[object]:

@@ -12,6 +12,7 @@ from typer import Argument, Option
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def reproduce(
     chosen = list(known) if every else list(dict.fromkeys(names or ()))
     alone = len(chosen) == 1 and not every
     places = {name: folder if folder is None or alone else folder / name for name in chosen}
+    for place in filter(None, places.values()):
+        check_results_folder("reproduce", place)
     results = run_each(places, {"quick": quick, "model": model, "text": given, "seeds": seeds, "samples": samples})
     if as_json:
         shown: list[dict[str, Any]] = [result.to_dict() for result in results]

@@ -36,6 +36,8 @@ SWEEPS = ("factor", "length", "position")
 KINDS = ("llama", "gpt2", "bert")
 VECTORS = ("ones", "random")
 SHAPE = ("kind", "heads", "head_dim", "width", "layers")
+VIEW = ("length", "start", "position", "head", "channels", "vectors")
+OF_DRAWING = (*VIEW, "layer", "own_scales", "frames")
 
 
 def show(
@@ -98,12 +100,16 @@ def show(
     from hf_posenc.insight.plots.models import Shapes
     from hf_posenc.insight.plots.registry import View
 
+    if listed:
+        check_unread(context, (*OF_DRAWING, "out", "animate", "picture"), "has no effect beside --list. Leave one out.")
     if not schemes and not interactive:
         if not listed:
             raise BadArgument("There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list.")
         return list_all(as_json)
     if model is not None:
         check_unread(context, SHAPE, "has no effect beside --model, which has a shape. Leave one out.")
+    if interactive:
+        check_unread(context, OF_DRAWING, "has no effect beside --interactive, whose page has sliders. Leave one out.")
     if animate is None and (out is None or out.suffix.lower() != ".gif"):
         check_unread(context, ("frames",), "has an effect on animations only. Add --animate, or leave it out.")
     entries = entries_with(schemes, options) if schemes else []
@@ -125,13 +131,11 @@ def show(
     request = request_of(entries, model, view=view, lengths=given, layer=layer, shapes=shapes)
     if listed:
         return list_applicable(request, as_json)
-    draw(
-        request, picture, out, animate, frames,
-        same_scale=not own_scales, as_json=as_json, command=command_line(context),
-    )  # fmt: skip
+    draw(context, request, picture, out, animate, frames, same_scale=not own_scales, as_json=as_json)
 
 
 def draw(
+    context: Context,
     request: PlotRequest,
     names: Sequence[str] | None,
     out: Path | None,
@@ -140,7 +144,6 @@ def draw(
     *,
     same_scale: bool,
     as_json: bool,
-    command: str,
 ) -> None:
     """Compute the plots; write them and show where, or show their numbers."""
     from hf_posenc.core.plotting.figures import require_matplotlib
@@ -161,10 +164,11 @@ def draw(
         kinds: Any = None if sweep == "own" else sweep
         sheets = animation.frames(one, request, kinds, frames) if animated else [compose.sheets(one, request)]
         computed.append(saving.ComputedPlot(one, sheets, same_scale))
+    check_unread(context, set(VIEW) - request.read, compose.no_effect(plots))
     labels = ", ".join(entry.label for entry in request.entries)
     if out is None:
         path = FOLDER / f"{file_name(request, plots)}{'.gif' if animated else '.png'}"
-    written = saving.save(computed, path, title=labels, command=command) if out or not as_json else []
+    written = saving.save(computed, path, title=labels, command=command_line(context)) if out or not as_json else []
     if as_json:
         output.show_json([saving.to_dict(one) | {"files": list(map(str, written))} for one in computed])
         return

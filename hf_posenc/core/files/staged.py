@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hf_posenc.core.files.atomic import folder_created, refuse_special_file
+from hf_posenc.errors import FolderUnusable
 
 HIDDEN_PREFIX = ".unfinished-"
 CONFIG_FILES = ("adapter_config.json", "config.json")  # without these nothing loads
@@ -50,13 +51,16 @@ def staged(folder: str | os.PathLike[str], *, companions: Collection[str] = ()) 
 
 
 def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: Sequence[str] = ()) -> None:
-    """Move all files below ``new`` to the same places in ``folder``, or none.
+    """Move all files below ``new`` to the same places in ``folder``, or none. No link is replaced; a folder may be one.
 
     Args:
         new: the finished result, on the same disk; it is removed afterwards.
         folder: the target.
         companions: as in `staged`.
         last: names of files that are moved in after all others.
+
+    Raises:
+        FolderUnusable: a link is in the place of a file of the result.
     """
 
     def rank(file: Path) -> int:
@@ -69,6 +73,7 @@ def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: 
     try:
         for file in coming:
             refuse_special_file(folder / file)
+            refuse_link(folder / file)
         for source, target, files in ((folder, before, sorted(going, key=rank)[::-1]), (new, folder, coming)):
             for file in files:
                 (target / file).parent.mkdir(parents=True, exist_ok=True)
@@ -81,6 +86,18 @@ def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: 
     finally:
         shutil.rmtree(before, ignore_errors=True)
     shutil.rmtree(new, ignore_errors=True)
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse to replace a link by a file: what it leads to may be on another disk, or belong to something else.
+
+    Raises:
+        FolderUnusable: ``path`` is a link.
+    """
+    if path.is_symlink():
+        raise FolderUnusable(
+            f"{path} is a link, and a file of the result has that name. Remove the link, or choose another folder."
+        )
 
 
 def superseded_files(coming: Sequence[Path], folder: Path, companions: Collection[str]) -> list[Path]:

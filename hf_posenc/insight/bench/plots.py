@@ -44,13 +44,13 @@ def write_plot(cells: Sequence[BenchCell], path: Path) -> bool:
     return True
 
 
-Line = list[tuple[int, float, float, float]]
+RatioCurve = list[tuple[int, float, float, float]]
 """Length, value, and lower and upper error."""
 
 
-def times(cells: Sequence[BenchCell]) -> dict[str, Line]:
+def times(cells: Sequence[BenchCell]) -> dict[str, RatioCurve]:
     """Ratios of time and their quartiles, by scheme."""
-    found: dict[str, Line] = {}
+    found: dict[str, RatioCurve] = {}
     for cell in cells:
         if (one := cell.time_ratio(UNPATCHED)) is not None:
             spread = one.median - one.low, one.high - one.median
@@ -58,9 +58,9 @@ def times(cells: Sequence[BenchCell]) -> dict[str, Line]:
     return found
 
 
-def memories(cells: Sequence[BenchCell]) -> dict[str, Line]:
+def memories(cells: Sequence[BenchCell]) -> dict[str, RatioCurve]:
     """Ratios of memory, by scheme."""
-    found: dict[str, Line] = {}
+    found: dict[str, RatioCurve] = {}
     for cell in cells:
         if (one := cell.memory_ratio(UNPATCHED)) is not None:
             found.setdefault(cell.scheme, []).append((cell.length, one, 0.0, 0.0))
@@ -76,7 +76,7 @@ def style_of(number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def draw(axes: Any, lines: dict[str, Line]) -> None:
+def draw(axes: Any, lines: dict[str, RatioCurve]) -> None:
     """One line per scheme, and a dashed line at 1, the unpatched model."""
     lengths = sorted({point[0] for line in lines.values() for point in line})
     axes.axhline(1.0, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)

@@ -15,8 +15,8 @@ from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from hf_posenc.insight.findings.catalogue import all_findings as all_findings
+    from hf_posenc.insight.findings.cells import DocumentScore as DocumentScore
     from hf_posenc.insight.findings.cells import FindingCell as FindingCell
-    from hf_posenc.insight.findings.cells import Score as Score
     from hf_posenc.insight.findings.claims import Able as Able
     from hf_posenc.insight.findings.claims import Metric as Metric
     from hf_posenc.insight.findings.claims import Order as Order
@@ -34,7 +34,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "hf_posenc.insight.findings.catalogue": ("all_findings",),
-        "hf_posenc.insight.findings.cells": ("FindingCell", "Score"),
+        "hf_posenc.insight.findings.cells": ("FindingCell", "DocumentScore"),
         "hf_posenc.insight.findings.claims": ("Able", "Metric", "Order", "Same"),
         "hf_posenc.insight.findings.finding": ("Budget", "Finding", "Job"),
         "hf_posenc.insight.findings.reproduction": ("Reproduction", "verdict_of"),

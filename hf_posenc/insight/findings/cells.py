@@ -21,7 +21,7 @@ FORMAT = 1
 LARGEST = 64 << 20  # bytes of the file of one cell
 
 
-class Score(NamedTuple):
+class DocumentScore(NamedTuple):
     """One metric of one document; documents that are not independent of each other share a cluster."""
 
     document: str
@@ -29,7 +29,7 @@ class Score(NamedTuple):
     value: float
 
 
-Scores = Mapping[str, Sequence[Score]]
+Scores = Mapping[str, Sequence[DocumentScore]]
 """Scores of documents by the name of the metric."""
 
 
@@ -91,7 +91,7 @@ def load_cell(file: Path) -> FindingCell:
         settings, scores = content["settings"], content["scores"]
         if content["key"] != key_of(settings) or content["digest"] != row_digest([content["key"], scores]):
             raise ValueError("its digest does not fit")
-        found = {metric: tuple(Score(*score) for score in some) for metric, some in scores.items()}
+        found = {metric: tuple(DocumentScore(*score) for score in some) for metric, some in scores.items()}
         spent = content["seconds"], content["cpu_seconds"]
         return FindingCell(settings["variant"], settings["at"], settings["seed"], found, *spent, settings)
     except (KeyError, TypeError, ValueError) as error:

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.insight.findings.cells import Score, Scores
+from hf_posenc.insight.findings.cells import DocumentScore, Scores
 from hf_posenc.insight.findings.finding import Job
 from hf_posenc.insight.findings.sweep import sweep
 from hf_posenc.insight.findings.text_windows import scored_windows, windows_of
@@ -31,7 +31,7 @@ def streaming(job: Job) -> Iterator[tuple[float, Scores]]:
 
 
 @torch.no_grad()
-def first_token_weights(job: Job) -> list[Score]:
+def first_token_weights(job: Job) -> list[DocumentScore]:
     """Mean weight of the first token in windows of the trained length."""
     name = ModelName.of(job.model).model
     model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, attn_implementation="eager").eval()

@@ -22,7 +22,7 @@ from hf_posenc.eval.comparison.measure import measure_cell
 from hf_posenc.eval.lm.load import language_model
 from hf_posenc.eval.lm.native_length import trained_length_of
 from hf_posenc.eval.quiet import suppress_output
-from hf_posenc.insight.findings.cells import Score, Scores
+from hf_posenc.insight.findings.cells import DocumentScore, Scores
 from hf_posenc.insight.findings.finding import Job
 from hf_posenc.schemes.entry import Entry, entries_of
 
@@ -79,10 +79,10 @@ def documents_of(
     return record.documents
 
 
-def scores_of(documents: Sequence[Mapping[str, Any]], metric: str, depth: float | None = None) -> list[Score]:
+def scores_of(documents: Sequence[Mapping[str, Any]], metric: str, depth: float | None = None) -> list[DocumentScore]:
     """The scores of one metric at one depth; by default over all depths."""
     return [
-        Score(one["document"], one["cluster"], one["value"])
+        DocumentScore(one["document"], one["cluster"], one["value"])
         for one in documents
         if (one["metric"], one["depth"]) == (metric, depth)
     ]

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.tokenizer import load_tokenizer
+from hf_posenc.checkpoints.tokenizer import tokenizer_of as named_tokenizer
 from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.eval.texts.sampling import placed
 from hf_posenc.eval.texts.windows import tokenized_documents
-from hf_posenc.insight.findings.cells import Score
+from hf_posenc.insight.findings.cells import DocumentScore
 from hf_posenc.insight.findings.finding import Job
 from hf_posenc.insight.findings.sweep import DOCUMENTS
 
@@ -29,7 +29,7 @@ class WindowTokens(NamedTuple):
 @lru_cache(maxsize=1)
 def tokenizer_of(model: str) -> Any:
     """The tokenizer of a model; cached, with its tokenized text, because every variant needs it."""
-    return load_tokenizer(ModelName.of(model).tokenizer)
+    return named_tokenizer(ModelName.of(model))
 
 
 def windows_of(job: Job, longest: int) -> list[WindowTokens]:
@@ -48,6 +48,6 @@ def token_losses(logits: Tensor, ids: Tensor, scored: int) -> Tensor:
     return losses.view(len(ids), scored)
 
 
-def scored_windows(windows: list[WindowTokens], values: Tensor) -> list[Score]:
+def scored_windows(windows: list[WindowTokens], values: Tensor) -> list[DocumentScore]:
     """One score for each window."""
-    return [Score(w.document, w.cluster, value) for w, value in zip(windows, values.tolist(), strict=True)]
+    return [DocumentScore(w.document, w.cluster, value) for w, value in zip(windows, values.tolist(), strict=True)]

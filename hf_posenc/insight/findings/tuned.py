@@ -20,7 +20,7 @@ from typing import Any
 
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.tokenizer import load_tokenizer
+from hf_posenc.checkpoints.tokenizer import tokenizer_of
 from hf_posenc.eval.lm.load import language_model
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
@@ -40,7 +40,7 @@ def tuned(job: Job) -> Iterator[tuple[float, Scores]]:
     """Fine-tune a model as the variant says, and score it at all lengths of a job."""
     named = ModelName.of(job.model)
     model: Any = from_pretrained(named.model, peft_adapter=named.adapter, dtype="float32")
-    tokenizer = load_tokenizer(named.tokenizer)
+    tokenizer = tokenizer_of(named)
     with suppress_output(True):
         trained = trained_model(model, tokenizer, job)
         lm = language_model(trained, tokenizer)

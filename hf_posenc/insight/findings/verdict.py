@@ -26,7 +26,7 @@ from hf_posenc.core.student_t import student_t, two_sided_p
 from hf_posenc.errors import CellMissing
 from hf_posenc.eval.results.documents import standard_error
 from hf_posenc.eval.results.paired import FEWEST, LEVEL, NO_SPREAD, ROUNDING, holm, unanimous
-from hf_posenc.insight.findings.cells import FindingCell, Score
+from hf_posenc.insight.findings.cells import DocumentScore, FindingCell
 from hf_posenc.insight.findings.claims import Claim, Metric, Side
 
 Outcome = Literal["holds", "reversed", "undecided"]
@@ -117,7 +117,7 @@ def difference(values: Sequence[float]) -> float:
 
 def scores_of(
     cells: Mapping[tuple[str, float, int], FindingCell], side: Side, seed: int, metric: Metric
-) -> dict[str, Score]:
+) -> dict[str, DocumentScore]:
     """The scores of one side of a claim by document.
 
     Raises:

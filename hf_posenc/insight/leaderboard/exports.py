@@ -16,7 +16,7 @@ from hf_posenc.eval.report.report import bullets, escaped, markdown_table
 from hf_posenc.eval.report.result_files import write_result_files
 from hf_posenc.eval.report.spreadsheet import escape_formula
 from hf_posenc.insight.leaderboard.board import FILE, Leaderboard
-from hf_posenc.insight.leaderboard.line import Line, Score
+from hf_posenc.insight.leaderboard.line import LengthScore, Line
 from hf_posenc.insight.leaderboard.page import page_html
 from hf_posenc.insight.leaderboard.pareto import picture
 from hf_posenc.insight.leaderboard.words import (
@@ -63,7 +63,7 @@ def csv_text(board: Leaderboard) -> str:
     return file.getvalue()
 
 
-def csv_row(line: Line, score: Score) -> list[Any]:
+def csv_row(line: Line, score: LengthScore) -> list[Any]:
     """One cell under `CSV_COLUMNS`."""
     names = [escape_formula(name) for name in (line.model, line.scheme, line.kind, line.use, line.task, line.metric)]
     effective, rank, prefill, decode = line.effective, line.rank, line.cost("prefill"), line.cost("decode")

@@ -9,7 +9,7 @@ from hf_posenc.eval.results.comparison import SHARES
 
 
 @dataclass(frozen=True)
-class Score:
+class LengthScore:
     """The score of a scheme on a task at one length.
 
     Attributes:
@@ -128,7 +128,7 @@ class Line:
     use: str
     task: str
     metric: str
-    scores: tuple[Score, ...]
+    scores: tuple[LengthScore, ...]
     effective: Effective | None
     rank: Rank | None
     behind: Behind | None
@@ -136,7 +136,7 @@ class Line:
     cache_per_token: float | None
 
     @property
-    def longest(self) -> Score:
+    def longest(self) -> LengthScore:
         """The score at the longest length."""
         return self.scores[-1]
 
@@ -153,7 +153,7 @@ class Line:
 def line_of(content: dict[str, Any]) -> Line:
     """A line from plain values."""
     parts: dict[str, Any] = {
-        "scores": tuple(Score(**score) for score in content["scores"]),
+        "scores": tuple(LengthScore(**score) for score in content["scores"]),
         "effective": content["effective"] and Effective(**content["effective"]),
         "rank": content["rank"] and Rank(**content["rank"]),
         "behind": content["behind"] and Behind(**content["behind"]),

@@ -14,7 +14,7 @@ from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.insight.leaderboard.choose import kind_of
 from hf_posenc.insight.leaderboard.effective import effectives
-from hf_posenc.insight.leaderboard.line import Behind, Line, PairedCost, Rank, Score
+from hf_posenc.insight.leaderboard.line import Behind, LengthScore, Line, PairedCost, Rank
 from hf_posenc.insight.leaderboard.ranks import ranks
 
 Command = Callable[[str, str, int], str]
@@ -100,7 +100,7 @@ def documents_at(comparison: Comparison, label: str, task: str, metric: str, len
 
 def scores_of(
     comparison: Comparison, label: str, task: str, metric: str, command: Command, seed: int
-) -> Sequence[Score]:
+) -> Sequence[LengthScore]:
     """The scores of a line, shortest length first."""
     rows = rows_by_cell(comparison.rows, task, metric)
     records = {r.length: r for r in comparison.records if (r.scheme, r.task) == (label, task)}
@@ -113,11 +113,11 @@ def scores_of(
 
 def score_of(
     record: Record, row: Row | None, documents: Sequence[DocumentScore], length: int, command: str, seed: int
-) -> Score:
+) -> LengthScore:
     """One score; without a value where its cell has none."""
     if row is None:
-        return Score(length, record.state, None, None, None, None, None, 0, record.reason, record.key, command)
+        return LengthScore(length, record.state, None, None, None, None, None, 0, record.reason, record.key, command)
     low, high = interval(row) or (None, None)
     found = mean_bounds([d.value for d in documents], [d.cluster for d in documents], seed=seed) if documents else None
     drawn: tuple[float | None, float | None] = found or (None, None)
-    return Score(length, record.state, row.value, low, high, *drawn, row.n, "", record.key, command)
+    return LengthScore(length, record.state, row.value, low, high, *drawn, row.n, "", record.key, command)

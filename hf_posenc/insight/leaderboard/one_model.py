@@ -31,7 +31,7 @@ SCORES, COSTS = 0.8, 0.2
 
 
 @dataclass(frozen=True)
-class Request:
+class LeaderboardSettings:
     """What all models of a leaderboard are measured with.
 
     Attributes:
@@ -61,7 +61,7 @@ def with_baseline(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def of_model(
-    model: MeasuredModel, request: Request, folder: Path, progress: ProgressCallback
+    model: MeasuredModel, request: LeaderboardSettings, folder: Path, progress: ProgressCallback
 ) -> tuple[dict[str, Any], list[Line]]:
     """Measure one model: what is said of it, and its lines."""
     settings = request.settings
@@ -88,7 +88,7 @@ def of_model(
     return about, lines_of(comparison, costs, command, seed=settings.seed)
 
 
-def chosen_for(model: MeasuredModel, request: Request) -> tuple[int, list[int], Chosen]:
+def chosen_for(model: MeasuredModel, request: LeaderboardSettings) -> tuple[int, list[int], Chosen]:
     """Trained length, lengths and schemes of a model, which is loaded for it and not kept beside the one measured."""
     ready = loaded(model)
     lengths = list(request.lengths) or [ready.trained_length * multiple for multiple in MULTIPLES]
@@ -97,7 +97,7 @@ def chosen_for(model: MeasuredModel, request: Request) -> tuple[int, list[int], 
 
 
 def costs_of(
-    ready: Measurable, comparison: Comparison, request: Request, folder: Path, progress: ProgressCallback
+    ready: Measurable, comparison: Comparison, request: LeaderboardSettings, folder: Path, progress: ProgressCallback
 ) -> Found:
     """Paired costs of all schemes that were measured at the longest length, by label."""
     longest = max(comparison.about["lengths"])

@@ -27,7 +27,7 @@ FARTHEST = 1.0
 
 
 @dataclass(frozen=True)
-class Point:
+class ParetoPoint:
     """A line as a point: time over that of the unpatched model, and the score in the units of its axis."""
 
     line: Line
@@ -35,27 +35,27 @@ class Point:
     score: float
 
 
-def points_of(lines: Sequence[Line]) -> list[Point]:
+def points_of(lines: Sequence[Line]) -> list[ParetoPoint]:
     """The lines that have both a score at the longest length and a time; the unpatched model has the time 1."""
     found = []
     for line in lines:
         cost, value = line.cost("prefill"), line.longest.value
         time = (1.0, 1.0, 1.0) if line.use == "unpatched" else cost and (cost.time, cost.time_low, cost.time_high)
         if time and value is not None:
-            found.append(Point(line, time, to_units(line.metric, value)))
+            found.append(ParetoPoint(line, time, to_units(line.metric, value)))
     return found
 
 
-def front(points: Sequence[Point]) -> list[Point]:
+def front(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
     """The points that no other one dominates, cheapest first."""
-    best: list[Point] = []
+    best: list[ParetoPoint] = []
     for point in sorted(points, key=lambda one: (one.time[0], cost_of_score(one))):
         if not best or cost_of_score(point) < cost_of_score(best[-1]):
             best.append(point)
     return best
 
 
-def cost_of_score(point: Point) -> float:
+def cost_of_score(point: ParetoPoint) -> float:
     """The score as something of which less is better."""
     return -point.score if point.line.is_share else point.score
 
@@ -84,7 +84,7 @@ def picture(lines: Sequence[Line]) -> tuple[Any, str] | None:
     return canvas, described(lines, points, chosen)
 
 
-def draw_points(axes: Any, points: Sequence[Point], chosen: Sequence[Point]) -> float | None:
+def draw_points(axes: Any, points: Sequence[ParetoPoint], chosen: Sequence[ParetoPoint]) -> float | None:
     """Draw points with their bars; the loss at which those that are far off are drawn, None where there are none."""
     lowest = min(point.score for point in points)
     far = not points[0].line.is_share and any(point.score > lowest + FARTHEST for point in points)
@@ -107,7 +107,7 @@ def draw_points(axes: Any, points: Sequence[Point], chosen: Sequence[Point]) -> 
     return edge
 
 
-def draw_labels(axes: Any, points: Sequence[Point], chosen: Sequence[Point], edge: float | None) -> None:
+def draw_labels(axes: Any, points: Sequence[ParetoPoint], chosen: Sequence[ParetoPoint], edge: float | None) -> None:
     """Write the names in a column beside the axes, in the order of the scores, with thin lines to their points."""
     ordered = sorted(points, key=lambda point: (-point.score, point.time[0]))
     low, high = axes.get_ylim()
@@ -131,7 +131,7 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
     return found
 
 
-def described(lines: Sequence[Line], points: Sequence[Point], chosen: Sequence[Point]) -> str:
+def described(lines: Sequence[Line], points: Sequence[ParetoPoint], chosen: Sequence[ParetoPoint]) -> str:
     """What the picture shows, for readers who cannot see it."""
     first = lines[0]
     shown = [

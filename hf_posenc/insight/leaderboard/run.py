@@ -27,7 +27,7 @@ from hf_posenc.insight.leaderboard.board import Leaderboard
 from hf_posenc.insight.leaderboard.commands import Settings, text_words
 from hf_posenc.insight.leaderboard.exports import write_exports
 from hf_posenc.insight.leaderboard.machine import machine
-from hf_posenc.insight.leaderboard.one_model import Request, of_model, with_baseline
+from hf_posenc.insight.leaderboard.one_model import LeaderboardSettings, of_model, with_baseline
 from hf_posenc.schemes.entry import Given, entries_of
 from hf_posenc.texts import TextSource
 from hf_posenc.texts.columns import TEXT
@@ -92,7 +92,7 @@ def leaderboard(
     read = measured_text(source)
     settings = Settings(samples, scored, keys, tuple(depths), seed, text_words(source), factor_per_length)
     own_text = None if source is None else read
-    request = Request(entries, tuple(lengths or ()), tuple(names), settings, own_text, rounds, threads)
+    request = LeaderboardSettings(entries, tuple(lengths or ()), tuple(names), settings, own_text, rounds, threads)
     report_progress = progress or (lambda done, doing: None)
     parts = []
     for number, model in enumerate(named):

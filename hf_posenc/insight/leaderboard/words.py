@@ -7,7 +7,7 @@ from typing import Any
 
 from hf_posenc.eval.report.phrases import axis_label, model_title, task_title, to_units
 from hf_posenc.eval.results.effective_length import RULER
-from hf_posenc.insight.leaderboard.line import Effective, Line, PairedCost, Score
+from hf_posenc.insight.leaderboard.line import Effective, LengthScore, Line, PairedCost
 
 NONE = "—"
 RULES = (
@@ -93,7 +93,7 @@ def tokens(length: int) -> str:
     return f"{length:,}" if length else "none"
 
 
-def score(line: Line, found: Score) -> str:
+def score(line: Line, found: LengthScore) -> str:
     """Format as ``3.012 (2.801–3.223)``, shares in percent; else its state."""
     if found.value is None:
         return found.state

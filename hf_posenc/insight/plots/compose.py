@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from textwrap import fill
 from typing import Any
 
@@ -14,6 +14,8 @@ from hf_posenc.errors import OptionOutOfRange, OutsideModel
 from hf_posenc.insight.plots.catalogue import list_plots
 from hf_posenc.insight.plots.models import Shapes, Source
 from hf_posenc.insight.plots.registry import (
+    VIEW,
+    NotedView,
     NothingToPlot,
     Plot,
     Scales,
@@ -40,6 +42,7 @@ class PlotRequest:
         lengths: ``factor``, ``target_length``, ``trained_length``, where given.
         layer: layer whose scheme is shown.
         shapes: shapes of a model without weights; given lengths, or those of the plot, take precedence.
+        read: the fields of ``view`` that the plots have read so far; copies of the request share it.
     """
 
     entries: Sequence[Entry]
@@ -48,6 +51,7 @@ class PlotRequest:
     lengths: dict[str, Any] = field(default_factory=dict)
     layer: int = 0
     shapes: Shapes = field(default_factory=Shapes)
+    read: set[str] = field(default_factory=set, compare=False)
 
     @contextmanager
     def target(self, entry: Entry, plot: Plot) -> Iterator[Target]:
@@ -140,10 +144,28 @@ def sheet(plot: Plot, request: PlotRequest, entry: Entry) -> Sheet:
             end, most = reach_of(target.scheme), plot.length(target)
             view = replace(view, length=most if end is None else min(most, end))
         try:
-            return Sheet(entry.label, plot.numbers(target, view))
+            return Sheet(entry.label, plot.numbers(target, NotedView(**asdict(view), read=request.read)))
         except OutsideModel as error:
             what = str(error).partition(",")[0]
             raise OutsideModel(f"{what}. Plot it in a model, such as --model starter:llama.") from error
+
+
+def check_view(request: PlotRequest, plots: Sequence[Plot]) -> None:
+    """Refuse what a view says and none of the plots, which have been computed, has read.
+
+    Raises:
+        OptionOutOfRange: there is such a field.
+    """
+    for name in VIEW:
+        value = getattr(request.view, name)
+        if name not in request.read and value != getattr(View(), name):
+            raise OptionOutOfRange(f"{name}={value!r} {no_effect(plots)}")
+
+
+def no_effect(plots: Sequence[Plot]) -> str:
+    """Say of an option that none of these plots reads it."""
+    names = ", ".join(plot.name for plot in plots)
+    return f"has no effect on the plot{'s' if len(plots) > 1 else ''} {names}. Leave it out, or choose another plot."
 
 
 def figure(

@@ -8,19 +8,20 @@ from typing import Any
 from hf_posenc.insight.plots.catalogue import plot_of
 from hf_posenc.insight.plots.compose import (
     PlotRequest,
+    check_view,
     figure,
     first_plot,
     sheets,
 )
 from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.registry import (
+    VIEW,
     Plot,
     Sheet,
     View,
 )
 from hf_posenc.schemes.entry import Given, entries_of
 
-VIEW = tuple(View.__dataclass_fields__)
 LENGTHS = ("factor", "target_length", "trained_length")
 
 
@@ -39,15 +40,20 @@ def show(schemes: str | Iterable[Given], plots: str | Sequence[str] | None = Non
 
     Raises:
         MissingExtra: matplotlib is not installed.
-        PosEncError: a scheme, an option, a length or a plot is refused.
+        PosEncError: a scheme, an option, a length or a plot is refused; or none of the plots reads a part of the view.
     """
     request = request_of(schemes, **how)
-    return {plot.name: figure(plot, sheets(plot, request)) for plot in chosen_plots(plots, request)}
+    computed = {plot: sheets(plot, request) for plot in chosen_plots(plots, request)}
+    check_view(request, list(computed))
+    return {plot.name: figure(plot, found) for plot, found in computed.items()}
 
 
 def numbers(schemes: str | Iterable[Given], plot: str, **how: Any) -> list[Sheet]:
     """Compute the numbers of a plot, one `Sheet` per scheme; arguments and errors as in `show`."""
-    return sheets(plot_of(plot), request_of(schemes, **how))
+    request = request_of(schemes, **how)
+    found = sheets(plot_of(plot), request)
+    check_view(request, [plot_of(plot)])
+    return found
 
 
 def chosen_plots(plots: str | Sequence[str] | None, request: PlotRequest) -> list[Plot]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
 from hf_posenc.errors import OptionOutOfRange
@@ -73,6 +73,22 @@ class View:
         if not 0 <= self.head < count:
             raise OptionOutOfRange(f"head must be among 0 … {count - 1}, got {self.head}. Name another.")
         return [self.head]
+
+
+VIEW = tuple(View.__dataclass_fields__)
+"""Names of what a view says."""
+
+
+@dataclass(frozen=True)
+class NotedView(View):
+    """A view that notes in ``read`` which of its fields a plot reads; the others have no effect on the plot."""
+
+    read: set[str] = field(default_factory=set, compare=False)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in VIEW:
+            self.read.add(name)
+        return super().__getattribute__(name)
 
 
 def evenly(count: int, most: int) -> list[int]:

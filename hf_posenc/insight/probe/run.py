@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.tokenizer import load_tokenizer
+from hf_posenc.checkpoints.tokenizer import tokenizer_of
 from hf_posenc.core.evaluation_mode import evaluation_mode
 from hf_posenc.core.memory import check_text_memory
 from hf_posenc.core.progress import StepCallback
@@ -119,7 +119,7 @@ def probe(
             f"{unused[0]!r} belongs to a scheme, and none is asked for. Pass scheme=, or length= for longer texts."
         )
     if isinstance(model, (str, os.PathLike)):
-        tokenizer = load_tokenizer(ModelName.of(model).tokenizer) if tokenizer is None else tokenizer
+        tokenizer = tokenizer_of(ModelName.of(model)) if tokenizer is None else tokenizer
         model = from_pretrained(model)
     check_arguments(model, tokenizer, length=length, samples=samples, rows=rows, scored=scored, sinks=sinks, seed=seed)
     own_text = measured_text(text, field=text_field, separator=document_separator)

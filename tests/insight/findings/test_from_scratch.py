@@ -16,11 +16,11 @@ from transformers import GPT2LMHeadModel
 from hf_posenc.insight.findings import (
     Able,
     Budget,
+    DocumentScore,
     Finding,
     FindingCell,
     Job,
     Order,
-    Score,
     all_findings,
     judge,
     reproduce,
@@ -135,9 +135,9 @@ PUBLISHED: dict[str, Callable[[str, float], float]] = {
 def cells_of(finding: Finding, level: Callable[[str, float], float]) -> list[FindingCell]:
     """Made-up cells with these levels, of twelve documents and the seeds of the finding."""
 
-    def scores(name: str, at: float, seed: int) -> list[Score]:
+    def scores(name: str, at: float, seed: int) -> list[DocumentScore]:
         draw = random.Random(f"{name} {at} {seed}")
-        return [Score(str(i), str(i), level(name, at) + draw.gauss(0.0, 0.002)) for i in range(12)]
+        return [DocumentScore(str(i), str(i), level(name, at) + draw.gauss(0.0, 0.002)) for i in range(12)]
 
     slots = product(finding.variants, finding.points, finding.full.seeds)
     return [

@@ -13,7 +13,7 @@ import pytest
 from hf_posenc import from_pretrained, patch_model
 from hf_posenc.errors import AlreadyPatched, CellMissing, OptionOutOfRange, UnknownFinding
 from hf_posenc.eval.errors import StoreChanged
-from hf_posenc.insight.findings import Budget, Finding, Job, Order, Score, reproduce, verdict_of
+from hf_posenc.insight.findings import Budget, DocumentScore, Finding, Job, Order, reproduce, verdict_of
 from hf_posenc.insight.findings.cells import Scores
 from hf_posenc.insight.findings.claims import LOSS
 
@@ -25,7 +25,14 @@ def measure(job: Job) -> Iterator[tuple[float, Scores]]:
     for at in job.points:
         MEASURED.append((job.variant, job.seed, at))
         noise = range(job.options["documents"])
-        yield at, {"loss": [Score(f"d{i}", f"d{i}", job.settings * at + 0.01 * (i % 3) * job.settings) for i in noise]}
+        yield (
+            at,
+            {
+                "loss": [
+                    DocumentScore(f"d{i}", f"d{i}", job.settings * at + 0.01 * (i % 3) * job.settings) for i in noise
+                ]
+            },
+        )
 
 
 FINDING = Finding(

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from hf_posenc.errors import CellMissing
-from hf_posenc.insight.findings import Able, FindingCell, Metric, Order, Same, Score, judge
+from hf_posenc.insight.findings import Able, DocumentScore, FindingCell, Metric, Order, Same, judge
 from hf_posenc.insight.findings.claims import ACCURACY, LOSS, claim_of, claim_to_dict, in_words
 from hf_posenc.insight.findings.verdict import verdict_on
 
@@ -16,7 +16,7 @@ HARDNESS = [random.Random(0).uniform(1.0, 5.0) for _ in range(24)]
 
 def cell(variant: str, values: list[float], *, at: float = 4.0, seed: int = 0, metric: Metric = LOSS) -> FindingCell:
     """A cell with one document for each value."""
-    scores = {metric.name: [Score(str(number), str(number), value) for number, value in enumerate(values)]}
+    scores = {metric.name: [DocumentScore(str(number), str(number), value) for number, value in enumerate(values)]}
     return FindingCell(variant, at, seed, scores, 0.0, 0.0, {})
 
 

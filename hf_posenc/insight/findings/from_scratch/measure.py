@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_posenc.core.random_state import drawn_from
-from hf_posenc.insight.findings.cells import Score, Scores
+from hf_posenc.insight.findings.cells import DocumentScore, Scores
 from hf_posenc.insight.findings.finding import Job
 from hf_posenc.insight.findings.from_scratch.budget import TrainingBudget
 from hf_posenc.insight.findings.from_scratch.catalogue import TASKS
@@ -61,13 +61,13 @@ def length_at(at: float, task: Task) -> int:
     return round(at * task.budget.trained)
 
 
-def documents(model: PreTrainedModel, task: Task, length: int) -> dict[str, list[Score]]:
+def documents(model: PreTrainedModel, task: Task, length: int) -> dict[str, list[DocumentScore]]:
     """Scores of all questions of one length, by metric."""
     rows, clusters = task.questions(length), task.clusters(length)
     scores = task.scores(answers(model, rows["input_ids"])[:, :-1], rows["labels"][:, 1:])
     return {
         metric: [
-            Score(str(number), cluster, value)
+            DocumentScore(str(number), cluster, value)
             for number, (cluster, value) in enumerate(zip(clusters, values.tolist(), strict=True))
         ]
         for metric, values in scores.items()

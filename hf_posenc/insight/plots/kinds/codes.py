@@ -42,7 +42,7 @@ class OfCodes(Plot):
 
 
 @register_plot
-class Code(OfCodes):
+class CodeMap(OfCodes):
     """The code of every position as a map."""
 
     name, title = "code", "Code of every position (position × channel)"

@@ -35,7 +35,7 @@ def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
 
 
 @register_plot
-class Score(Maps):
+class ScoreMap(Maps):
     """The score of each pair of identical tokens."""
 
     name, title = "score", "Score of each pair where only position differs"
@@ -166,7 +166,7 @@ class Temperature(Curves):
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         factors = pair_scores.temperatures(target, view.length or self.length(target))
-        head = min(view.head or 0, len(factors) - 1)
+        head = min(view.heads(target.geometry.heads, 1)[0], len(factors) - 1)
         differ = not factors.allclose(factors[:1])
         return {"distance": torch.arange(factors.shape[1]), "factor": factors[head]} | (
             {"head": head} if differ else {}

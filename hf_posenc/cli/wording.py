@@ -1,0 +1,74 @@
+"""Say the errors and warnings of the library in the words of the command line: options in place of Python calls."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
+
+from hf_posenc.cli import output
+from hf_posenc.errors import CheckpointMismatch, TrainingImpossible
+
+INSTEAD_OF_EXPORT = "Export another scheme, such as yarn; the other commands of hf-posenc take this one as it is."
+PHRASES = {
+    "Save it with model.save_pretrained and load it with hf_posenc.from_pretrained.": INSTEAD_OF_EXPORT,
+    "Save the model with model.save_pretrained and load it with hf_posenc.from_pretrained.": INSTEAD_OF_EXPORT,
+    "Load it with hf_posenc.from_pretrained wherever it is used.": "Name the adapter itself as --model instead.",
+    ", or save with model.save_pretrained and load with hf_posenc.from_pretrained.": ".",
+    "Give more text, or shorter rows.": "Give more --text, or a shorter --length.",
+    "Give a longer text, shorter lengths or fewer samples.": "Give a longer --text, shorter --lengths or fewer "
+    "--samples.",
+    "Pass factor= or target_length=.": "Pass --factor or --target-length.",
+    " (resume=True)": "",
+    "resume=True (on the command line --resume)": "--resume",
+    "scheme= (on the command line --scheme)": "--scheme",
+    "unpatch_model removes the scheme.": "hf-posenc compare measures other schemes on the same weights.",
+}
+"""What the library says → what the command line says."""
+SETTING = re.compile(r"\b([a-z]\w*)=(\([^)]*\)|'[^']*'|[\w+-][\w.+-]*\w|\w)")
+
+
+def in_options(error: BaseException) -> str:
+    """The message of an error of the library, with options of commands in place of arguments of functions."""
+    text = of_text(str(error))
+    return SETTING.sub(as_option, text) if isinstance(error, (TrainingImpossible, CheckpointMismatch)) else text
+
+
+def of_text(text: str) -> str:
+    """A text with the phrases of the command line."""
+    for said, meant in PHRASES.items():
+        text = text.replace(said, meant)
+    return text
+
+
+def as_option(found: re.Match[str]) -> str:
+    """``alpha=3.0`` as ``--alpha 3.0``, where it is an option of a fine-tuning run; anything else as it is."""
+    from hf_posenc.cli.commands.finetune_options import FinetuneOptions
+
+    name, value = found.groups()
+    if name not in {field.name for field in fields(FinetuneOptions)} | {"learning_rate"}:
+        return found[0]
+    option = name.replace("_", "-")
+    if value in ("True", "False"):
+        return f"--{'' if value == 'True' else 'no-'}{option}"
+    words = re.findall(r"[^()', ]+", value)
+    return f"--{option} {','.join(words)}"
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Show warnings of the library on stderr as remarks, without the line of code that raised them."""
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if category.__module__.startswith("hf_posenc"):
+                output.note(f"Warning: {of_text(str(message))}")
+            else:
+                before(message, category, *where)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
