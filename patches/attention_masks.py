@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from hf_posenc.errors import InvalidInput, MaskMismatch
 from hf_posenc.patches.validate_inputs import check_tensor, named, values_known
@@ -60,7 +60,7 @@ def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
         if not values_known(past):
             return
         past = int(past)
-    places = past + length if cache is None else max(cache.get_mask_sizes(length, 0)[0], past + length)
+    places = past + length if cache is None else max(_places(cache, length), past + length)
     if mask.shape[1] not in (past + length, places):
         raise MaskMismatch(
             f"The attention mask is {mask.shape[1]} wide for {length} tokens after {past} cached ones. "
@@ -73,12 +73,18 @@ def _check_columns(mask: Tensor, length: int, cache: Cache | None) -> None:
     keys = length
     if cache is not None:  # a static cache has as many keys as places; one that drops keys has seen more than it holds
         past = cache.get_seq_length()
-        keys = max(cache.get_mask_sizes(length, 0)[0], length if isinstance(past, Tensor) else past + length)
+        keys = max(_places(cache, length), length if isinstance(past, Tensor) else past + length)
     if mask.shape[-1] != keys:
         raise MaskMismatch(
             f"The attention mask of shape {tuple(mask.shape)} has {mask.shape[-1]} columns, and there are {keys} keys. "
             "Pass one column for each of them."
         )
+
+
+def _places(cache: Cache, length: int) -> int:
+    """Keys that the widest layer attends to: one with a sliding window, which may come first, has fewer places."""
+    full = (i for i, layer in enumerate(cache.layers) if isinstance(layer, CacheLayerMixin) and not layer.is_sliding)
+    return cache.get_mask_sizes(length, next(full, 0))[0]
 
 
 def _check_padding_values(mask: Tensor) -> None:
