@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,69 +88,92 @@ def context_of(
         forward = ForwardContext(None, position_ids is None or in_steps_of_one(position_ids))
     past, keys = past_and_keys(cache, layer, length) if sizes is None else sizes
     evicting = layer_of(cache, layer)
-    make = partial(_context, length, device, past, keys, cache is None, evicting, position_ids, forward, causal)
-    if isinstance(past, Tensor) or is_traced():  # a graph that keys on a length is for this length alone
-        return make()
-    state = None if evicting is None else (evicting.first, evicting.last, evicting.pads, evicting.total)
-    key = (device, past, keys, causal, cache is None, state)
-    if key not in forward.contexts:
-        forward.contexts[key] = make()
-    return forward.contexts[key]
+    key: Hashable | None = None
+    if not isinstance(past, Tensor) and not is_traced():  # a graph that keys on a length is for this length alone
+        state = None if evicting is None else (evicting.first, evicting.last, evicting.pads, evicting.total)
+        key = (device, past, keys, causal, cache is None, state)
+        if key in forward.contexts:
+            return forward.contexts[key]
+    gaps = evicting is not None and evicting.gaps
+    tokens = CallTokens(length, past, keys, device, cache is not None, evicting, gaps)
+    made = _context(tokens, position_ids, forward, causal)
+    if key is not None:
+        forward.contexts[key] = made
+    return made
 
 
-def _context(
-    length: int,
-    device: torch.device,
-    past: int | Tensor,
-    keys: int,
-    uncached: bool,
-    evicting: EvictingLayer | None,
-    position_ids: Tensor | None,
-    forward: ForwardContext,
-    causal: bool,
-) -> PositionContext:
-    complete = evicting is None or not evicting.gaps
+class CallTokens(NamedTuple):
+    """The tokens of one attention call: ``length`` new ones behind ``past``, and ``keys`` that the queries may see.
+
+    Where a layer evicts keys (``evicting``), there may be ``gaps`` between those that are left.
+    """
+
+    length: int
+    past: int | Tensor
+    keys: int
+    device: torch.device
+    cached: bool
+    evicting: EvictingLayer | None
+    gaps: bool
+
+    @property
+    def columns(self) -> Tensor:
+        """Indices in the text of the keys, ``[key]``."""
+        if self.evicting is not None and self.gaps:
+            return self.evicting.columns(self.length, self.device)
+        dropped = slid_out(self.past, self.length, self.keys)
+        return torch.arange(dropped, dropped + self.keys, device=self.device)
+
+
+def _context(tokens: CallTokens, position_ids: Tensor | None, forward: ForwardContext, causal: bool) -> PositionContext:
+    length, past, keys, device = tokens.length, tokens.past, tokens.keys, tokens.device
     counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
-    if counted and complete and isinstance(past, int) and keys == past + length:
+    if counted and not tokens.gaps and isinstance(past, int) and keys == past + length:  # position is index
         everyone = torch.arange(keys, device=device).unsqueeze(0)
         memo = forward.memos.setdefault((device, keys), {})
         return PositionContext(everyone.narrow(1, past, length), everyone, causal, True, memo=memo, first=past)
-    index = torch.arange(length, device=device) + past
     padding = None if forward.padding is None else forward.padding.to(device)
-    if forward.moved is not None:
-        positions = forward.moved.to(device)
-    elif position_ids is not None:
-        positions = position_ids.to(device).long()
-    elif padding is not None:
-        positions = (padding.cumsum(-1) - 1).clamp(min=0)[:, -length:]
-    else:
-        positions = index[None]
-    contiguous = forward.contiguous and complete and (forward.keys is None or forward.keys.run is not None)
+    positions = _query_positions(tokens, position_ids, padding, forward)
     positions, first = _first(positions, forward, past, contiguous=forward.contiguous)
-    real = padding
-    if uncached or forward.moved is not None:
-        key_positions = positions
-    else:
-        dropped = slid_out(past, length, keys)
-        columns = torch.arange(dropped, dropped + keys, device=device)
-        if evicting is not None and not complete:
-            columns = evicting.columns(length, device)
-            real = None if real is None else real[:, columns]
-        elif dropped:
-            real = None if real is None else real[:, columns]
-        if forward.keys is not None:
-            key_positions = forward.keys.at(columns)
-        else:
-            key_positions = inferred_positions(padding, positions, past, columns)
-            if not forward.contiguous:  # what is new stands where the caller says
-                start = past if complete and dropped == 0 else len(columns) - length
-                key_positions = _with_own(key_positions, positions, start)
+    key_positions, real = _keys(tokens, padding, positions, forward)
+    contiguous = forward.contiguous and not tokens.gaps and (forward.keys is None or forward.keys.run is not None)
     memo_key = device if is_traced() else (device, keys)  # looking a length up would tie a graph to it
     memo = forward.memos.setdefault(memo_key, {})
     coordinates = None if forward.coordinates is None else forward.coordinates.to(device)
     return PositionContext(
         positions, key_positions, causal, contiguous, real, memo, coordinates=coordinates, first=first
     )
+
+
+def _query_positions(
+    tokens: CallTokens, position_ids: Tensor | None, padding: Tensor | None, forward: ForwardContext
+) -> Tensor:
+    """Positions of the new tokens, ``[batch or 1, query]``: the scheme's, the model's, or counted here."""
+    if forward.moved is not None:
+        return forward.moved.to(tokens.device)
+    if position_ids is not None:
+        return position_ids.to(tokens.device).long()
+    if padding is not None:
+        return (padding.cumsum(-1) - 1).clamp(min=0)[:, -tokens.length :]
+    return (torch.arange(tokens.length, device=tokens.device) + tokens.past)[None]
+
+
+def _keys(
+    tokens: CallTokens, padding: Tensor | None, positions: Tensor, forward: ForwardContext
+) -> tuple[Tensor, Tensor | None]:
+    """Positions of the keys, ``[batch or 1, key]``, and which of them are real tokens; None where all are."""
+    if not tokens.cached or forward.moved is not None:
+        return positions, padding
+    columns = tokens.columns
+    complete = not tokens.gaps and slid_out(tokens.past, tokens.length, tokens.keys) == 0
+    real = padding if padding is None or complete else padding[:, columns]
+    if forward.keys is not None:
+        return forward.keys.at(columns), real
+    known = inferred_positions(padding, positions, tokens.past, columns)
+    if forward.contiguous:
+        return known, real
+    start = tokens.past if complete else len(columns) - tokens.length
+    return _with_own(known, positions, start), real  # what is new stands where the caller says
 
 
 def slid_out(past: int | Tensor, length: int, keys: int) -> int:
