@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 
 import hf_posenc
+import hf_posenc.eval
+import hf_posenc.patches
 from hf_posenc.cli.wording import PHRASES, in_options
 from hf_posenc.errors import CheckpointMismatch, OptionOutOfRange, TrainingImpossible
 
-PACKAGE = Path(hf_posenc.__file__).parent
+FOLDERS = [Path(package.__path__[0]) for package in (hf_posenc, hf_posenc.eval, hf_posenc.patches)]
 
 
 def said() -> str:
     """All texts in the code of the package but the table's; those in several lines are joined."""
     found = []
-    folders = (PACKAGE, (PACKAGE / "eval").resolve(), (PACKAGE / "patches").resolve())  # links, in a checkout
-    for path in (path for folder in folders for path in folder.rglob("*.py") if path.name != "wording.py"):
+    for path in (path for folder in FOLDERS for path in folder.rglob("*.py") if path.name != "wording.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)

@@ -22,7 +22,7 @@ from hf_posenc.eval.results.paired import ROUNDING
 from hf_posenc.eval.texts.measured_text import default_text
 from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard
 from hf_posenc.insight.leaderboard.exports import csv_text
-from hf_posenc.insight.leaderboard.line import Line, Score
+from hf_posenc.insight.leaderboard.line import LengthScore, Line
 
 pytest.importorskip("matplotlib")
 
@@ -45,7 +45,7 @@ def board(name: str) -> Leaderboard:
     return read_leaderboard(make_leaderboard.folder(name) / "leaderboard.json")
 
 
-def drawn(board: Leaderboard, seed: int) -> tuple[Line, Score]:
+def drawn(board: Leaderboard, seed: int) -> tuple[Line, LengthScore]:
     """A cell with a score; of tasks on the held-out text, only where this Python has the same one."""
     text = digest_of("\n".join(str(document.content) for document in default_text().documents))
     lines = [
@@ -57,7 +57,7 @@ def drawn(board: Leaderboard, seed: int) -> tuple[Line, Score]:
     return random.Random(seed).choice(cells)
 
 
-def agrees(line: Line, stored: Score, found: float) -> bool:
+def agrees(line: Line, stored: LengthScore, found: float) -> bool:
     """Whether a number measured again is the stored one, up to rounding; of a share, one answer may tip over.
 
     Between processors the loss of a window moves by some ε · logit = 6e-8 · 10 in float32: 7e-7 nats/token at most
