@@ -76,7 +76,7 @@ def _that_run(module: nn.Module, attentions: Sequence[Any]) -> Sequence[Any]:
     """
     config: Any = module.config
     run = getattr(config, "num_hidden_layers", len(attentions))
-    if run >= len(attentions) or not _counts_layers(type(module)):
+    if run >= len(attentions) or not _counts_layers(type(module)):  # type: ignore[arg-type]  # as in forward_hook
         return attentions
     return [one for one in attentions if one.layer_idx is None or one.layer_idx < run]
 
