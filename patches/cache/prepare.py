@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -54,6 +55,7 @@ def prepare_cache(
             cache = EncoderDecoderCache(cache, DynamicCache(config=config))
         kwargs["past_key_values"] = cache
     own = self_attention_cache(cache)
+    attentions = _that_run(module, attentions)
     check_fit(own, len(attentions), *tokens.shape[:2])
     mark_cache(module, cache)
     if is_fresh(own):
@@ -64,6 +66,25 @@ def prepare_cache(
         install_preallocation(own, len(attentions))
     keep_padding(own, padding)
     return own
+
+
+def _that_run(module: nn.Module, attentions: Sequence[Any]) -> Sequence[Any]:
+    """Those of the layers that a call runs, fewer than there are while ``assistant_early_exit`` drafts with the first.
+
+    It lowers ``num_hidden_layers`` of the configuration, which caches are made from and most hosts read in their
+    loop over layers; the others run all of their layers, which such a cache does not fit.
+    """
+    config: Any = module.config
+    run = getattr(config, "num_hidden_layers", len(attentions))
+    if run >= len(attentions) or not _counts_layers(type(module)):  # type: ignore[arg-type]  # as in forward_hook
+        return attentions
+    return [one for one in attentions if one.layer_idx is None or one.layer_idx < run]
+
+
+@lru_cache(maxsize=64)
+def _counts_layers(cls: type[Any]) -> bool:
+    """Whether the forward pass of a base model asks its configuration how many layers to run."""
+    return "num_hidden_layers" in inspect.unwrap(cls.forward).__code__.co_names
 
 
 def makes_dynamic_cache(cls: type[Any]) -> bool:

@@ -161,7 +161,7 @@ class AttentionObservation:
         call = filled_all(self.call, {**given, Stand.CHANNELS_FIRST: hidden.transpose(1, 2)})
         module = base.get_submodule(self.name)
         if not self.inline or is_made(type(module)):  # an inline forward of the model's own takes no positions
-            call.setdefault("position_ids", positions)
+            call["position_ids"] = positions if call.get("position_ids") is None else call["position_ids"]
         call |= {name: rotation.call(base, hidden, positions) for name, rotation in self.rotations.items()}
         return module(**call, **extra)
 

@@ -71,5 +71,10 @@ class MRoPE(Rotary):
         return tuple(m % AXES if m // AXES < self.section[m % AXES] else 0 for m in range(self.dims // 2))
 
     def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
-        """The caller's coordinates, or those of text: the position three times."""
-        return positions[..., None].expand(*positions.shape, AXES) if given is None else checked(given, AXES, "mrope")
+        """The caller's coordinates, or those of text: the position three times.
+
+        Before three axes, ``model.generate`` of transformers puts a fourth: the token's number in the text.
+        """
+        if given is None:
+            return positions[..., None].expand(*positions.shape, AXES)
+        return checked(given[..., 1:] if given.shape[-1] == AXES + 1 else given, AXES, "mrope")

@@ -1,0 +1,98 @@
+"""Models that place tokens on three axes (Qwen2-VL, Qwen3-VL), against themselves unpatched.
+
+Text has the same number on every axis. Places of an image differ, which a rotation along one axis cannot follow.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import Qwen2VLTextConfig, Qwen2VLTextModel, Qwen3VLTextConfig, Qwen3VLTextModel
+
+from hf_posenc import patch_model
+from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.errors import InvalidInput
+
+LENGTH = 12
+CLOSE = 1e-4  # of outputs near 1
+SIZES = {
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "initializer_range": 0.2,
+}  # fmt: skip
+OPTIONS = {"qwen2_vl": {"section": [2, 3, 3]}, "qwen3_vl": {"section": [3, 3, 2], "interleaved": True}}
+
+
+def text_model(family: str) -> Any:
+    torch.manual_seed(0)
+    rotation = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": OPTIONS[family]["section"]}
+    if family == "qwen2_vl":
+        return Qwen2VLTextModel(Qwen2VLTextConfig(**SIZES, rope_parameters=rotation)).eval()
+    return Qwen3VLTextModel(Qwen3VLTextConfig(**SIZES, rope_parameters=rotation)).eval()
+
+
+def ids() -> Tensor:
+    return torch.randint(3, 96, (2, LENGTH), generator=torch.Generator().manual_seed(3))
+
+
+def image() -> Tensor:
+    """``[3, 2, token]``: text, an image of two rows and three columns, text."""
+    time = torch.tensor([0, 1, 2, 3, 3, 3, 3, 3, 3, 6, 7, 8])
+    height = torch.tensor([0, 1, 2, 3, 3, 3, 4, 4, 4, 6, 7, 8])
+    width = torch.tensor([0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7, 8])
+    return torch.stack([time, height, width])[:, None].expand(3, 2, LENGTH)
+
+
+@torch.no_grad()
+def outputs(model: Any, **call: Any) -> Tensor:
+    return model(ids(), **call)[0]
+
+
+@pytest.mark.parametrize("scheme", ["host", "rope", "mrope"])
+@pytest.mark.parametrize("family", OPTIONS)
+def test_text_is_as_unpatched(family: str, scheme: str) -> None:
+    model = text_model(family)
+    own = outputs(model)
+    patch_model(model, scheme, **(OPTIONS[family] if scheme == "mrope" else {}))
+    assert (outputs(model) - own).abs().max() <= CLOSE
+    assert (outputs(model, position_ids=torch.arange(LENGTH).expand(3, 2, -1)) - own).abs().max() <= CLOSE
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize("family", OPTIONS)
+def test_an_image_is_as_unpatched(family: str, numbered: bool) -> None:
+    """With the numbers of tokens before the axes, as ``generate`` has them, and without."""
+    places = torch.cat([torch.arange(LENGTH).expand(1, 2, -1), image()]) if numbered else image()
+    model = text_model(family)
+    own, text = outputs(model, position_ids=places), outputs(model)
+    patch_model(model, "mrope", **OPTIONS[family])
+    assert (outputs(model, position_ids=places) - own).abs().max() <= CLOSE
+    assert (own - text).abs().max() > 100 * CLOSE  # control
+
+
+@pytest.mark.parametrize("scheme", ["host", "rope", "yarn", "dynamic_ntk", "sinks", "rerope"])
+@pytest.mark.parametrize("family", OPTIONS)
+def test_an_image_is_not_read_as_text(family: str, scheme: str) -> None:
+    model = patch_model(text_model(family), scheme, factor=2) if scheme in ("yarn", "dynamic_ntk") else None
+    model = model or patch_model(text_model(family), scheme)
+    with pytest.raises(InvalidInput, match=r"3 axes.*mrope"):
+        outputs(model, position_ids=image())
+    places = image().clone()
+    places[1, 0, :9] = 77  # where nothing is read
+    mask = torch.ones(2, LENGTH, dtype=torch.long)
+    mask[:, :9] = 0
+    alone = outputs(model, position_ids=places[:1].expand(3, -1, -1), attention_mask=mask)
+    assert (outputs(model, position_ids=places, attention_mask=mask) - alone)[:, 9:].abs().max() <= CLOSE
+
+
+@pytest.mark.parametrize("scheme", ["rope", "yarn", "dynamic_ntk"])
+def test_the_same_number_on_every_axis_is_the_position(scheme: str) -> None:
+    model = tiny_model("llama")
+    patch_model(model, scheme, factor=2) if scheme != "rope" else patch_model(model, scheme)
+    gaps = torch.arange(LENGTH).mul(2)[None].expand(2, -1)
+    expected = outputs(copy.deepcopy(model), position_ids=gaps)
+    assert (outputs(model, position_ids=gaps.expand(3, -1, -1)) - expected).abs().max() <= CLOSE
+    assert (outputs(model) - expected).abs().max() > 10 * CLOSE  # control
