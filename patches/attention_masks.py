@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from hf_posenc.errors import InvalidInput, MaskMismatch
+from hf_posenc.patches.cache.validate_fit import first_full_layer
 from hf_posenc.patches.validate_inputs import check_tensor, named, values_known
 
 
@@ -70,11 +71,13 @@ def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
 
 def _check_columns(mask: Tensor, length: int, cache: Cache | None) -> None:
     """A 4-D mask covers every token of the text, or every place of a static cache."""
-    keys = length
+    keys = places = length
     if cache is not None:  # a static cache has as many keys as places; one that drops keys has seen more than it holds
-        past = cache.get_seq_length()
-        keys = max(_places(cache, length), length if isinstance(past, Tensor) else past + length)
-    if mask.shape[-1] != keys:
+        past, places = cache.get_seq_length(), _places(cache, length)
+        keys = max(places, length if isinstance(past, Tensor) else past + length)
+        if cache.layers and first_full_layer(cache) is not None:
+            places = keys
+    if mask.shape[-1] not in (keys, places):  # where all layers drop keys, transformers masks those that are held
         raise MaskMismatch(
             f"The attention mask of shape {tuple(mask.shape)} has {mask.shape[-1]} columns, and there are {keys} keys. "
             "Pass one column for each of them."
@@ -83,8 +86,7 @@ def _check_columns(mask: Tensor, length: int, cache: Cache | None) -> None:
 
 def _places(cache: Cache, length: int) -> int:
     """Keys that the widest layer attends to: one with a sliding window, which may come first, has fewer places."""
-    full = (i for i, layer in enumerate(cache.layers) if isinstance(layer, CacheLayerMixin) and not layer.is_sliding)
-    return cache.get_mask_sizes(length, next(full, 0))[0]
+    return cache.get_mask_sizes(length, first_full_layer(cache) or 0)[0]
 
 
 def _check_padding_values(mask: Tensor) -> None:
