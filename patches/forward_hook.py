@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
+from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry, MaskMismatch, NeedsWholeText
@@ -181,11 +182,13 @@ def _take_masks_by_kind(module: nn.Module, kwargs: dict[str, Any]) -> dict[str, 
     mask, config = kwargs.get("attention_mask"), module.config
     if not isinstance(mask, dict):
         return None
-    kinds = getattr(config, "layer_types", None) or ()
-    if not set(mask) <= set(kinds) or not all(one is None or isinstance(one, Tensor) for one in mask.values()):
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if any(kind.startswith("hybrid") for kind in kinds):  # a layer of several mixers, which has a mask for each
+        kinds |= set(LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING)
+    if not set(mask) <= kinds or not all(one is None or isinstance(one, Tensor) for one in mask.values()):
         return None  # and is refused as it is
     unpadded = any(one is None for one in mask.values())  # else every kind of layer needs a mask
-    kwargs["attention_mask"] = None if unpadded else max(mask.values(), key=lambda one: one.shape[-1])
+    kwargs["attention_mask"] = None if unpadded else max(mask.values(), key=lambda one: (one.ndim, one.shape[-1]))
     return mask
 
 

@@ -60,6 +60,13 @@ def test_generation_where_every_layer_has_a_window(scheme: str, prompt: int) -> 
     assert_static_equals_uncached(model, prompt, padded=prompt == 20)
 
 
+@pytest.mark.parametrize("name", ["falcon_h1", "zamba2"])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "left padding"])
+def test_generation_where_a_layer_mixes_tokens_in_two_ways(name: str, padded: bool) -> None:
+    """Such a layer is called `hybrid`, and its masks are named after its parts."""
+    assert_static_equals_uncached(patch_model(tiny(name), "alibi"), 12, padded=padded)
+
+
 def assert_static_equals_uncached(model: PreTrainedModel, prompt: int, *, padded: bool) -> None:
     """Tokens and logits of generation with a static cache are those without a cache."""
     tokens = torch.randint(3, 97, (2, prompt), generator=torch.Generator().manual_seed(1))
