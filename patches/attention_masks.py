@@ -71,17 +71,33 @@ def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
 
 def _check_columns(mask: Tensor, length: int, cache: Cache | None) -> None:
     """A 4-D mask covers every token of the text, or every place of a static cache."""
-    keys = places = length
+    keys = length
     if cache is not None:  # a static cache has as many keys as places; one that drops keys has seen more than it holds
-        past, places = cache.get_seq_length(), _places(cache, length)
-        keys = max(places, length if isinstance(past, Tensor) else past + length)
-        if cache.layers and first_full_layer(cache) is not None:
-            places = keys
-    if mask.shape[-1] not in (keys, places):  # where all layers drop keys, transformers masks those that are held
+        past, keys = cache.get_seq_length(), _places(cache, length)
+        if not cache.layers or first_full_layer(cache) is not None:
+            keys = max(keys, length if isinstance(past, Tensor) else past + length)
+    if mask.shape[-1] != keys:
         raise MaskMismatch(
             f"The attention mask of shape {tuple(mask.shape)} has {mask.shape[-1]} columns, and there are {keys} keys. "
             "Pass one column for each of them."
         )
+
+
+def check_held_keys(mask: Tensor, length: int, cache: Cache | None) -> None:
+    """Refuse one 4-D mask for all layers, where some have dropped keys that it has columns for and may show.
+
+    Raises:
+        MaskMismatch: they have.
+    """
+    for layer in () if cache is None or mask.ndim != 4 else cache.layers:
+        if not getattr(layer, "is_sliding", False):
+            continue
+        keys, dropped = layer.get_mask_sizes(length)
+        if dropped > 0 and keys != mask.shape[-1]:
+            raise MaskMismatch(
+                f"The attention mask of shape {tuple(mask.shape)} is one for all layers, and those with a sliding "
+                f"window have dropped {int(dropped)} keys. Pass DynamicCache(), which keeps them, from the start."
+            )
 
 
 def _places(cache: Cache, length: int) -> int:

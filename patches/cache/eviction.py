@@ -200,8 +200,8 @@ def mask_of_held(mask: Tensor | None, cache: Cache | None, layer: int | None, le
     found: Any = cache.layers[layer]
     if isinstance(found, EvictingLayer):
         return mask[..., found.columns(length, mask.device)] if found.gaps else mask
-    keys, first = found.get_mask_sizes(length) if found.is_sliding else (mask.shape[-1], 0)
-    return mask[..., first : first + keys] if keys < mask.shape[-1] else mask
+    keys = found.get_mask_sizes(length)[0] if found.is_sliding else mask.shape[-1]
+    return mask[..., :keys]  # a static layer has a place for each token of its window, until it drops one
 
 
 def mask_is_shorter(mask: Any, ctx: PositionContext) -> bool:

@@ -122,9 +122,8 @@ def test_a_static_cache_shorter_than_the_window_is_refused_when_full() -> None:
 
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "rerope"])
 @pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
-@pytest.mark.parametrize("whole", [False, True], ids=["of the keys held", "of the whole text"])
-def test_a_mask_of_four_axes_over_a_cache_that_dropped_keys(scheme: str, static: bool, whole: bool) -> None:
-    """It has a column for every token or for every key that is held, and means the same; other widths are refused."""
+def test_a_mask_of_four_axes_over_a_cache_that_dropped_keys(scheme: str, static: bool) -> None:
+    """It has a column for every key that is held; one for every token may show what was dropped, and is refused."""
     model = patch_model(tiny("mistral", sliding_window=WINDOW), scheme, factor=2)
     tokens = torch.randint(3, 97, (2, 20), generator=torch.Generator().manual_seed(1))
     cache: Cache = StaticCache(config=model.config, max_cache_len=40) if static else DynamicCache(config=model.config)
@@ -133,8 +132,28 @@ def test_a_mask_of_four_axes_over_a_cache_that_dropped_keys(scheme: str, static:
         model(tokens[:, :12], past_key_values=cache)
         distance = torch.arange(12, 15)[:, None] - torch.arange(15)
         mask = ((distance >= 0) & (distance < WINDOW)).expand(2, 1, -1, -1)
-        with pytest.raises(MaskMismatch, match="15 keys"):
-            model(tokens[:, 12:15], past_key_values=cache, attention_mask=mask[..., 1:])
-        held = mask if whole else mask[..., -(WINDOW - 1 + 3) :]
+        with pytest.raises(MaskMismatch, match="10 keys"):
+            model(tokens[:, 12:15], past_key_values=cache, attention_mask=mask)
+        held = mask[..., -(WINDOW - 1 + 3) :]
         found = model(tokens[:, 12:15], past_key_values=cache, attention_mask=held).logits
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "rerope"])
+@pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
+def test_one_mask_of_four_axes_for_layers_of_two_kinds(scheme: str, static: bool) -> None:
+    """Right while nothing is dropped. Then it would have to say what layers with a window have not kept."""
+    model = patch_model(mixed_model(), scheme, target_length=96)
+    tokens = torch.randint(3, 97, (2, 14), generator=torch.Generator().manual_seed(1))
+    cache: Cache = StaticCache(config=model.config, max_cache_len=14) if static else DynamicCache(config=model.config)
+    mask = torch.ones(14, 14, dtype=torch.bool).tril()
+    mask[5:, 2] = False
+    mask = mask.expand(2, 1, -1, -1)
+    with torch.no_grad():
+        expected = model(tokens[:, :WINDOW], attention_mask=mask[..., :WINDOW, :WINDOW], use_cache=False).logits
+        for rows in (slice(0, 5), slice(5, WINDOW)):
+            seen = mask[..., rows, : None if static else rows.stop]
+            found = model(tokens[:, rows], past_key_values=cache, attention_mask=seen).logits
+            torch.testing.assert_close(found, expected[:, rows], atol=1e-4, rtol=1e-4)
+        with pytest.raises(MaskMismatch, match="have dropped"):
+            model(tokens[:, WINDOW:], past_key_values=cache, attention_mask=mask[..., WINDOW:, :])
