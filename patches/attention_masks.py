@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from hf_posenc.errors import InvalidInput, MaskMismatch
+from hf_posenc.patches.cache.validate_fit import first_full_layer
 from hf_posenc.patches.validate_inputs import check_tensor, named, values_known
 
 
@@ -72,8 +73,9 @@ def _check_columns(mask: Tensor, length: int, cache: Cache | None) -> None:
     """A 4-D mask covers every token of the text, or every place of a static cache."""
     keys = length
     if cache is not None:  # a static cache has as many keys as places; one that drops keys has seen more than it holds
-        past = cache.get_seq_length()
-        keys = max(_places(cache, length), length if isinstance(past, Tensor) else past + length)
+        past, keys = cache.get_seq_length(), _places(cache, length)
+        if not cache.layers or first_full_layer(cache) is not None:
+            keys = max(keys, length if isinstance(past, Tensor) else past + length)
     if mask.shape[-1] != keys:
         raise MaskMismatch(
             f"The attention mask of shape {tuple(mask.shape)} has {mask.shape[-1]} columns, and there are {keys} keys. "
@@ -81,10 +83,26 @@ def _check_columns(mask: Tensor, length: int, cache: Cache | None) -> None:
         )
 
 
+def check_held_keys(mask: Tensor, length: int, cache: Cache | None) -> None:
+    """Refuse one 4-D mask for all layers, where some have dropped keys that it has columns for and may show.
+
+    Raises:
+        MaskMismatch: they have.
+    """
+    for layer in () if cache is None or mask.ndim != 4 else cache.layers:
+        if not getattr(layer, "is_sliding", False):
+            continue
+        keys, dropped = layer.get_mask_sizes(length)
+        if dropped > 0 and keys != mask.shape[-1]:
+            raise MaskMismatch(
+                f"The attention mask of shape {tuple(mask.shape)} is one for all layers, and those with a sliding "
+                f"window have dropped {int(dropped)} keys. Pass DynamicCache(), which keeps them, from the start."
+            )
+
+
 def _places(cache: Cache, length: int) -> int:
     """Keys that the widest layer attends to: one with a sliding window, which may come first, has fewer places."""
-    full = (i for i, layer in enumerate(cache.layers) if isinstance(layer, CacheLayerMixin) and not layer.is_sliding)
-    return cache.get_mask_sizes(length, next(full, 0))[0]
+    return cache.get_mask_sizes(length, first_full_layer(cache) or 0)[0]
 
 
 def _check_padding_values(mask: Tensor) -> None:

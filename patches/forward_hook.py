@@ -12,10 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
+from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry, MaskMismatch, NeedsWholeText
-from hf_posenc.patches.attention_masks import check_mask, check_rows, counted_positions, scores_mask, spread_rows
+from hf_posenc.patches.attention_masks import (
+    check_held_keys,
+    check_mask,
+    check_rows,
+    counted_positions,
+    scores_mask,
+    spread_rows,
+)
 from hf_posenc.patches.cache.key_positions import reads_keys
 from hf_posenc.patches.cache.own_keys import check_own_keys
 from hf_posenc.patches.cache.paged import paged_cache
@@ -52,7 +60,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         kwargs = dict(zip(names, args, strict=False)) | kwargs
     schemes, cache = schemes_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
     by_kind = _take_masks_by_kind(module, kwargs)
-    tokens = _validate(module, kwargs, cache, schemes)
+    tokens = _validate(module, kwargs, cache, schemes, by_kind=by_kind is not None)
     _number_from_zero(module, kwargs)
     in_pages = _mark_pages(module, kwargs)
     coordinates = _take_coordinates(kwargs, schemes)
@@ -80,7 +88,9 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     return (), kwargs
 
 
-def _validate(module: nn.Module, kwargs: dict[str, Any], cache: Cache | None, schemes: list[Scheme]) -> Tensor:
+def _validate(
+    module: nn.Module, kwargs: dict[str, Any], cache: Cache | None, schemes: list[Scheme], *, by_kind: bool
+) -> Tensor:
     """Check what the caller passed; token ids ``[batch, query]`` or embeddings ``[batch, query, width]``."""
     ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
     flattens = module.__dict__[ATTENTIONS][0].flattens_ids
@@ -92,6 +102,8 @@ def _validate(module: nn.Module, kwargs: dict[str, Any], cache: Cache | None, sc
     check_positions(kwargs.get("position_ids"), tokens)
     if mask is not None and paged_cache(kwargs) is None:  # else it is transformers' own, over the keys of all requests
         check_mask(mask, tokens, schemes[0].geometry.heads, cache)
+        if not by_kind:
+            check_held_keys(mask, tokens.shape[1], cache)
     return tokens
 
 
@@ -197,11 +209,13 @@ def _take_masks_by_kind(module: nn.Module, kwargs: dict[str, Any]) -> dict[str, 
     mask, config = kwargs.get("attention_mask"), module.config
     if not isinstance(mask, dict):
         return None
-    kinds = getattr(config, "layer_types", None) or ()
-    if not set(mask) <= set(kinds) or not all(one is None or isinstance(one, Tensor) for one in mask.values()):
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if any(kind.startswith("hybrid") for kind in kinds):  # a layer of several mixers, which has a mask for each
+        kinds |= set(LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING)
+    if not set(mask) <= kinds or not all(one is None or isinstance(one, Tensor) for one in mask.values()):
         return None  # and is refused as it is
     unpadded = any(one is None for one in mask.values())  # else every kind of layer needs a mask
-    kwargs["attention_mask"] = None if unpadded else max(mask.values(), key=lambda one: one.shape[-1])
+    kwargs["attention_mask"] = None if unpadded else max(mask.values(), key=lambda one: (one.ndim, one.shape[-1]))
     return mask
 
 

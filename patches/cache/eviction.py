@@ -186,17 +186,22 @@ def has_gaps(cache: Cache | None, layer: int | None) -> bool:
     return found is not None and found.gaps
 
 
-def mask_of_held(mask: Tensor, cache: Cache | None, layer: int | None, length: int) -> Tensor:
+def mask_of_held(mask: Tensor | None, cache: Cache | None, layer: int | None, length: int) -> Tensor | None:
     """Columns of a caller's mask ``[batch or 1, heads or 1, query, token]`` for the keys that a layer still holds.
 
     Args:
-        mask: over all tokens of the text.
+        mask: over all tokens of the text, or over the keys of this layer alone.
         cache: before it takes the new tokens.
         layer: index of the layer in the cache.
         length: number of new tokens.
     """
-    found = layer_of(cache, layer)
-    return mask if found is None or not found.gaps else mask[..., found.columns(length, mask.device)]
+    if mask is None or cache is None or layer is None or layer >= len(cache.layers):
+        return mask
+    found: Any = cache.layers[layer]
+    if isinstance(found, EvictingLayer):
+        return mask[..., found.columns(length, mask.device)] if found.gaps else mask
+    keys = found.get_mask_sizes(length)[0] if found.is_sliding else mask.shape[-1]
+    return mask[..., :keys]  # a static layer has a place for each token of its window, until it drops one
 
 
 def mask_is_shorter(mask: Any, ctx: PositionContext) -> bool:

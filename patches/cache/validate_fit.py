@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput, shown
@@ -41,22 +41,30 @@ def check_fit(cache: Cache | None, layers: int, batch: int, length: int) -> None
             f"The cache has {len(held)} layers, and this model {layers}. "
             "Make it from the configuration of this model, or pass DynamicCache()."
         )
-    first = held[0]
-    keys = getattr(first, "keys", None)
-    if isinstance(keys, Tensor) and keys.ndim == 4 and keys.numel() and keys.shape[0] != batch:
+    keys = next((layer.keys for layer in held if isinstance(getattr(layer, "keys", None), Tensor)), None)
+    if keys is not None and keys.ndim == 4 and keys.numel() and keys.shape[0] != batch:
         raise InvalidInput(
             f"The cache holds {keys.shape[0]} rows, and the call has {batch}. "
             "Pass the rows it was filled with, or call its batch_repeat_interleave or batch_select_indices first."
         )
-    room = getattr(first, "max_cache_len", None)
-    if not isinstance(room, int) or room < 1 or getattr(first, "is_sliding", False):  # which drops its oldest keys
+    number = first_full_layer(cache)
+    room = None if number is None else getattr(held[number], "max_cache_len", None)
+    if not isinstance(room, int) or room < 1:
         return
-    past = _tokens_in(first)
+    past = _tokens_in(held[number])
     if past + length > room:
         raise InvalidInput(
             f"The cache has room for {room} tokens, and holds {past} before {length} new ones. "
             f"Make it with max_cache_len={past + length} or more."
         )
+
+
+def first_full_layer(cache: Cache) -> int | None:
+    """Number of the first layer that keeps all keys; before it may stand layers that drop keys or hold none."""
+    for number, layer in enumerate(cache.layers):
+        if isinstance(layer, CacheLayerMixin) and not layer.is_sliding:
+            return number
+    return None
 
 
 def _tokens_in(layer: Any) -> int:

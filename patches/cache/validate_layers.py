@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from transformers import cache_utils
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, QuantizedLayer
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, QuantizedLayer, StaticLayer
 
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
 from hf_posenc.patches.cache.eviction import EvictingLayer
@@ -44,13 +44,25 @@ def check_layers(cache: Cache | None, length: int, schemes: Iterable[Scheme], at
             continue
         if not isinstance(layer, CacheLayerMixin):
             raise InvalidInput(f"Layer {number} of the cache is a {type(layer).__name__}, which holds no keys. {FRESH}")
-        if layer.is_sliding and own.window is None and layer.get_mask_sizes(length)[1] > 0:
-            raise InvalidInput(
-                f"Layer {number} of the cache is a {type(layer).__name__} that has dropped keys, and the attention of "
-                f"this model has no sliding window. {FRESH}"
-            )
+        if layer.is_sliding and layer.get_mask_sizes(length)[1] > 0:
+            _check_window(number, layer, own.window)
         if isinstance(layer, QUANTISED):
             _check_exact(schemes)
+
+
+def _check_window(number: int, layer: Any, window: int | None) -> None:
+    """A layer that has dropped keys keeps at least those in the window of its attention."""
+    if window is None:
+        raise InvalidInput(
+            f"Layer {number} of the cache is a {type(layer).__name__} that has dropped keys, and the attention of "
+            f"this model has no sliding window. {FRESH}"
+        )
+    width = layer.max_cache_len if isinstance(layer, StaticLayer) else layer.sliding_window
+    if width < window:
+        raise InvalidInput(
+            f"Layer {number} of the cache has room for {width} tokens and is full, and the sliding window of this "
+            f"model is {window} tokens wide. Make the cache with max_cache_len={window} or more."
+        )
 
 
 def _check_exact(schemes: Iterable[Scheme]) -> None:
