@@ -234,7 +234,8 @@ def rotation_of_layers(plan: CallPlan) -> Rotate | None:
     if isinstance(known, NoRotation):
         return known
     caches = plan.at_read is not None or not plan.fixed.one_key  # else every region's keys are needed now
-    if known is not None and caches and ctx.first is not None and ctx.query_positions.shape[1] == 1:
+    one_axis = ctx.coordinates is None
+    if known is not None and caches and one_axis and ctx.first is not None and ctx.query_positions.shape[1] == 1:
         return known.at(ctx.first, ctx.device)
     regions = region_rotations(plan.scheme, of_any_layer(ctx), stored=plan.stored)
     if any(region.rotation is not None and region.rotation.learned for region in regions):

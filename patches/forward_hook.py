@@ -120,20 +120,36 @@ def _mark_pages(module: nn.Module, kwargs: dict[str, Any]) -> bool:
 def _take_coordinates(kwargs: dict[str, Any], schemes: list[Scheme]) -> Tensor | None:
     """Take positions with several axes out of the call, ``[batch or 1, query, axes]``.
 
-    Those of text are the same number on every axis, which is left in the call for rotations of one axis.
+    Rotations of one axis follow them as in the unpatched model, where that has several. Elsewhere those of text, the
+    same number on every axis, are left in the call.
 
     Raises:
-        InvalidInput: they differ, as in images and videos, and a rotation has one axis.
+        InvalidInput: they differ, as in images and videos, and a rotation can follow one axis only.
     """
     positions = kwargs.get("position_ids")
     if positions is None or positions.ndim != 3:
         return None
+    axes = {_axes_followed(scheme) for scheme in schemes} - {0}
+    if len(axes) == 1 and -1 not in axes and len(positions) - (count := axes.pop()) in (0, 1):
+        kwargs["position_ids"] = None
+        return positions[-count:].movedim(0, -1)  # transformers' ``generate`` puts the token's number before them
     one_axis = next((scheme for scheme in schemes if _rotates_along_one_axis(scheme)), None)
     if one_axis is not None and not is_traced():  # on a GPU, too: to wait is better than to lose an axis in silence
         kwargs["position_ids"] = of_all_axes(positions, kwargs.get("attention_mask"), one_axis)
         return None
     kwargs["position_ids"] = None
     return positions.movedim(0, -1)
+
+
+def _axes_followed(scheme: Scheme) -> int:
+    """How many coordinates the rotation of a scheme follows as that of the unpatched model does; 0 where it has none,
+    -1 where it would follow them otherwise, or one only."""
+    rotation, own = scheme.rotation(), scheme.geometry.rotary
+    if rotation is None and scheme.row_rotation() is None:
+        return 0
+    if rotation is None or own is None or own.axes is None or implements(scheme, "regions"):
+        return -1
+    return 1 + max(own.axes) if own.rotates_by_axes(rotation) else -1
 
 
 def _rotates_along_one_axis(scheme: Scheme) -> bool:

@@ -18,7 +18,7 @@ from hf_posenc.core.regions import PositionMap, Region
 from hf_posenc.core.rotation.apply import Table, rotate, table
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.base import Scheme, implements
 
 
 @dataclass(frozen=True)
@@ -137,16 +137,26 @@ def _cos_sin(
     ctx: PositionContext,
     positions: Tensor,
 ) -> Table:
-    remapped = scheme.coordinates(positions, ctx.coordinates) if rotation.axes else remap(positions)
-    return table(rotation, remapped, decay_steps(positions))
+    if rotation.axes is None:
+        places: Tensor = remap(positions)
+    elif ctx.coordinates is not None and not implements(scheme, "coordinates"):
+        places = ctx.coordinates
+    else:
+        places = scheme.coordinates(positions, ctx.coordinates)
+    return table(rotation, places, decay_steps(positions))
 
 
 def rotation_of(scheme: Scheme, ctx: PositionContext) -> Rotation | None:
-    """A scheme's rotation, worked out once a forward pass where it is not learned."""
+    """A scheme's rotation, worked out once a forward pass where it is not learned.
+
+    Where the call gives several coordinates and the scheme knows one, pairs follow them as in the unpatched model.
+    """
     key = (id(scheme.original), "rotation")
     if key in ctx.memo:
         return ctx.memo[key]  # type: ignore[return-value]
-    rotation = scheme.rotation()
+    rotation, own = scheme.rotation(), scheme.geometry.rotary
+    if ctx.coordinates is not None and rotation is not None and own is not None and own.rotates_by_axes(rotation):
+        rotation = replace(rotation, axes=own.axes)
     if rotation is None or not rotation.learned:
         ctx.memo[key] = rotation
     return rotation

@@ -58,11 +58,18 @@ class HostRotary:
         base: RoPE's θ.
         logit_scale: factor of every logit by that scaling. Where only a part of each head is rotated, transformers
             scales that part alone, and the rotation has an ``amplitude`` instead.
+        axes: which coordinate of a token rotates each pair where a call gives several (M-RoPE); None where it has one.
     """
 
     rotation: Rotation
     base: float
     logit_scale: float = 1.0
+    axes: tuple[int, ...] | None = None
+
+    def rotates_by_axes(self, rotation: Rotation) -> bool:
+        """Whether another rotation of these pairs can follow several coordinates as the model's own does."""
+        alike = (rotation.dims, rotation.layout) == (self.rotation.dims, self.rotation.layout)
+        return self.axes is not None and rotation.axes is None and alike and not rotation.decay
 
 
 @dataclass(frozen=True)

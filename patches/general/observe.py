@@ -20,6 +20,7 @@ from hf_posenc.patches.general.hankel import HankelProducts
 from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import AttentionObservation, Observation, Stand
 from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
+from hf_posenc.patches.general.several_axes import with_axes
 from hf_posenc.patches.general.stand_in import OWN_NUMBER, StandIn, stand_in
 from hf_posenc.patches.general.stated_frequencies import as_host_rotary, stated_frequencies
 from hf_posenc.patches.rope_parameters import rotations
@@ -61,7 +62,7 @@ def observe_model(model: Any, config: Any) -> Observation:
     check_inline(model, seen)
     check_blindness(model, seen)
     check_alone(model, seen)
-    return seen
+    return with_axes(model, seen)
 
 
 def as_numbered_by_itself(model: Any, seen: Observation) -> Observation:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -74,6 +74,7 @@ class Observer:
         calls: by name, the call of each attention module.
         repeated: names of attention modules that were called more than once.
         handed: what the attention function was given in the present call.
+        places: coordinates of the tokens, ``[1, token, axes]``, for restored rotations; None where there is one.
     """
 
     positions: Tensor
@@ -87,6 +88,7 @@ class Observer:
     calls: dict[str, ObservedCall] = field(default_factory=dict)
     repeated: set[str] = field(default_factory=set)
     handed: list[Handed] = field(default_factory=list)
+    places: Tensor | None = None
 
 
 def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **call: Any) -> Any:
@@ -98,8 +100,9 @@ def hand_over(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
     layer = observer.restored.get(name)
     rotary = None if layer is None else layer.kind.rotary
     if layer is not None and rotary is not None:
-        turns = table(rotary.rotation, observer.positions)
-        query, key = (rotate(rotated_first(x, layer), rotary.rotation, turns) for x in (query, key))
+        rotation = rotary.rotation if observer.places is None else replace(rotary.rotation, axes=rotary.axes)
+        turns = table(rotation, observer.positions if observer.places is None else observer.places)
+        query, key = (rotate(rotated_first(x, layer), rotation, turns) for x in (query, key))
         query = query * rotary.logit_scale
     return eager_of(own_class(type(module)))(module, query, key, value, attention_mask, **call)
 

@@ -1,6 +1,7 @@
-"""Models that place tokens on three axes (Qwen2-VL, Qwen3-VL), against themselves unpatched.
+"""Models that place tokens on three axes (Qwen2-VL, Qwen3-VL), against themselves unpatched and transformers' scaling.
 
-Text has the same number on every axis. Places of an image differ, which a rotation along one axis cannot follow.
+Text has the same number on every axis. Places of an image differ: rotations follow them as the unpatched model does,
+where that is defined.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen2VLTextConfig, Qwen2VLTextModel, Qwen3VLTextConfig, Qwen3VLTextModel
 
-from hf_posenc import patch_model
+from hf_posenc import patch_model, scheme_of
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import InvalidInput
 
@@ -23,12 +24,17 @@ SIZES = {
     "vocab_size": 96, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "initializer_range": 0.2,
 }  # fmt: skip
-OPTIONS = {"qwen2_vl": {"section": [2, 3, 3]}, "qwen3_vl": {"section": [3, 3, 2], "interleaved": True}}
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 256}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "qwen2_vl": {"section": [2, 3, 3]},
+    "qwen3_vl": {"section": [3, 3, 2], "interleaved": True},
+}
 
 
-def text_model(family: str) -> Any:
+def text_model(family: str, **scaling: Any) -> Any:
     torch.manual_seed(0)
-    rotation = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": OPTIONS[family]["section"]}
+    own = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": OPTIONS[family]["section"]}
+    rotation = own | scaling
     if family == "qwen2_vl":
         return Qwen2VLTextModel(Qwen2VLTextConfig(**SIZES, rope_parameters=rotation)).eval()
     return Qwen3VLTextModel(Qwen3VLTextConfig(**SIZES, rope_parameters=rotation)).eval()
@@ -56,28 +62,60 @@ def outputs(model: Any, **call: Any) -> Tensor:
 def test_text_is_as_unpatched(family: str, scheme: str) -> None:
     model = text_model(family)
     own = outputs(model)
-    patch_model(model, scheme, **(OPTIONS[family] if scheme == "mrope" else {}))
+    patch_model(model, scheme)
     assert (outputs(model) - own).abs().max() <= CLOSE
     assert (outputs(model, position_ids=torch.arange(LENGTH).expand(3, 2, -1)) - own).abs().max() <= CLOSE
 
 
 @pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize("scheme", ["host", "rope", "mrope"])
 @pytest.mark.parametrize("family", OPTIONS)
-def test_an_image_is_as_unpatched(family: str, numbered: bool) -> None:
+def test_an_image_is_as_unpatched(family: str, scheme: str, numbered: bool) -> None:
     """With the numbers of tokens before the axes, as ``generate`` has them, and without."""
     places = torch.cat([torch.arange(LENGTH).expand(1, 2, -1), image()]) if numbered else image()
     model = text_model(family)
     own, text = outputs(model, position_ids=places), outputs(model)
-    patch_model(model, "mrope", **OPTIONS[family])
+    patch_model(model, scheme)
     assert (outputs(model, position_ids=places) - own).abs().max() <= CLOSE
     assert (own - text).abs().max() > 100 * CLOSE  # control
 
 
-@pytest.mark.parametrize("scheme", ["host", "rope", "yarn", "dynamic_ntk", "sinks", "rerope"])
+@pytest.mark.parametrize("family", OPTIONS)
+def test_mrope_takes_the_sections_of_the_model(family: str) -> None:
+    scheme = scheme_of(patch_model(text_model(family), "mrope"))
+    assert list(scheme.section) == OPTIONS[family]["section"]
+    assert scheme.interleaved == OPTIONS[family].get("interleaved", False)
+
+
+@pytest.mark.parametrize(("scheme", "scaling"), [("yarn", YARN), ("pi", {"rope_type": "linear", "factor": 2.0})])
+@pytest.mark.parametrize("family", OPTIONS)
+def test_a_stretched_image_is_as_transformers_stretches_it(family: str, scheme: str, scaling: dict[str, Any]) -> None:
+    stock = text_model(family, **scaling)
+    wanted = outputs(stock, position_ids=image())
+    model = patch_model(text_model(family), scheme, factor=2)
+    assert (outputs(model, position_ids=image()) - wanted).abs().max() <= CLOSE
+    assert (outputs(text_model(family), position_ids=image()) - wanted).abs().max() > 100 * CLOSE  # control
+
+
+@pytest.mark.parametrize("scheme", ["host", "yarn", "yarn+logn"])
+@pytest.mark.parametrize("family", OPTIONS)
+def test_text_behind_an_image_is_read_from_the_cache(family: str, scheme: str) -> None:
+    model = text_model(family)
+    patch_model(model, scheme, **({} if scheme == "host" else {"factor": 2}))
+    whole, first = outputs(model, position_ids=image()), 10
+    with torch.no_grad():
+        past = model(ids()[:, :first], position_ids=image()[..., :first], use_cache=True)
+        for at in range(first, LENGTH):
+            past = model(
+                ids()[:, at : at + 1], position_ids=image()[..., at : at + 1], past_key_values=past.past_key_values
+            )
+            assert (past.last_hidden_state[:, 0] - whole[:, at]).abs().max() <= CLOSE
+
+
+@pytest.mark.parametrize("scheme", ["dynamic_ntk", "rerope", "self_extend"])
 @pytest.mark.parametrize("family", OPTIONS)
 def test_an_image_is_not_read_as_text(family: str, scheme: str) -> None:
-    model = patch_model(text_model(family), scheme, factor=2) if scheme in ("yarn", "dynamic_ntk") else None
-    model = model or patch_model(text_model(family), scheme)
+    model = patch_model(text_model(family), scheme, **({} if scheme == "rerope" else {"factor": 2}))
     with pytest.raises(InvalidInput, match=r"3 axes.*mrope"):
         outputs(model, position_ids=image())
     places = image().clone()

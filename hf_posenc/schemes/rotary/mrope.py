@@ -28,7 +28,8 @@ AXES = 3
 class MRoPE(Rotary):
     """RoPE whose pairs encode time, height or width, given as ``position_ids [3, batch, token]``. On text it is RoPE.
 
-    By default the sections are Qwen2-VL's or, interleaved, Qwen3-VL's, in proportion to the model's heads.
+    By default the sections are the model's own where it has some, or else Qwen2-VL's or, interleaved, Qwen3-VL's, in
+    proportion to its heads.
     """
 
     formula = r"""
@@ -46,6 +47,10 @@ class MRoPE(Rotary):
         layout: Layout | None = None,
     ) -> None:
         super().__init__(geometry, base=base, layout=layout)
+        own = None if geometry.rotary is None else geometry.rotary.axes
+        if own is not None and section is None:
+            section = tuple(own.count(axis) for axis in range(AXES))
+            interleaved = interleaved or own != pair_axes(section, interleaved=False)
         pairs = self.dims // 2
         across = pairs * (5 if interleaved else 6) // 16
         self.section = (pairs - 2 * across, across, across) if section is None else tuple(section)
@@ -66,9 +71,7 @@ class MRoPE(Rotary):
 
     def axes(self) -> tuple[int, ...]:
         """Coordinate that rotates each pair: 0 for time, 1 for height, 2 for width."""
-        if not self.interleaved:
-            return tuple(axis for axis, count in enumerate(self.section) for _ in range(count))
-        return tuple(m % AXES if m // AXES < self.section[m % AXES] else 0 for m in range(self.dims // 2))
+        return pair_axes(self.section, self.interleaved)
 
     def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
         """The caller's coordinates, or those of text: the position three times.
@@ -78,3 +81,10 @@ class MRoPE(Rotary):
         if given is None:
             return positions[..., None].expand(*positions.shape, AXES)
         return checked(given[..., 1:] if given.shape[-1] == AXES + 1 else given, AXES, "mrope")
+
+
+def pair_axes(section: Sequence[int], interleaved: bool) -> tuple[int, ...]:
+    """Coordinate that rotates each pair, of sections that follow one another or are ``interleaved``."""
+    if not interleaved:
+        return tuple(axis for axis, count in enumerate(section) for _ in range(count))
+    return tuple(m % AXES if m // AXES < section[m % AXES] else 0 for m in range(sum(section)))
