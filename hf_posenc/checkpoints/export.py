@@ -55,17 +55,16 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         copy_tokenizer(ModelName.of(model), Path(folder))
         return parameters
     folder = folder_to_write(folder)
-    config, parameters, short = plain_config(model)
-    trained = describe(model).trained_length
-    with explained_refusal(parameters), torch.device("meta"):
-        plain = type(model)(config)
+    found, trained = plain_config(model), describe(model).trained_length
+    with explained_refusal(found.parameters), torch.device("meta"):
+        plain = type(model)(found.config)
     plain.load_state_dict(model.state_dict(), assign=True)
     plain.tie_weights()
     plain.generation_config = getattr(model, "generation_config", None)
     with staged(folder) as staging:
         plain.save_pretrained(staging)
-        add_old_form(staging, config)
-    if short:
+        add_old_form(staging, found.of_base, found.section)
+    if found.short:
         warnings.warn(
             f"In texts longer than {trained} tokens transformers computes something else than scheme "
             f"{describe(model).scheme!r}. Keep to that length there, or save with model.save_pretrained and load with "
@@ -73,7 +72,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
             OnlyWithinTrainedLength,
             stacklevel=2,
         )
-    return parameters
+    return found.parameters
 
 
 def merge_adapter(model: Any) -> Any:

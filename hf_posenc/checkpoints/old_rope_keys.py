@@ -52,7 +52,15 @@ def check_both_forms(config: Any) -> None:
         )
 
 
-def add_old_form(folder: Path, config: Any) -> None:
-    """Write the old form into the ``config.json`` that was saved to ``folder``, beside ``rope_parameters``."""
+def add_old_form(folder: Path, config: Any, section: str | None = None) -> None:
+    """Write the old form into the ``config.json`` that was saved to ``folder``, beside ``rope_parameters``.
+
+    Args:
+        folder: of the checkpoint.
+        config: that has the parameters.
+        section: name of the part of the file where it stands; None for all of it.
+    """
     file = folder / CONFIG_NAME
-    write_json(file, read_object(file) | old_form(config))
+    content = read_object(file)
+    (content if section is None else content[section]).update(old_form(config))
+    write_json(file, content)

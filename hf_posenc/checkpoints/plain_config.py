@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,16 +28,39 @@ from hf_posenc.schemes.base import overrides
 
 HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
 LENGTH_DEPENDENT = ("regions", "row_rotation")
+OF_AXES = ("mrope_section", "mrope_interleaved")
 
 
-def plain_config(model: Any) -> tuple[Any, dict[str, Any], bool]:
-    """The plain configuration, its ``rope_parameters``, and whether logits are equal up to the trained length only.
+@dataclass(frozen=True)
+class PlainConfig:
+    """What plain transformers has to be told.
+
+    Attributes:
+        config: of the whole model.
+        section: name of the part of it that configures the patched model, such as ``text_config``; None for all of it.
+        parameters: the new entries of its ``rope_parameters``.
+        short: whether logits are equal up to the trained length only.
+    """
+
+    config: Any
+    section: str | None
+    parameters: dict[str, Any]
+    short: bool
+
+    @property
+    def of_base(self) -> Any:
+        """The configuration of the patched model."""
+        return self.config if self.section is None else getattr(self.config, self.section)
+
+
+def plain_config(model: Any) -> PlainConfig:
+    """The configuration under which plain transformers computes the same.
 
     Raises:
         NotPatched: the model carries no scheme.
         NotExpressible: as `export_native`.
     """
-    _, adapter = base_model_of(model)
+    base, adapter = base_model_of(model)
     if hasattr(model, "peft_config"):
         raise NotExpressible(
             f"This {type(model).__name__} has a PEFT adapter, which is no part of a plain checkpoint. "
@@ -44,23 +68,36 @@ def plain_config(model: Any) -> tuple[Any, dict[str, Any], bool]:
         )
     report, scheme = describe(model), scheme_of(model)
     parameters, short = native_parameters(model)
-    config = copy.deepcopy(model.config)
+    plain = PlainConfig(copy.deepcopy(model.config), section_of(model.config, base.config), parameters, short)
+    config = plain.of_base
     for name in (SCHEME_KEY, ROTATION_KEY):
-        if hasattr(config, name):
-            delattr(config, name)
-    config.rope_parameters = kept_share(config) | parameters
+        for holder in (plain.config, config):
+            if hasattr(holder, name):
+                delattr(holder, name)
+    config.rope_parameters = kept_parameters(config) | parameters
     if short and "original_max_position_embeddings" not in parameters:
         config.max_position_embeddings = report.trained_length  # where transformers looks for it
     with explained_refusal(parameters):
         check_both_forms(config)
         geometry = adapter.geometry(config, trained_length=1, target_length=1)
     rotary = rotary_at_length(config, report.trained_length, geometry) if short else geometry.rotary
-    if rotary is None or not _same(rotary, scheme, report.trained_length if short else None):
+    own = scheme.geometry.rotary
+    same_axes = short or rotary is None or own is None or rotary.axes == own.axes
+    if rotary is None or not same_axes or not _same(rotary, scheme, report.trained_length if short else None):
         raise NotExpressible(
             f"transformers computes another rotation than scheme {report.scheme!r} from {parameters}. Save it with "
             "model.save_pretrained and load it with hf_posenc.from_pretrained."
         )
-    return config, parameters, short
+    return plain
+
+
+def section_of(config: Any, own: Any) -> str | None:
+    """Name of the part of a model's configuration that configures its patched base model; None for all of it.
+
+    Base models may have a copy of their part, which is therefore known by its type of model.
+    """
+    parts = {name: getattr(getattr(config, name, None), "model_type", None) for name in config.sub_configs}
+    return next((name for name, kind in parts.items() if kind == own.model_type), None)
 
 
 def is_expressible(model: Any) -> bool:
@@ -72,10 +109,10 @@ def is_expressible(model: Any) -> bool:
     return True
 
 
-def kept_share(config: Any) -> dict[str, Any]:
-    """The share of rotated channels that a configuration states, which families that state it cannot do without."""
+def kept_parameters(config: Any) -> dict[str, Any]:
+    """What a configuration states beside a scaling: the share of rotated channels, and how pairs are shared by axes."""
     stated = getattr(config, "rope_parameters", None) or {}
-    return {name: stated[name] for name in ("partial_rotary_factor",) if name in stated}
+    return {name: stated[name] for name in ("partial_rotary_factor", *OF_AXES) if name in stated}
 
 
 @contextmanager

@@ -7,14 +7,23 @@ where that is defined.
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import Qwen2VLTextConfig, Qwen2VLTextModel, Qwen3VLTextConfig, Qwen3VLTextModel
+from transformers import (
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLTextConfig,
+    Qwen2VLTextModel,
+    Qwen3VLTextConfig,
+    Qwen3VLTextModel,
+)
 
-from hf_posenc import patch_model, scheme_of
+from hf_posenc import export_native, patch_model, scheme_of
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import InvalidInput
 
@@ -134,3 +143,40 @@ def test_the_same_number_on_every_axis_is_the_position(scheme: str) -> None:
     expected = outputs(copy.deepcopy(model), position_ids=gaps)
     assert (outputs(model, position_ids=gaps.expand(3, -1, -1)) - expected).abs().max() <= CLOSE
     assert (outputs(model) - expected).abs().max() > 10 * CLOSE  # control
+
+
+def image_model() -> tuple[Any, dict[str, Tensor]]:
+    """A Qwen2-VL, and a call of it with an image of six tokens."""
+    torch.manual_seed(0)
+    rotation = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+    vision = {
+        "depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2,
+        "temporal_patch_size": 1, "mlp_ratio": 2,
+    }  # fmt: skip
+    special = {"image_token_id": 90, "video_token_id": 91, "vision_start_token_id": 92, "vision_end_token_id": 93}
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    text = {name: value for name, value in SIZES.items() if name != "head_dim"} | {"rope_parameters": rotation} | ends
+    model = Qwen2VLForConditionalGeneration(Qwen2VLConfig(text_config=text, vision_config=vision, **special)).eval()
+    words = torch.randint(3, 90, (1, 11))
+    tokens = torch.cat((words[:, :5], torch.tensor([[92, *6 * [90], 93]]), words[:, 5:]), dim=1)
+    return model, {
+        "input_ids": tokens, "pixel_values": torch.randn(24, 48), "image_grid_thw": torch.tensor([[1, 4, 6]]),
+        "mm_token_type_ids": (tokens == 90).long(),
+    }  # fmt: skip
+
+
+@torch.no_grad()
+def test_an_exported_model_reads_images_in_plain_transformers(tmp_path: Path) -> None:
+    model, call = image_model()
+    own = model(**call).logits
+    patch_model(model, "yarn", factor=4)
+    wanted = model(**call).logits
+    export_native(model, tmp_path / "plain")
+    plain = Qwen2VLForConditionalGeneration.from_pretrained(tmp_path / "plain").eval()
+    assert (plain(**call).logits - wanted).abs().max() <= CLOSE
+    assert (own - wanted).abs().max() > 100 * CLOSE  # control
+    written = json.loads((tmp_path / "plain" / "config.json").read_text())
+    assert written["text_config"]["rope_scaling"]["mrope_section"] == [2, 3, 3]
+    assert "rope_scaling" not in written
+    greedy = {"max_new_tokens": 8, "do_sample": False}
+    assert model.generate(**call, **greedy).equal(plain.generate(**call, **greedy))
