@@ -34,9 +34,10 @@ from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.cache.validate_fit import check_kind
 from hf_posenc.patches.cache.validate_layers import check_layers
 from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
+from hf_posenc.patches.coordinates import take_coordinates
 from hf_posenc.patches.current_forward import LOOKED_UP, announce
 from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
-from hf_posenc.patches.validate_inputs import check_positions, check_tokens, of_all_axes, positions_in_range
+from hf_posenc.patches.validate_inputs import check_positions, check_tokens, positions_in_range
 from hf_posenc.schemes.base import Scheme, implements
 
 ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
@@ -63,7 +64,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     tokens = _validate(module, kwargs, cache, schemes, by_kind=by_kind is not None)
     _number_from_zero(module, kwargs)
     in_pages = _mark_pages(module, kwargs)
-    coordinates = _take_coordinates(kwargs, schemes)
+    coordinates = take_coordinates(kwargs, schemes)
     padding, unmasked = _read_mask(module, kwargs, tokens)
     positions = _read_positions(kwargs, padding, tokens.shape[1], cache)
     moved = _move_positions(schemes[0], kwargs, tokens, cache, training=module.training)
@@ -115,47 +116,6 @@ def _mark_pages(module: nn.Module, kwargs: dict[str, Any]) -> bool:
     check_continuous_batch(module)
     mark_pages(pages, vars(module)[ENTRY])
     return True
-
-
-def _take_coordinates(kwargs: dict[str, Any], schemes: list[Scheme]) -> Tensor | None:
-    """Take positions with several axes out of the call, ``[batch or 1, query, axes]``.
-
-    Rotations of one axis follow them as in the unpatched model, where that has several. Elsewhere those of text, the
-    same number on every axis, are left in the call.
-
-    Raises:
-        InvalidInput: they differ, as in images and videos, and a rotation can follow one axis only.
-    """
-    positions = kwargs.get("position_ids")
-    if positions is None or positions.ndim != 3:
-        return None
-    axes = {_axes_followed(scheme) for scheme in schemes} - {0}
-    if len(axes) == 1 and -1 not in axes and len(positions) - (count := axes.pop()) in (0, 1):
-        kwargs["position_ids"] = None
-        return positions[-count:].movedim(0, -1)  # transformers' ``generate`` puts the token's number before them
-    one_axis = next((scheme for scheme in schemes if _rotates_along_one_axis(scheme)), None)
-    if one_axis is not None and not is_traced():  # on a GPU, too: to wait is better than to lose an axis in silence
-        kwargs["position_ids"] = of_all_axes(positions, kwargs.get("attention_mask"), one_axis)
-        return None
-    kwargs["position_ids"] = None
-    return positions.movedim(0, -1)
-
-
-def _axes_followed(scheme: Scheme) -> int:
-    """How many coordinates the rotation of a scheme follows as that of the unpatched model does; 0 where it has none,
-    -1 where it would follow them otherwise, or one only."""
-    rotation, own = scheme.rotation(), scheme.geometry.rotary
-    if rotation is None and scheme.row_rotation() is None:
-        return 0
-    if rotation is None or own is None or own.axes is None or implements(scheme, "regions"):
-        return -1
-    return 1 + max(own.axes) if own.rotates_by_axes(rotation) else -1
-
-
-def _rotates_along_one_axis(scheme: Scheme) -> bool:
-    """Whether queries and keys are rotated by one number a token."""
-    rotation = scheme.rotation()
-    return scheme.row_rotation() is not None if rotation is None else rotation.axes is None
 
 
 def _read_mask(module: nn.Module, kwargs: dict[str, Any], tokens: Tensor) -> tuple[Tensor | None, bool]:

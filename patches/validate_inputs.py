@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput, shown
-from hf_posenc.schemes.base import Scheme
 
 ID_TYPES = (torch.int64, torch.int32)  # what `torch.nn.functional.embedding` takes
 
@@ -114,28 +113,6 @@ def check_positions(positions: Any, tokens: Tensor) -> None:
             f"position_ids are {named(positions.dtype)} numbers, and tokens stand at whole positions. "
             "Pass position_ids.long()."
         )
-
-
-def of_all_axes(coordinates: Tensor, mask: Any, scheme: Scheme) -> Tensor:
-    """The number that real tokens have on every axis, ``[batch or 1, query]``.
-
-    Args:
-        coordinates: ``[axes, batch or 1, query]``.
-        mask: of the call; one of ``[batch, key]`` says which tokens are padding, where axes may differ.
-        scheme: that rotates along one axis, for the message.
-
-    Raises:
-        InvalidInput: a token stands at another place on each axis.
-    """
-    apart = (coordinates != coordinates[:1]).any(0)
-    if isinstance(mask, Tensor) and mask.ndim == 2:
-        apart = apart & mask[:, -apart.shape[-1] :].bool().to(apart.device)
-    if coordinates.is_floating_point() or bool(apart.any()):
-        raise InvalidInput(
-            f"position_ids place tokens on {len(coordinates)} axes, as in an image, and scheme {scheme.extra_repr()!r} "
-            "rotates along one. Patch with 'mrope' or 'rope_nd', or pass whole numbers [batch or 1, tokens]."
-        )
-    return coordinates[0]
 
 
 def positions_in_range(positions: Tensor, padding: Tensor | None) -> Tensor:
