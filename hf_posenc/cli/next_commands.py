@@ -14,7 +14,7 @@ OF_ROTATIONS = ("rerope", "yarn")
 OF_OTHERS = ("learned_interp", "alibi")
 """Schemes to compare a fine-tuned model with, of which the first that fits is proposed: for a model that rotates
 queries and keys itself, and for others, to which a rotation is new and would have to be trained."""
-LOAD = "from transformers import AutoModelForCausalLM; print(AutoModelForCausalLM.from_pretrained({}).config)"
+LOAD = "from transformers import {0}; print({0}.from_pretrained({1}).config)"
 
 
 def show_next(commands: Sequence[str]) -> None:
@@ -42,7 +42,12 @@ def after_merge(folder: Path, *, expressible: bool) -> list[str]:
 
 def after_export(folder: Path) -> list[str]:
     """Load the export without this package."""
-    return [shlex.join(["python", "-c", LOAD.format(json.dumps(str(folder)))])]
+    from transformers.utils import CONFIG_NAME
+
+    from hf_posenc.core.files.json_file import read_object
+
+    (written,) = read_object(folder / CONFIG_NAME)["architectures"]
+    return [shlex.join(["python", "-c", LOAD.format(written, json.dumps(str(folder)))])]
 
 
 def scheme_to_compare(model: Any) -> str | None:
