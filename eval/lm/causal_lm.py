@@ -116,11 +116,12 @@ class PosEncLM(KeyTokenScorer):
         placed = {name: loading.pop(name) for name in placing if name in loading}
         loading |= self._get_accelerate_args(device_map=loading.pop("device_map", None), **placed)
         given = {name: value for name, value in loading.items() if value not in (None, "", False)}
-        self._model, found = from_pretrained(  # type: ignore[misc]  # a pair, with the loading report
+        loaded: Any = from_pretrained(
             pretrained, model_class=self.AUTO_MODEL_CLASS, scheme=self.scheme, peft_adapter=peft,
             output_loading_info=True, **self.patch, **given,
         )  # fmt: skip
-        check_head(found, pretrained)
+        self._model, report = loaded
+        check_head(report, pretrained)
         hold(self._model)
 
     @property
