@@ -134,10 +134,14 @@ def labels_of(lines: Sequence[ComparisonLine], models: Sequence[Mapping[str, Any
     check_names(names)
     if len(models) == 1:
         return [line.entry["entry"] for line in lines]
-    short = {name: PurePath(name).name or name for name in names}
-    if len(set(short.values())) < len(names):
-        short = {name: name for name in names}
+    short = short_names(names)
     return [f"{short[line.model['name']]} · {line.entry['entry']}" for line in lines]
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """What labels call models: the last part of their names, or all of them where two would be called alike."""
+    short = {name: PurePath(name).name or name for name in names}
+    return short if len(set(short.values())) == len(names) else {name: name for name in names}
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hf_posenc.errors import BadComparison, nearest, shown
+from hf_posenc.eval.comparison.combine import short_names
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.record import Record
 from hf_posenc.schemes.entry import UNPATCHED
@@ -20,6 +21,25 @@ def compared_with(comparison: Comparison, given: str | None) -> Comparison:
     """
     label = None if given is None else reference_of(comparison.about["schemes"], given)
     return replace(comparison, about=comparison.about | {"against": label})
+
+
+def check_names_model(given: str, names: Sequence[str], entry: str) -> None:
+    """Refuse a reference among lines of several models that does not name its model, before anything is measured.
+
+    Args:
+        given: the reference.
+        names: of the models.
+        entry: label of a scheme, for the message.
+
+    Raises:
+        BadComparison: it names none of the models.
+    """
+    short = short_names(names).values()
+    if not any(given.startswith(f"{name} · ") for name in short):
+        raise BadComparison(
+            f"against is {shown(given)}, and lines of several models begin with {', '.join(short)}. "
+            f"Name the model, too, as in {f'{next(iter(short))} · {entry}'!r}."
+        )
 
 
 def check_same_documents(comparison: Comparison) -> None:

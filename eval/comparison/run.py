@@ -23,7 +23,7 @@ from hf_posenc.eval.comparison.combine import check_names, combined
 from hf_posenc.eval.comparison.identity import files_digest, package_digest, to_json, versions
 from hf_posenc.eval.comparison.one_model import ComparisonSettings, MeasuredModel, compare_on
 from hf_posenc.eval.comparison.progress import part_of
-from hf_posenc.eval.comparison.reference import compared_with, reference_of
+from hf_posenc.eval.comparison.reference import check_names_model, compared_with, reference_of
 from hf_posenc.eval.comparison.shared_options import check_no_arguments, options_identity
 from hf_posenc.eval.comparison.tune import check_apart
 from hf_posenc.eval.report.exports import write_exports
@@ -119,8 +119,10 @@ def compare(
     require_matplotlib()
     entries = entries_of(schemes)
     models = models_of(model, tokenizer, name, model_args)
-    if against is not None and len(models) == 1:  # of several, the labels are known when all are loaded
+    if against is not None and len(models) == 1:
         reference_of([{"label": entry.label, "scheme": entry.scheme} for entry in entries], against)
+    elif against is not None:  # their labels are known when all are loaded, their beginnings before
+        check_names_model(against, [model.shown_name for model in models], entries[0].label)
     folder = folder_of_results(out)
     given = check_options(options)
     sweep = take_settings(given, {

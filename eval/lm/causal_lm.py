@@ -31,6 +31,7 @@ from hf_posenc.eval.lm.live_models import (
     refuse_unused,
     ties_held,
 )
+from hf_posenc.eval.lm.load import check_head
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.long_texts import expect_long_texts
 from hf_posenc.eval.lm.named import model_arguments
@@ -115,9 +116,12 @@ class PosEncLM(KeyTokenScorer):
         placed = {name: loading.pop(name) for name in placing if name in loading}
         loading |= self._get_accelerate_args(device_map=loading.pop("device_map", None), **placed)
         given = {name: value for name, value in loading.items() if value not in (None, "", False)}
-        self._model = from_pretrained(
-            pretrained, model_class=self.AUTO_MODEL_CLASS, scheme=self.scheme, peft_adapter=peft, **self.patch, **given
-        )
+        loaded: Any = from_pretrained(
+            pretrained, model_class=self.AUTO_MODEL_CLASS, scheme=self.scheme, peft_adapter=peft,
+            output_loading_info=True, **self.patch, **given,
+        )  # fmt: skip
+        self._model, report = loaded
+        check_head(report, pretrained)
         hold(self._model)
 
     @property

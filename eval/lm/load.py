@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import MissingExtra, WrongKind, shown
+from hf_posenc.errors import CheckpointMismatch, MissingExtra, WrongKind, shown
 
 
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
@@ -57,6 +58,24 @@ def is_masked(model: Any) -> bool:
     else:
         classes = [cls.__name__ for cls in type(unwrapped(model)).__mro__]
     return any(name.endswith("ForMaskedLM") for name in classes)
+
+
+def check_head(loading: Mapping[str, Any], name: str) -> None:
+    """Refuse a checkpoint without the weights of a language-model head, which transformers would draw at random.
+
+    Args:
+        loading: transformers' report of what it loaded.
+        name: of the checkpoint.
+
+    Raises:
+        CheckpointMismatch: a weight of the head is missing; a pooler, which scores no token, may be.
+    """
+    missing = sorted(key for key in loading["missing_keys"] if not {"posenc", "pooler"} & set(key.split(".")))
+    if missing:
+        raise CheckpointMismatch(
+            f"The checkpoint {name} has no language-model head: it lacks {missing[0]!r}, which transformers would "
+            "initialise at random. Measure a checkpoint that was saved with its head."
+        )
 
 
 def model_name(lm: Any) -> str:

@@ -67,6 +67,7 @@ def plain_config(model: Any) -> PlainConfig:
             "Call its merge_and_unload() first, and pass what that returns."
         )
     report, scheme = describe(model), scheme_of(model)
+    check_rotates(base.config, adapter)
     parameters, short = native_parameters(model)
     plain = PlainConfig(copy.deepcopy(model.config), section_of(model.config, base.config), parameters, short)
     config = plain.of_base
@@ -89,6 +90,19 @@ def plain_config(model: Any) -> PlainConfig:
             "model.save_pretrained and load it with hf_posenc.from_pretrained."
         )
     return plain
+
+
+def check_rotates(config: Any, adapter: Any) -> None:
+    """Refuse models whose class in transformers has no rotation that a configuration could state.
+
+    Raises:
+        NotExpressible: it has none, such as BERT or GPT-2.
+    """
+    if adapter.geometry(config, trained_length=1, target_length=1).rotary is None:
+        raise NotExpressible(
+            f"transformers does not rotate queries and keys in a {config.model_type}, so that no scheme of it can be "
+            "exported. Save it with model.save_pretrained, and load it with this package."
+        )
 
 
 def section_of(config: Any, own: Any) -> str | None:

@@ -111,7 +111,7 @@ def write_config(context: Context, folder: Path) -> None:
     """Write what a command was asked for into ``folder``, as a file that ``--config`` takes."""
     chosen = dict(options_of(context))
     text = f"# hf-posenc {context.info_name} --config {RUN_CONFIG} --out FOLDER\n"
-    write_bytes(folder / RUN_CONFIG, (text + yaml.safe_dump(chosen, sort_keys=False)).encode())
+    write_bytes(folder / RUN_CONFIG, (text + yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True)).encode())
 
 
 def options_of(context: Context) -> Iterator[tuple[str, Any]]:

@@ -23,13 +23,19 @@ def show_next(commands: Sequence[str]) -> None:
         output.show_text("\n".join(("Next:", *(f"  {command}" for command in commands))))
 
 
-def after_finetune(run: Path, model: Any) -> list[str]:
-    """Measure the tuned model, compare it with another scheme on its weights, and merge or export it."""
+def after_finetune(run: Path, model: Any, texts: Sequence[str] = ()) -> list[str]:
+    """Measure the tuned model, compare it with another scheme on its weights, and merge or export it.
+
+    Args:
+        run: folder of the run.
+        model: the tuned one.
+        texts: options that name the text to measure on.
+    """
     from hf_posenc.checkpoints.plain_config import is_expressible
 
-    commands = [command("eval", run)]
+    commands = [command("eval", run, *texts)]
     if (other := scheme_to_compare(model)) is not None:
-        commands.append(command("compare", run, "--schemes", f"unpatched,{other}", "--out", f"{run}-compared"))
+        commands.append(command("compare", run, "--schemes", f"unpatched,{other}", *texts, "--out", f"{run}-compared"))
     if hasattr(model, "merge_and_unload"):
         return [*commands, command("merge", run, "--out", f"{run}-merged")]
     return commands + ([export(run)] if is_expressible(model) else [])
@@ -47,7 +53,7 @@ def after_export(folder: Path) -> list[str]:
     from hf_posenc.core.files.json_file import read_object
 
     (written,) = read_object(folder / CONFIG_NAME)["architectures"]
-    return [shlex.join(["python", "-c", LOAD.format(written, json.dumps(str(folder)))])]
+    return [shlex.join(["python", "-c", LOAD.format(written, json.dumps(str(folder), ensure_ascii=False))])]
 
 
 def scheme_to_compare(model: Any) -> str | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import asdict, replace
 from functools import lru_cache
 from importlib import import_module
@@ -124,10 +124,19 @@ def scheme_record(name: str) -> SchemeRecord:
     """
     known = _by_name()
     if not isinstance(name, str) or name not in known:
-        raise UnknownScheme(
-            f"No scheme is called {shown(name)}.{nearest(name, known)} `hf-posenc list` shows all of them."
-        )
+        advice = options_apart(name, known) or f"{nearest(name, known)} `hf-posenc list` shows all of them."
+        raise UnknownScheme(f"No scheme is called {shown(name)}.{advice}")
     return known[name]
+
+
+def options_apart(name: object, known: Container[str]) -> str:
+    """A clause for ``yarn:beta_fast=16``, which comparisons take; empty for other names."""
+    scheme, colon, words = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if not colon or scheme not in known:
+        return ""
+    options = [word.strip() for word in words.split(",")]
+    in_words = " ".join(f"--option {word}" for word in options)
+    return f" Name {scheme!r}, and pass {', '.join(options)} apart (on the command line {in_words})."
 
 
 def scheme_class(name: str) -> type[Scheme]:

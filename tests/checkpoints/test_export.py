@@ -83,6 +83,12 @@ def test_what_transformers_cannot_say_is_refused(scheme: str, tmp_path) -> None:
     assert not (tmp_path / "plain").exists()
 
 
+@pytest.mark.parametrize(("model", "scheme"), [("bert", "rope"), ("bert", "learned_interp"), ("gpt2", "yarn")])
+def test_a_model_that_transformers_does_not_rotate_is_refused(model: str, scheme: str, tmp_path) -> None:
+    with pytest.raises(NotExpressible, match=f"does not rotate queries and keys in a {model}"):
+        export_native(patch_model(tiny_model(model), scheme, factor=2), tmp_path / "plain")
+
+
 @pytest.mark.parametrize("options", [{"layout": "interleaved"}, {"rotary_dim": 8}, {"on_v": True}])
 def test_options_that_change_the_rotation_are_seen(options: dict, tmp_path) -> None:
     with pytest.raises(NotExpressible):

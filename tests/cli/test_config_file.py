@@ -6,13 +6,15 @@ import argparse
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from click import Option
 
 import hf_posenc.training
-from hf_posenc.cli.config_file import RUN_CONFIG, plain
+from hf_posenc.cli.config_file import RUN_CONFIG, plain, write_config
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
@@ -107,3 +109,11 @@ def test_a_missing_file_is_named(call, tmp_path):
 def test_values_are_read_back_as_they_were_given(text: str) -> None:
     written = yaml.safe_load(yaml.safe_dump({"option": plain(text)}))["option"]
     assert str(written) == text
+
+
+def test_names_in_any_script_stay_readable_in_the_file(tmp_path):
+    context = SimpleNamespace(
+        info_name="finetune", params={"text": "Bücher"}, command=SimpleNamespace(params=[Option(["--text"])])
+    )
+    write_config(context, tmp_path)
+    assert "text: Bücher" in (tmp_path / RUN_CONFIG).read_text(encoding="utf-8")

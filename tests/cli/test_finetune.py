@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,8 +16,12 @@ from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.cli import main
 from hf_posenc.cli.commands import finetune_setup
+from hf_posenc.cli.commands.finetune import held_out_words
+from hf_posenc.cli.commands.finetune_result import show_result
 from hf_posenc.cli.commands.finetune_setup import check_effect
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.next_commands import after_finetune
+from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.trained_parameters import RunStart
 
 TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "2", "--length", "64", "--rank", "2"]
@@ -116,3 +122,30 @@ def test_settings_are_refused_before_a_model_is_loaded(
 
 def test_a_run_without_a_complete_checkpoint_says_that_it_begins_anew() -> None:
     assert str(RunStart({}, 1, 1e-3, "as given", resumed_from=0)).startswith("there is no complete checkpoint")
+
+
+def test_losses_have_as_many_digits_each(tmp_path: Path, capsys) -> None:
+    losses = {256: 2.0, 512: 1.83}
+    tuned = SimpleNamespace(curve=[LossPoint(0, held_out=losses), LossPoint(1, loss=2.0, held_out=losses)])
+    show_result(tuned, 256, tmp_path, "adapter", as_json=False)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["256", "1×", "2.000", "2.000"] in rows
+    assert ["512", "2×", "1.830", "1.830"] in rows
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, []),
+        ({"held_out": ["a b", "c"]}, ["--text", "a b", "--text", "c"]),
+        ({"held_out": ["a"], "text_field": "body"}, ["--text", "a", "--text-field", "body"]),
+        ({"held_out": ["a"], "document_separator": "#"}, ["--text", "a", "--document-separator", "#"]),
+    ],
+)
+def test_the_next_commands_measure_on_the_held_out_text(given: dict, words: list[str]) -> None:
+    options = SimpleNamespace(**{"held_out": None, "text_field": "text", "document_separator": None} | given)
+    assert held_out_words(options) == words
+    model = patch_model(tiny_model("llama"), "yarn", factor=2)
+    measure, compare, *_ = map(shlex.split, after_finetune(Path("run"), model, words))
+    assert measure == ["hf-posenc", "eval", "--model", "run", *words]
+    assert compare[6:] == [*words, "--out", "run-compared"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
 import hf_posenc
 from hf_posenc.cli.environment import variables
 from hf_posenc.core.record import SchemeRecord
-from hf_posenc.schemes.registry import list_schemes
+from hf_posenc.schemes.registry import list_schemes, scheme_record
 
 ESCAPE = "\x1b"
 
@@ -103,3 +105,19 @@ def test_the_folder_that_torch_sets_itself_is_left_out() -> None:
     """A path of the machine, which would travel in every result."""
     given = {"TORCHINDUCTOR_CACHE_DIR": "/somewhere", "TORCH_HOME": "/elsewhere"}
     assert variables(given.items()) == {"TORCH_HOME": "/elsewhere"}
+
+
+def test_a_text_that_is_the_description_as_well_is_printed_once(
+    call: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a scheme of one's own, whose module has no text."""
+    record = replace(scheme_record("yarn"), text="A penalty.", about="A penalty.")
+    monkeypatch.setattr(import_module("hf_posenc.cli.commands.info"), "scheme_record", lambda name: record)
+    assert call("info", "yarn").out.count("A penalty.") == 1
+
+
+def test_options_within_a_name_are_passed_apart(call: Callable) -> None:
+    """``compare`` takes them there; commands of one scheme do not."""
+    answer = call("check", "-m", "starter:llama", "-s", "yarn:beta_fast=16,beta_slow=2", "-f", "2")
+    assert answer.code == 2
+    assert "--option beta_fast=16 --option beta_slow=2" in answer.err

@@ -57,6 +57,12 @@ def test_a_model_of_ones_own(call: Callable) -> None:
     assert [len(code), len(code[0])] == [5, 3]
 
 
+def test_a_plot_with_lengths_of_its_own_gives_no_advice_on_lengths(call: Callable, here: Path) -> None:
+    answer = call("show", "yarn", "-m", "starter:llama")
+    assert answer.code == 0
+    assert "Warning" not in answer.err
+
+
 def test_listed_plots_are_those_that_the_scheme_has(call: Callable) -> None:
     every = [row["name"] for row in call("show", "--list", "--json").data]
     mine = [row["name"] for row in call("show", "alibi", "--list", "--json").data]

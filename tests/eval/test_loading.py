@@ -12,10 +12,10 @@ import pytest
 import torch
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from hf_posenc import patch_model
-from hf_posenc.errors import PosEncError
+from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.eval import TASKS, compare, evaluate, register_models
 from hf_posenc.eval.lm.models import PosEncLM
 from hf_posenc.eval.texts.stdlib_source import module_text
@@ -150,3 +150,22 @@ def test_a_live_model_keeps_the_mode_of_every_module(measure: str, llama, tokeni
         probe(llama, tokenizer, samples=1, rows=1, scored=8)
     assert [module.training for module in llama.modules()] == modes
     assert len(set(modes)) == 2
+
+
+def test_a_checkpoint_without_a_head_is_refused(llama, tokenizer, tmp_path) -> None:
+    """Its head would be random: a classifier is no language model."""
+    config = llama.config.to_dict() | {"tie_word_embeddings": False, "num_labels": 2}
+    LlamaForSequenceClassification(LlamaConfig(**config)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointMismatch, match=r"no language-model head: it lacks 'lm_head\.weight'"):
+        PosEncLM(str(tmp_path), device="cpu")
+
+
+def test_the_model_types_of_lm_eval_stay() -> None:
+    """In a process of its own: lm-eval registers its types only where the registry is empty."""
+    code = (
+        "from hf_posenc.eval.lm.register import register_models; register_models(); "
+        "from lm_eval.api.registry import get_model; print(get_model('hf').__name__, get_model('hf_posenc').__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["HFLM", "PosEncLM"], done.stderr

@@ -187,3 +187,10 @@ def test_models_need_names_of_their_own(llama, tuned, tokenizer, tmp_path) -> No
         compare([llama, tuned], "unpatched", tokenizer=tokenizer, out=tmp_path, **SMALL)
     with pytest.raises(BadComparison, match="MeasuredModel"):
         compare([llama, tuned], "unpatched", tokenizer=tokenizer, name="one", out=tmp_path, **SMALL)
+
+
+def test_a_reference_without_its_model_is_refused_before_anything_is_measured(run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(measure, "evaluate", lambda *_, **__: pytest.fail("measured"))
+    with pytest.raises(BadComparison, match=r"begin with base, tuned\. Name the model, too, as in 'base · unpatched'"):
+        run("base,tuned", "both", against="pi")
+    assert not (tmp_path / "both").exists()

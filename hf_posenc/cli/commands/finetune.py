@@ -19,6 +19,7 @@ from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_finetune, show_next
 from hf_posenc.cli.option_group import expands
 from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.text_arguments import FIELD
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -75,7 +76,16 @@ def finetune(
     if not as_json:
         if options.text and not options.held_out:
             output.show_text(MEASURED_ON_SOURCES)
-        show_next(after_finetune(out, tuned.model))
+        show_next(after_finetune(out, tuned.model, held_out_words(options)))
+
+
+def held_out_words(options: FinetuneOptions) -> list[str]:
+    """The options that have another command measure on the held-out text of the run; none for the default text."""
+    if not options.held_out:
+        return []
+    words = [word for name in options.held_out for word in ("--text", name)]
+    words += [] if options.text_field == FIELD else ["--text-field", options.text_field]
+    return words + ([] if options.document_separator is None else ["--document-separator", options.document_separator])
 
 
 def check_unused(out: Path, resuming: bool) -> None:

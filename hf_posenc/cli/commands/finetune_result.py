@@ -27,7 +27,12 @@ def show_result(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool)
         return
     before, after = measured[0], measured[-1]
     rows = [
-        [length, f"{length / trained:g}×", before.held_out[length], after.held_out[length], compared(after, length)]
+        [
+            length,
+            f"{length / trained:g}×",
+            *(f"{point.held_out[length]:.3f}" for point in (before, after)),
+            compared(after, length),
+        ]
         for length in after.held_out
     ]
     columns = ("length", "", "before", "after", f"after, minus at {min(after.held_out):,}")

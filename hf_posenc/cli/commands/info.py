@@ -26,7 +26,8 @@ def info(
     if as_json:
         output.show_json(asdict(record))
         return
-    output.show_text(f"{record.text}\n\n{record.about}\n\n{facts(record)}\n")
+    about = dict.fromkeys((record.text, record.about, facts(record)))  # a scheme of one's own has one text for both
+    output.show_text("\n\n".join(about) + "\n")
     if record.options:
         rows = [(option, kind, default or "required") for option, (kind, default) in record.options.items()]
         output.show_table(("option", "value", "default"), rows)

@@ -6,6 +6,7 @@ scheme has the position table and projections of that model; a checkpoint's own 
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -24,7 +25,7 @@ from hf_posenc.core.geometry import (
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.random_state import drawn_from
 from hf_posenc.core.record import SchemeRecord
-from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.errors import NothingStretched, OptionOutOfRange
 from hf_posenc.insight.plots.target import Target
 from hf_posenc.patches.attention import LayerProjections
 from hf_posenc.patches.forward_hook import ATTENTIONS
@@ -151,7 +152,8 @@ class Model(Source):
         own = variant.scheme is None and is_patched(self.model)
         if not own:
             scheme = Unpatched if variant.scheme is None else variant.scheme
-            with drawn_from(SEED):
+            with drawn_from(SEED), warnings.catch_warnings():
+                warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
                 patch_model(self.model, scheme, **variant.lengths, **variant.options)
         try:
             base, _ = base_model_of(self.model)

@@ -40,6 +40,14 @@ def test_queries_turn_wander_or_stay() -> None:
     assert sinusoidal["change"] > 0.05
 
 
+def test_queries_turn_where_the_length_decides_how_fast() -> None:
+    """Within the trained length dynamic NTK turns as RoPE does."""
+    dynamic, rope = (sheet.numbers for sheet in numbers("dynamic_ntk,rope", "queries_keys", shapes=SMALL, factor=4))
+    assert dynamic["channels"] == rope["channels"]
+    assert torch.allclose(dynamic["queries"], rope["queries"], atol=1e-6)
+    assert torch.allclose(dynamic["keys"], rope["keys"], atol=1e-6)
+
+
 def test_a_plane_has_two_channels() -> None:
     with pytest.raises(OptionOutOfRange, match="two"):
         numbers("rope", "queries_keys", shapes=SMALL, channels=(0, 1, 2))

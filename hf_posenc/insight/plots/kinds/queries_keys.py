@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_posenc.attention.routes import length_rotation
 from hf_posenc.core.plotting.figures import MAGNITUDES
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import codes, marks, pair_scores, rotation_matrices
@@ -102,7 +103,11 @@ def vectors(target: Target, length: int) -> tuple[Tensor, Tensor, Tensor]:
     if not target.has("rotation", "row_rotation", "bias"):
         return projected(codes.codes(target, length), target.geometry.head_dim)
     pairs = pair_scores.pairs_of(target, length, "random")
-    return pairs.call.queries[0][0, 0], pairs.call.keys[0][0, 0], pairs.scores()[0]
+    by_row, call = pairs.call.terms.row_rotation, pairs.call
+    if by_row is not None:  # as the last row sees them, whose length decides
+        longest = int(by_row.length_of(torch.tensor([[length - 1]])))
+        call = length_rotation.rotated_call(call, slice(0, length), longest)
+    return call.queries[0][0, 0], call.keys[0][0, 0], pairs.scores()[0]
 
 
 def projected(code: Tensor, dims: int) -> tuple[Tensor, Tensor, Tensor]:
