@@ -124,6 +124,7 @@ def search(
         "tokenizer": tokenizer_digest(lm.tokenizer),
     }  # fmt: skip
     with Store(folder / STORE) as store:
+        (folder / PLANS).mkdir(exist_ok=True)  # tells an interrupted search from an interrupted comparison
         measure = WindowLoss(lm, Fitting.on(lm, seed), store, identity, target, scored, seed, dict(model_args))
         under_way = Search(measure, own, held_out, room, target, trained, seconds, seed, all_keys, started, report)
         about = {
@@ -212,6 +213,5 @@ def plan_of(folder: Path, search: Search, found: Sequence[Entry], known: Collect
     if kept is not None and not set(kept.arms) <= set(known):
         kept = None
     plan = search.first_look(found, kept)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"settings": settings, "plan": plan.to_dict()})
     return plan
