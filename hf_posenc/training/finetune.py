@@ -8,7 +8,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch.utils.data import Dataset
 from transformers import TrainerCallback, TrainingArguments, set_seed
@@ -20,7 +20,7 @@ from hf_posenc.checkpoints.run_checkpoints import last_complete, step_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched
-from hf_posenc.texts import TextSource
+from hf_posenc.texts import DatasetObject, HubDataset, TextPart, TextSource
 from hf_posenc.training.attention_groups import grouped_attention
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Progress = Callable[[float, float], None]
-Texts = Sequence[str | Path] | Path | TextSource | Any
+Texts: TypeAlias = "Sequence[TextPart] | Path | HubDataset | DatasetObject | TextSource"
 """Documents: texts and paths, or an object of `datasets`."""
 
 

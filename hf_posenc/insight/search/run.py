@@ -30,6 +30,7 @@ from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.record import key_of
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.tasks.parse import seed_of
+from hf_posenc.eval.texts.measured_text import TextToMeasure
 from hf_posenc.eval.validate import folder_of_results
 from hf_posenc.insight.advise.units import tokens
 from hf_posenc.insight.search.arms import defaults_of, drawn, families
@@ -58,8 +59,8 @@ def search(
     budget: str | float = "10m",
     out: str | Path = "results/search",
     tokenizer: Any = None,
-    text: Any = None,
-    eval_text: Any = None,
+    text: TextToMeasure = None,
+    eval_text: TextToMeasure = None,
     text_field: str = "text",
     document_separator: str | None = None,
     all_keys: bool = False,
