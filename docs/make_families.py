@@ -30,8 +30,9 @@ Of {causal} decoder families {exact} can be patched as a whole and {partly} in t
 state-space, linear or convolution layers carry order as well; of {masked} encoder families {encoders}; of {seq2seq}
 encoder–decoder families {both}, in both stacks (audio encoders are left alone). A family inside a multimodal model
 (Gemma 3, Llama 4 …) is found there. *Not built* says that the default configuration of a class makes no model that
-runs; a checkpoint of the family may well be patched. `schemes` is the number of schemes that are defined on it
-without another one.
+runs; a checkpoint of the family may well be patched. Options of a configuration change what layers compute: a
+`gemma4_text` with `num_kv_shared_layers` above 0 is refused, as `gemma3n_text` is by default. `schemes` is the number
+of schemes that are defined on it without another one.
 
 This page is written by `python docs/make_families.py`.
 """

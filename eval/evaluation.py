@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_posenc.core.evaluation_mode import evaluation_mode_if_live
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
@@ -13,6 +13,9 @@ from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.documents import DocumentScore, document_scores
 from hf_posenc.eval.results.remarks import remarks_on
 from hf_posenc.eval.results.rows import Row, rows_of, write_json
+
+if TYPE_CHECKING:
+    from hf_posenc.eval.texts.measured_text import TextToMeasure
 
 CAUSAL_TASKS = ("posenc_ppl", "posenc_passkey")
 MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
@@ -58,7 +61,7 @@ def evaluate(
     keys: int = 8,
     depths: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
     longest: int | None = None,
-    text: Any = None,
+    text: TextToMeasure = None,
     text_field: str = "text",
     document_separator: str | None = None,
     seed: int = 0,

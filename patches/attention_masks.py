@@ -155,11 +155,15 @@ def counted_positions(padding: Tensor, length: int, cache: Cache | None) -> Tens
         length: number of new tokens.
         cache: holds the keys before these tokens.
     """
-    numbered = (padding.cumsum(-1) - 1).clamp(min=0)
+    return of_new_tokens((padding.cumsum(-1) - 1).clamp(min=0), length, cache)
+
+
+def of_new_tokens(columns: Tensor, length: int, cache: Cache | None) -> Tensor:
+    """The columns of the new tokens, ``[batch, length]``, of one for each key, ``[batch, key]``."""
     past: Any = 0 if cache is None else cache.get_seq_length()
     if isinstance(past, Tensor):  # of which no slice is taken without waiting for its device
-        return numbered[:, torch.arange(length, device=numbered.device) + past.to(numbered.device)]
-    return numbered[:, past : past + length]
+        return columns[:, torch.arange(length, device=columns.device) + past.to(columns.device)]
+    return columns[:, past : past + length]
 
 
 def scores_mask(mask: Tensor, dtype: torch.dtype, backend: str | None) -> Tensor:

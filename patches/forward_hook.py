@@ -36,6 +36,7 @@ from hf_posenc.patches.cache.validate_layers import check_layers
 from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
 from hf_posenc.patches.coordinates import take_coordinates
 from hf_posenc.patches.current_forward import LOOKED_UP, announce
+from hf_posenc.patches.position_numbers import FROM_ZERO, counts_from_zero, from_zero
 from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
 from hf_posenc.patches.validate_inputs import check_positions, check_tokens, positions_in_range
 from hf_posenc.schemes.base import Scheme, implements
@@ -62,13 +63,15 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     schemes, cache = schemes_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
     by_kind = _take_masks_by_kind(module, kwargs)
     tokens = _validate(module, kwargs, cache, schemes, by_kind=by_kind is not None)
-    _number_from_zero(module, kwargs)
     in_pages = _mark_pages(module, kwargs)
     coordinates = take_coordinates(kwargs, schemes)
     padding, unmasked = _read_mask(module, kwargs, tokens)
+    counted_so = _number_from_zero(module, kwargs, padding, cache)
     positions = _read_positions(kwargs, padding, tokens.shape[1], cache)
     moved = _move_positions(schemes[0], kwargs, tokens, cache, training=module.training)
     cache = prepare_cache(module, kwargs, tokens, padding, moved, module.__dict__[ATTENTIONS])
+    if cache is not None and isinstance(counted_so, bool):
+        setattr(cache, FROM_ZERO, counted_so)
     if any(scheme.caches_one_key for scheme in schemes):
         check_own_keys(cache)
     keys = record_positions(kwargs, cache, tokens, padding, moved) if any(map(reads_keys, schemes)) else None
@@ -195,11 +198,19 @@ def _take_masks_by_kind(module: nn.Module, kwargs: dict[str, Any]) -> dict[str, 
     return mask
 
 
-def _number_from_zero(module: nn.Module, kwargs: dict[str, Any]) -> None:
-    """Number the caller's positions from 0, where the model's own numbers begin elsewhere."""
-    first, positions = module.__dict__.get(NUMBERED_FROM), kwargs.get("position_ids")
-    if first and positions is not None:
-        kwargs["position_ids"] = (positions - first).clamp(min=0)
+def _number_from_zero(
+    module: nn.Module, kwargs: dict[str, Any], padding: Tensor | None, cache: Cache | None
+) -> bool | Tensor | None:
+    """Number the caller's positions from 0, where the model's own numbers begin elsewhere; whether they did so."""
+    first, numbers = module.__dict__.get(NUMBERED_FROM), kwargs.get("position_ids")
+    if not first or numbers is None:
+        return None
+    ids, pad = kwargs.get("input_ids"), getattr(module.config, "pad_token_id", None)
+    pads = ids == pad if ids is not None and pad is not None and kwargs.get("attention_mask") is None else None
+    numbers = numbers.long()
+    counted = counts_from_zero(numbers, first, padding, pads, cache)
+    kwargs["position_ids"] = from_zero(numbers, first, counted, padding, cache)
+    return counted
 
 
 def _fill_in(module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, positions: Tensor, *, given: bool) -> None:

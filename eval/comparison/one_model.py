@@ -21,7 +21,7 @@ from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
 from hf_posenc.eval.comparison.progress import part_of
 from hf_posenc.eval.comparison.shared_options import check_read
 from hf_posenc.eval.comparison.space import space_of
-from hf_posenc.eval.comparison.tune import TUNING, choose_options
+from hf_posenc.eval.comparison.tune import TUNING, TunedOptions, choose_options
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.load import is_masked, language_model
 from hf_posenc.eval.lm.native_length import trained_length_of
@@ -129,20 +129,17 @@ def compare_on(
         settings.measure, longest, settings.factor_per_length, dict(given.arguments),
         settings.identity | digests, fit=fitting.fit, computes=fitting.computes,
     )  # fmt: skip
-    arguments, tuning = settings.measure | settings.passed_on, None
-    if (text := settings.development) is not None:
+    tuning = None
+    if settings.development is not None:
         first, progress = part_of(progress, 0.0, TUNING, "choosing options: "), part_of(progress, TUNING, 1.0 - TUNING)
-        on_development = replace(request, identity=request.identity | {"text": text.digest})
-        tuning = choose_options(lm, on_development, fitting, entries, lengths, arguments | {"text": text}, store, first)
+        tuning = tuned(lm, request, fitting, settings, entries, lengths, store, first)
         request = replace(request, fit=tuning.fit)
     with scheme_set_aside(lm.model):
         cells = list(cells_of(request, entries, lengths, tasks))
         gating = gate_cells(request, entries, tasks, trained)
-    elsewhere = [(record.task, record.settings) for part in before for record in part.records]
-    check_same_targets([*elsewhere, *((cell.task, cell.settings) for cell in cells)])
-    warn_of_moved_targets(store, cells, request.longest)
+    check_targets(cells, before, store, request.longest)
     check_disk_space(folder, space_of(len(gating + cells), settings.measure), "Results")
-    measured = measure_cells(lm, gating + cells, store, request, arguments, progress)
+    measured = measure_cells(lm, gating + cells, store, request, settings.measure | settings.passed_on, progress)
     gates, records = measured[: len(gating)], measured[len(gating) :]
     about = {
         "model": given.shown_name, "model_scheme": carried, "trained_length": trained, "lengths": lengths,
@@ -150,10 +147,38 @@ def compare_on(
         **settings.about, "gates": [gate_of(record, trained, given.shown_name).to_dict() for record in gates],
         "digests": text_digests(settings) | digests,
     }  # fmt: skip
-    if tuning is not None and text is not None:
-        about["tuned"] = {"text": text.label, "options": tuning.to_dict()}
-        about["digests"]["development text"] = text.digest
+    if tuning is not None and settings.development is not None:
+        about["tuned"] = {"text": settings.development.label, "options": tuning.to_dict()}
+        about["digests"]["development text"] = settings.development.digest
     return Comparison(about, records, load_costs(store))
+
+
+def tuned(
+    lm: Any,
+    request: MeasurementRequest,
+    fitting: Fitting,
+    settings: ComparisonSettings,
+    entries: Sequence[Entry],
+    lengths: Sequence[int],
+    store: Store,
+    progress: ProgressCallback,
+) -> TunedOptions:
+    """Options chosen on the development text, for each scheme and length."""
+    assert settings.development is not None
+    on_development = replace(request, identity=request.identity | {"text": settings.development.digest})
+    arguments = settings.measure | settings.passed_on | {"text": settings.development}
+    return choose_options(lm, on_development, fitting, entries, lengths, arguments, store, progress)
+
+
+def check_targets(cells: Sequence[Cell], before: Sequence[Comparison], store: Store, longest: int) -> None:
+    """Refuse cells whose targets are not those of the models before; warn of targets that an earlier run had elsewhere.
+
+    Raises:
+        BadComparison: they are others.
+    """
+    elsewhere = [(record.task, record.settings) for part in before for record in part.records]
+    check_same_targets([*elsewhere, *((cell.task, cell.settings) for cell in cells)])
+    warn_of_moved_targets(store, cells, longest)
 
 
 def text_digests(settings: ComparisonSettings) -> dict[str, str]:

@@ -30,7 +30,7 @@ from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
-from hf_posenc.eval.texts.measured_text import measured_text
+from hf_posenc.eval.texts.measured_text import TextToMeasure, measured_text
 from hf_posenc.eval.validate import (
     SharedOptions,
     check_measure,
@@ -59,7 +59,7 @@ def compare(
     scored: int = 64,
     keys: int = 8,
     depths: Sequence[float] = DEPTHS,
-    text: Any = None,
+    text: TextToMeasure = None,
     text_field: str = "text",
     document_separator: str | None = None,
     seed: int = 0,
@@ -69,7 +69,7 @@ def compare(
     factor_per_length: bool = False,
     longest: int | None = None,
     against: str | None = None,
-    dev_text: Any = None,
+    dev_text: TextToMeasure = None,
     options: Mapping[str, Any] | None = None,
     name: str | None = None,
     command: str | None = None,

@@ -7,13 +7,13 @@ import json
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from hf_posenc.core.memory import main_memory
 from hf_posenc.errors import UnreadableDocuments, WrongKind, shown
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
-from hf_posenc.texts import Document, TextSource
+from hf_posenc.texts import Document, TextNames, TextSource
 from hf_posenc.texts.columns import TEXT
 from hf_posenc.texts.plain_text import AS_TOKENS
 from hf_posenc.texts.source import RECORDS as FORMATS
@@ -21,6 +21,10 @@ from hf_posenc.texts.source import kind_of, texts_digest
 
 DEFAULT = "standard library"
 """Digest of the default text, which belongs to the version of Python."""
+
+
+TextToMeasure: TypeAlias = "TextNames | TextSource | MeasuredText | None"
+"""What `measured_text` takes: None for the default text."""
 
 
 class MeasuredText:
@@ -42,7 +46,7 @@ class MeasuredText:
         return self.digest
 
 
-def measured_text(given: Any, *, field: str = TEXT, separator: str | None = None) -> MeasuredText:
+def measured_text(given: TextToMeasure, *, field: str = TEXT, separator: str | None = None) -> MeasuredText:
     """Read the text to measure on.
 
     Args:

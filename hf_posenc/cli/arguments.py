@@ -98,6 +98,12 @@ def dtype_of(named: ModelName, given: str | None) -> str:
     return given or named.dtype or "auto"
 
 
+def is_given(context: Context, name: str) -> bool:
+    """Whether a parameter of a command has its value from the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def check_unread(context: Context, names: Collection[str], why: str) -> None:
     """Refuse options on the command line that others leave without effect.
 
@@ -110,9 +116,9 @@ def check_unread(context: Context, names: Collection[str], why: str) -> None:
         BadArgument: there is one.
     """
     for parameter in context.command.params:
-        source = context.get_parameter_source(str(parameter.name))
-        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
-            raise BadArgument(f"{parameter.opts[0]} {why}")
+        if parameter.name in names and is_given(context, str(parameter.name)):
+            off = parameter.secondary_opts if context.params[str(parameter.name)] is False else ()
+            raise BadArgument(f"{(*off, *parameter.opts)[0]} {why}")
 
 
 def model_type(given: str) -> str:

@@ -13,6 +13,10 @@ RESULT_FILES = {
     "search": "search.json", "bench": "bench.json", "probe": "probe.json", "reproduce": "finding.json",
 }  # fmt: skip
 """Command → a file that each of its folders of results has, and no other's."""
+UNFINISHED = {
+    "search": "plans", "leaderboard": "cells/*/cells.sqlite", "reproduce": "cells/*.json", "compare": "cells.sqlite",
+}  # fmt: skip
+"""Command → what an interrupted run of it leaves, as a pattern; a search leaves cells as compare does, and more."""
 
 
 def check_output_file(option: str, path: Path) -> None:
@@ -58,7 +62,7 @@ def check_results_folder(command: str, path: Path) -> None:
     """Check that an output path can be the folder of a command's results, and holds those of no other command.
 
     Raises:
-        BadArgument: it holds those of another, or cannot be a folder with new files in it.
+        BadArgument: it holds those of another, complete or not, or cannot be a folder with new files in it.
     """
     check_output_folder("--out", path)
     for other, name in RESULT_FILES.items():
@@ -67,3 +71,11 @@ def check_results_folder(command: str, path: Path) -> None:
                 f"{str(path)!r} holds results of hf-posenc {other} ({name}), which those of {command} would mix with. "
                 "Choose another --out."
             )
+    if command in RESULT_FILES and (path / RESULT_FILES[command]).is_file():
+        return
+    begun = next(((other, found) for other, pattern in UNFINISHED.items() for found in path.glob(pattern)), None)
+    if begun is not None and begun[0] != command:
+        raise BadArgument(
+            f"{str(path)!r} holds an unfinished run of hf-posenc {begun[0]} ({begun[1].relative_to(path)}), which "
+            f"results of {command} would mix with. Choose another --out, or resume that run."
+        )

@@ -6,13 +6,18 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hf_posenc.errors import UnreadableDocuments, shown
 from hf_posenc.texts.columns import column_of, document_of
 from hf_posenc.texts.document import Document, first_line
 from hf_posenc.texts.hub import datasets_library, only_split
 
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+
+DatasetObject: TypeAlias = "Dataset | DatasetDict | IterableDataset | IterableDatasetDict"
+"""An object of the `datasets` library, which is not loaded for it."""
 SAVED = ("state.json", "dataset_dict.json")
 """Files by which a folder is known that ``save_to_disk`` wrote: of a dataset, and of several splits."""
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from hf_posenc.errors import UnreadableDocuments, WrongKind, shown
 from hf_posenc.texts.columns import TEXT
 from hf_posenc.texts.dataset_objects import (
+    DatasetObject,
     dataset_documents,
     is_dataset,
     is_iterable_dataset,
@@ -27,6 +28,10 @@ RECORDS: dict[str, Callable[[Path, str], Iterator[Document]]] = {
     ".jsonl": json_lines, ".ndjson": json_lines, ".json": json_file, ".csv": csv_file, ".parquet": parquet_file,
 }  # fmt: skip
 """Readers of files of records, by the end of their names."""
+TextPart: TypeAlias = "str | Path | HubDataset | DatasetObject"
+"""A document, a file or folder, or a dataset."""
+TextNames: TypeAlias = "TextPart | Sequence[TextPart]"
+"""One or several of them, by name where they have one: ``"book.txt"``, ``"hub:owner/name:train"``."""
 PLAIN = {".txt", ".md", ".rst", ".py", ".tex"}
 """Ends of the names of plain text files, by which they are found in a folder."""
 
@@ -42,7 +47,7 @@ class TextSource:
         streaming: whether documents are read while they are used, rather than before.
     """
 
-    parts: tuple[Any, ...]
+    parts: tuple[TextPart, ...]
     field: str = TEXT
     separator: str | None = None
     streaming: bool = False
@@ -57,7 +62,7 @@ class TextSource:
             raise WrongKind(f"A document separator is text, got {shown(self.separator)}. Pass some, or none at all.")
 
     @classmethod
-    def of_names(cls, given: Any, **reading: Any) -> TextSource:
+    def of_names(cls, given: TextNames, **reading: Any) -> TextSource:
         """Files, folders and ``hub:NAME`` by their names, or `datasets` objects; one or several.
 
         Raises:

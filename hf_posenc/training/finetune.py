@@ -8,7 +8,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch.utils.data import Dataset
 from transformers import TrainerCallback, TrainingArguments, set_seed
@@ -20,7 +20,7 @@ from hf_posenc.checkpoints.run_checkpoints import last_complete, step_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched
-from hf_posenc.texts import TextSource
+from hf_posenc.texts import DatasetObject, HubDataset, TextPart, TextSource
 from hf_posenc.training.attention_groups import grouped_attention
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
@@ -32,8 +32,15 @@ from hf_posenc.training.loss_curve import LossPoint, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.methods import peft_config_of
 from hf_posenc.training.resume import RunFinished, StopAtLastStep, WriteManifest
-from hf_posenc.training.run_folder import claim_folder, facts_of, run_settings, save_result
-from hf_posenc.training.run_inputs import RunInputs, run_inputs
+from hf_posenc.training.run_folder import (
+    check_folder,
+    claim_folder,
+    facts_of,
+    save_result,
+    settings_before_reading,
+    settings_of_rows,
+)
+from hf_posenc.training.run_inputs import RunInputs, read_inputs, run_plan
 from hf_posenc.training.trained_parameters import RunStart, trained_by_kind
 from hf_posenc.training.trainer_settings import evaluation_settings, gradient_checkpointing, trainer_settings
 from hf_posenc.training.validate import (
@@ -45,7 +52,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Progress = Callable[[float, float], None]
-Texts = Sequence[str | Path] | Path | TextSource | Any
+Texts: TypeAlias = "Sequence[TextPart] | Path | HubDataset | DatasetObject | TextSource"
 """Documents: texts and paths, or an object of `datasets`."""
 
 
@@ -119,12 +126,15 @@ def finetune(
     """
     check_callbacks(callbacks)
     folder = None if output is None else Path(folder_to_write(output))
-    inputs = run_inputs(model, tokenizer, texts, training, held_out=held_out, folder=folder, on_read=on_read)
+    plan = run_plan(model, tokenizer, texts, training, held_out=held_out)
+    settings = settings_before_reading(model, plan.training, whole=plan.trains_all)
+    if folder is not None:
+        check_folder(folder, settings, resume=resume)
+    inputs = read_inputs(plan, model, tokenizer, folder=folder, on_read=on_read)
     masters = inputs.trains_all and in_half_precision(model)
     with ExitStack() as held:
         path = folder or Path(held.enter_context(TemporaryDirectory()))
         checkpoint = last_complete(path) if resume else None
-        settings = run_settings(model, inputs.training, inputs.rows, whole=inputs.trains_all)
         asked = training_arguments(
             trainer_settings(inputs.training, str(path), keep=folder is not None, autocast=masters)
             | evaluation_settings(inputs.training, inputs.windows, fresh=checkpoint is None),
@@ -134,7 +144,7 @@ def finetune(
         held.enter_context(rollback_on_error(model))
         trained = with_added_parameters(model, inputs)
         if folder is not None:
-            claim_folder(held, folder, trained, settings, resume=resume)
+            claim_folder(held, folder, trained, settings | settings_of_rows(inputs.rows), resume=resume)
         trainer = trainer_of(trained, tokenizer, inputs, asked, [ProgressReport(progress), *callbacks])
         start = RunStart(
             trained_by_kind(trained), parameter_count(trained), inputs.rate.value, inputs.rate.source,

@@ -33,7 +33,9 @@ DEFAULTS = {
     "target_modules": [],
 }
 """Of settings that earlier versions did not have."""
-MODEL, CORPUS = "model", "corpus"
+MODEL, CORPUS, ROWS = "model", "corpus", "rows"
+OF_ROWS = (ROWS, CORPUS)
+"""Settings that are known once the texts have been read."""
 DIGESTS = {MODEL: "model", CORPUS: "text"}
 """Settings that are digests, and what of; those of earlier versions are not known."""
 
@@ -75,20 +77,52 @@ def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
             resumed.
     """
     settings = json.loads(json.dumps(settings))
-    if checkpoint_folders(folder) and not resume:
+    before = settings_of_earlier_run(folder, resume=resume)
+    if before is not None:
+        check_same_run(folder, unknown_digests(folder, before, settings) | before, settings)
+    write_json(folder / RUN, settings)
+
+
+def check_before_reading(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
+    """Refuse what `start_run` would, as far as it is known before the texts are read, which takes long.
+
+    Args:
+        folder: of the run.
+        settings: without those of the rows.
+        resume: whether to go on with a run in it.
+
+    Raises:
+        CheckpointMismatch: as of `start_run`.
+    """
+    before = settings_of_earlier_run(folder, resume=resume)
+    if before is not None:
+        settings = json.loads(json.dumps(settings))
+        unknown = {name: settings[name] for name in DIGESTS.keys() & settings.keys()}  # warned about by `start_run`
+        known = {name: value for name, value in before.items() if name not in OF_ROWS}
+        check_same_run(folder, unknown | known, settings)
+
+
+def settings_of_earlier_run(folder: Path, *, resume: bool) -> dict[str, Any] | None:
+    """Settings of the run that ``folder`` has checkpoints of; None where it has none, or does not say them.
+
+    Raises:
+        CheckpointMismatch: it has, and was not asked to be resumed; or they cannot be read.
+    """
+    if not checkpoint_folders(folder):
+        return None
+    if not resume:
         raise CheckpointMismatch(
             f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (on the command line "
             "--resume), or choose another folder."
         )
-    if checkpoint_folders(folder) and (folder / RUN).exists():
-        try:
-            before = read_object(folder / RUN)
-        except (OSError, ValueError) as error:
-            raise CheckpointMismatch(
-                f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
-            ) from error
-        check_same_run(folder, unknown_digests(folder, before, settings) | before, settings)
-    write_json(folder / RUN, settings)
+    if not (folder / RUN).exists():
+        return None
+    try:
+        return read_object(folder / RUN)
+    except (OSError, ValueError) as error:
+        raise CheckpointMismatch(
+            f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
+        ) from error
 
 
 def check_same_run(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

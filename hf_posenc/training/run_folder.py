@@ -26,7 +26,7 @@ from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.training.config import Training
 from hf_posenc.training.loss_curve import LossPoint
-from hf_posenc.training.resume import CORPUS, MODEL, UNFINISHED, start_run
+from hf_posenc.training.resume import CORPUS, MODEL, ROWS, UNFINISHED, check_before_reading, start_run
 from hf_posenc.training.rows import corpus_digest, count_of
 from hf_posenc.training.trained_parameters import RunStart
 
@@ -60,13 +60,12 @@ def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: di
             start_run(folder, shared, resume=resume)
 
 
-def run_settings(model: nn.Module, training: Training, rows: Any, *, whole: bool) -> dict[str, Any]:
-    """The settings that a run and its continuation must share.
+def settings_before_reading(model: nn.Module, training: Training, *, whole: bool) -> dict[str, Any]:
+    """The settings that a run and its continuation must share, but those of its rows.
 
     Args:
         model: before a method of PEFT wraps it.
         training: settings of the run.
-        rows: to train on.
         whole: whether checkpoints hold all weights. Those of a model from random weights are then not compared, as
             nobody can draw them again.
     """
@@ -75,9 +74,30 @@ def run_settings(model: nn.Module, training: Training, rows: Any, *, whole: bool
     quantised = {"quantised": True} if is_quantised(model) else {}
     loaded = bool(getattr(model.config, "_name_or_path", ""))
     return {
-        **shared, **quantised, "scheme": None if stored is None else stored.to_json(), "rows": count_of(rows),
-        MODEL: sampled_weights_digest(model, values=loaded or not whole), CORPUS: corpus_digest(rows),
+        **shared, **quantised, "scheme": None if stored is None else stored.to_json(),
+        MODEL: sampled_weights_digest(model, values=loaded or not whole),
     }  # fmt: skip
+
+
+def settings_of_rows(rows: Any) -> dict[str, Any]:
+    """Those of the settings that a run and its continuation must share that are of the rows to train on."""
+    return {ROWS: count_of(rows), CORPUS: corpus_digest(rows)}
+
+
+def check_folder(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
+    """Refuse a folder that holds another run, before the texts are read.
+
+    Args:
+        folder: of the run.
+        settings: those of before reading.
+        resume: whether to go on with a run in it.
+
+    Raises:
+        CheckpointMismatch: it holds another, or one that was not asked to be resumed.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # only one of several processes may have loaded the weights
+        settings = {name: value for name, value in settings.items() if name != MODEL}
+    check_before_reading(folder, settings, resume=resume)
 
 
 def of_main_process(settings: dict[str, Any], processes: int) -> dict[str, Any]:

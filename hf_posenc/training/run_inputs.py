@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RunInputs:
-    """The inputs of a fine-tuning run.
+class RunPlan:
+    """A fine-tuning run that was checked, and whose texts are not read yet.
 
     Attributes:
         training: settings, with the learning rate that was chosen.
         method: which parameters are trained.
         rate: the learning rate, and where it comes from.
         causal: whether the model is a decoder.
-        rows: to train on.
-        windows: held-out rows by length; None where nothing is held out.
+        source: of the texts to train on, or the rows themselves.
+        measured_on: of the held-out texts; None where nothing is held out.
     """
 
     training: Training
     method: Method
     rate: LearningRate
     causal: bool
-    rows: Any
-    windows: dict[str, Any] | None
+    source: Any
+    measured_on: Any
 
     @property
     def trains_all(self) -> bool:
@@ -48,17 +48,23 @@ class RunInputs:
         return self.method.configure is None
 
 
-def run_inputs(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Any,
-    training: Training,
-    *,
-    held_out: Any,
-    folder: Path | None,
-    on_read: OnRead | None,
-) -> RunInputs:
-    """Check a run and read its texts; arguments and errors are those of `finetune`."""
+@dataclass(frozen=True)
+class RunInputs(RunPlan):
+    """The inputs of a fine-tuning run.
+
+    Attributes:
+        rows: to train on.
+        windows: held-out rows by length; None where nothing is held out.
+    """
+
+    rows: Any
+    windows: dict[str, Any] | None
+
+
+def run_plan(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Any, training: Training, *, held_out: Any
+) -> RunPlan:
+    """Check a run; arguments and errors are those of `finetune`."""
     check_model_and_settings(model, training)
     source = source_of("texts", texts)
     measured_on = None if held_out is None else source_of("held_out", held_out)
@@ -69,10 +75,22 @@ def run_inputs(
     check_settings(training)
     check_attention_groups(model, training, causal=causal, virtual_tokens=method.virtual_tokens)
     rate = chosen_rate(training, model)
-    training = replace(training, learning_rate=rate.value)
+    return RunPlan(replace(training, learning_rate=rate.value), method, rate, causal, source, measured_on)
+
+
+def read_inputs(
+    plan: RunPlan,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    folder: Path | None,
+    on_read: OnRead | None,
+) -> RunInputs:
+    """Read the texts of a run; arguments and errors are those of `finetune`."""
     rows = training_rows(
-        model, tokenizer, source, training, method, held_out=measured_on,
+        model, tokenizer, plan.source, plan.training, plan.method, held_out=plan.measured_on,
         folder=None if folder is None else nearest_existing(folder), on_read=on_read,
     )  # fmt: skip
-    windows = None if measured_on is None else held_out_rows(model, tokenizer, measured_on, training)
-    return RunInputs(training, method, rate, causal, rows, windows)
+    held_out = plan.measured_on
+    windows = None if held_out is None else held_out_rows(model, tokenizer, held_out, plan.training)
+    return RunInputs(**vars(plan), rows=rows, windows=windows)

@@ -73,6 +73,12 @@ class GeneralAdapter(Adapter):
 
     def trained_length(self, config: PreTrainedConfig) -> int:
         if not isinstance(getattr(config, "max_position_embeddings", None), int):
+            if hasattr(config, "max_source_positions"):  # frames of sound; encoders of text have none
+                raise UnsupportedModel(
+                    f"This {type(self.base).__name__} belongs to a model with an audio encoder, whose configuration "
+                    "says how long recordings and transcripts are (max_source_positions, max_target_positions), and "
+                    f"not texts. {REMEDY}"
+                )
             raise UnsupportedModel(
                 f"{type(config).__name__} has no max_position_embeddings, so that nothing says how long its texts are. "
                 f"{REMEDY}"

@@ -34,6 +34,10 @@ def template_of(
             template[name] = None
         elif isinstance(value, Tensor):
             template[name] = mask_like(module, value) if "mask" in name else vectors_like(hidden, value)
+        elif isinstance(value, Mapping) and "mask" in name:  # one for attention and others for what is beside it
+            template[name] = {
+                key: mask_like(module, one) if isinstance(one, Tensor) else one for key, one in value.items()
+            }
         else:
             template[name] = value
     return template, rotations

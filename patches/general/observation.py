@@ -107,6 +107,8 @@ def filled(value: Any, given: Mapping[Stand, Any]) -> Any:
         return value.of(given[Stand.HIDDEN]) if given[Stand.MASK] is None else given[Stand.MASK]
     if isinstance(value, (Zeros, Repeated)):
         return value.of(given[Stand.HIDDEN])
+    if isinstance(value, dict):
+        return filled_all(value, given)
     return given[value] if isinstance(value, Stand) else value
 
 

@@ -118,6 +118,7 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
             f"No attention of this {type(model).__name__} hands queries and keys to the AttentionInterface of "
             f"transformers once a call, so that it cannot be intercepted. {REMEDY}"
         )
+    refuse_shared_keys(model, {name: call.rotated[1] for name, call in observer.calls.items()})
     known = stated_frequencies(model, observer)
     found = []
     for number, (name, call) in enumerate(observer.calls.items()):
@@ -144,6 +145,33 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         )
     others = mixes_otherwise(model, [one.name for one in found])
     return Observation(tuple(found), observer.rotaries, observer.tables, causal, others)
+
+
+def refuse_shared_keys(model: Any, keys: Mapping[str, Tensor]) -> None:
+    """Refuse a model with layers that have no keys, and attend to those of an earlier layer, which has rotated them.
+
+    A scheme would have to reach what that layer hands on besides its KV cache, and sliding layers keep more of it.
+
+    Args:
+        model: the stand-in.
+        keys: of each attention module by its name, in the order of the layers.
+
+    Raises:
+        UnsupportedModel: it has.
+    """
+    earlier: dict[str, Tensor] = {}
+    for name, own in keys.items():
+        source = next(
+            (other for other, key in earlier.items() if key.shape == own.shape and torch.equal(key, own)), None
+        )
+        if source is not None:
+            shared = getattr(model.config, "num_kv_shared_layers", None)
+            said = f" (num_kv_shared_layers={shared})" if shared else ""
+            raise UnsupportedModel(
+                f"Layers of this {type(model).__name__} share keys{said}: {name} attends to those of {source}, "
+                f"which are rotated there and not by its own scheme. {REMEDY}"
+            )
+        earlier[name] = own
 
 
 def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.cli.errors import BadArgument
-from hf_posenc.cli.output_paths import RESULT_FILES, check_results_folder
+from hf_posenc.cli.output_paths import RESULT_FILES, UNFINISHED, check_results_folder
+from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.store import Store
 
 LLAMA = ("-m", "starter:llama")
 COMMANDS = {
@@ -44,6 +46,41 @@ def test_in_both_directions(tmp_path: Path, owner: str, command: str) -> None:
         return
     with pytest.raises(BadArgument, match=f"holds results of hf-posenc {owner}"):
         check_results_folder(command, tmp_path)
+
+
+@pytest.mark.parametrize("owner", UNFINISHED)
+@pytest.mark.parametrize("command", RESULT_FILES)
+def test_an_interrupted_run_owns_its_folder(tmp_path: Path, owner: str, command: str) -> None:
+    left = tmp_path / UNFINISHED[owner].replace("*", "x")
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_text("{}")
+    if owner == "search":
+        (tmp_path / UNFINISHED["compare"]).write_text("")
+    if owner == command:
+        check_results_folder(command, tmp_path)
+        return
+    with pytest.raises(BadArgument, match=f"holds an unfinished run of hf-posenc {owner}"):
+        check_results_folder(command, tmp_path)
+
+
+@pytest.mark.parametrize("command", ["compare", "search", "leaderboard"])
+def test_what_an_interrupted_run_leaves(
+    call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Stopped when the first cell has been stored."""
+    put = Store.put
+
+    def interrupted(store: Store, record: Record) -> None:
+        put(store, record)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "put", interrupted)
+    small = {"search": ("--budget", "1m"), "compare": ("-l", "64"), "leaderboard": ("--quick", "-m", "starter:llama")}
+    answer = call(command, *COMMANDS[command], *small[command], "--out", str(tmp_path))
+    assert "resume with" in answer.err
+    check_results_folder(command, tmp_path)
+    with pytest.raises(BadArgument, match=f"unfinished run of hf-posenc {command}"):
+        check_results_folder("probe", tmp_path)
 
 
 def test_a_model_is_not_overwritten_by_a_run(call: Callable, tmp_path: Path) -> None:

@@ -119,6 +119,10 @@ def test_invalid_arguments(call: Callable, here: Path, words: list[str], hint: s
             "--vectors has no effect on the plots stretch",
         ),
         (("alibi", "-p", "bias", "--start", "3", "--json"), "--start has no effect on the plot bias."),
+        (("rope", "alibi", "--layer", "1", "--json"), "--layer has no effect on schemes that are alike in all layers."),
+        (("rope", "alibi", "--same-scale", "--json"), "--same-scale has an effect on drawings only. Add --out"),
+        (("rope", "yarn", "-p", "clock", "--same-scale"), "--same-scale has no effect on the plot clock."),
+        (("sinusoidal", "-p", "code", "--own-scales"), "--own-scales has no effect on the plot code."),
         (("rope", "--list", "--length", "8"), "--length has no effect beside --list."),
         (("--list", "--out", "x.png"), "--out has no effect beside --list."),
         (("rope", "--interactive", "--position", "3"), "--position has no effect beside --interactive,"),
@@ -132,6 +136,21 @@ def test_an_option_that_no_plot_reads_is_refused(
     assert (answer.code, answer.out) == (2, "")
     assert named in answer.err
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("alibi", "kerple", "-p", "bias", "--same-scale"),
+        ("alibi", "-p", "bias", "--same-scale"),  # its heads have one
+        ("irope", "--layer", "3"),
+        ("rope", "--layer", "1", "-m", "starter:llama"),
+    ],
+    ids=" ".join,
+)
+def test_an_option_with_an_effect_is_accepted(call: Callable, words: tuple[str, ...]) -> None:
+    answer = call("show", *words)
+    assert answer.code == 0, answer.err
 
 
 def test_an_option_that_one_of_the_plots_reads_is_accepted(call: Callable) -> None:

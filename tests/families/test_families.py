@@ -224,6 +224,7 @@ def test_encoders(name: str) -> None:
         ("diffllama", "once a call"),
         ("mamba", "goes through the AttentionInterface"),
         ("doge", "numbers of its own to its scores"),
+        ("whisper", r"audio encoder.+max_source_positions, max_target_positions.+Write an adapter"),
     ],
 )
 @pytest.mark.always
@@ -233,6 +234,17 @@ def test_what_cannot_be_patched_is_refused(name: str, half: str) -> None:
     with pytest.raises(UnsupportedModel, match=half):
         patch_model(model, "yarn", factor=2)
     assert torch.equal(logits(model, ids), stock)
+
+
+@pytest.mark.parametrize("name", ["gemma3n_text", "gemma4_text"])
+def test_layers_that_share_keys_are_refused_as_such(name: str) -> None:
+    """Gemma 4 without them can be patched."""
+    layers = {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
+    model = tiny(name, num_kv_shared_layers=2, **layers)
+    with pytest.raises(
+        UnsupportedModel, match=r"num_kv_shared_layers=2\): layers\.2\.\S+ attends to those of layers\.0\."
+    ):
+        patch_model(model, "yarn", factor=2)
 
 
 def test_layers_that_need_no_extension_keep_their_own_positions() -> None:

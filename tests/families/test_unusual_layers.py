@@ -16,6 +16,8 @@ pytestmark = pytest.mark.always
         ("nemotron", "fox"),
         ("zamba", "alibi"),  # attention takes twice the width, and is told the number of its layer in each call
         ("zamba2", "t5"),
+        ("zaya", "self_extend"),  # a dictionary of masks, one of them for a convolution; layers with a window beside
+        ("zaya", "sinks"),
         ("beam", "alibi"),  # a factor of positions, and layers that count themselves
     ],
 )

@@ -67,7 +67,7 @@ OWN: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 8},
     "esmc": {"num_key_value_heads": 4},
     "mamba2": {"num_heads": 8},
-    "zaya": {"num_experts_per_tok": 1},
+    "zaya": {"num_experts_per_tok": 1, "layer_types": ["hybrid", "hybrid_sliding"] * 2},
     "zamba": {
         "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
         **{"attention_head_dim": 32, "num_key_value_heads": 4},

@@ -84,7 +84,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-RUN = ("held_out", "output", "resume", "progress", "callbacks", "arguments")
+RUN = ("held_out", "output", "resume", "progress", "on_read", "callbacks", "arguments")
 
 
 def run(model, tokenizer, texts=TEXTS, **more):
@@ -269,6 +269,24 @@ def test_a_folder_belongs_to_one_run(killed, tokenizer) -> None:
         tune(model, tokenizer, texts=texts, output=killed, save_every=2, resume=True)
     shutil.rmtree(killed)
     tune(model, tokenizer, output=killed, steps=1, resume=True)  # nothing to resume: a fresh start
+
+
+def test_another_run_is_refused_before_its_texts_are_read(killed, tokenizer) -> None:
+    """To tokenise a corpus may take hours."""
+    read: list[int] = []
+    model = patch_model(llama(), "t5", factor=FACTOR)
+    again = {"output": killed, "save_every": 2, "on_read": lambda documents, tokens: read.append(tokens)}
+    with pytest.raises(CheckpointMismatch, match="earlier run"):
+        tune(model, tokenizer, **again)
+    for name, other in {"rank": 4, "length": TRAINED, "steps": 5, "seed": 1}.items():
+        with pytest.raises(CheckpointMismatch, match=f"{name}=|5 were asked for"):
+            tune(model, tokenizer, resume=True, **again | {name: other})
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight *= 1.001
+    with pytest.raises(CheckpointMismatch, match="another model"):
+        tune(model, tokenizer, resume=True, **again)
+    assert read == []
 
 
 def test_a_run_without_digests_is_resumed_with_a_warning(killed, tokenizer) -> None:

@@ -13,6 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from hf_posenc.attention.kernels.layout import channels_inner
 from hf_posenc.core.grouped_heads import repeated
 
 forward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
@@ -63,6 +64,7 @@ def attend(
 
     Causality is aligned at the upper left. Every query needs a visible key: others give zeros with log-sum-exp 0.
     """
+    query, key, value = channels_inner(query, key, value)
     if not SHARES_KEY_HEADS:
         key, value = repeated(query, key, value)
     return forward(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)  # type: ignore[misc]

@@ -18,6 +18,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from hf_posenc.attention.kernels.layout import channels_inner
 from hf_posenc.core.grouped_heads import repeated
 from hf_posenc.core.tracing import is_traced
 
@@ -92,6 +93,7 @@ def attend(
         mask: these kernels take none.
     """
     rows, keys = query.shape[2], key.shape[2]
+    query, key, value = channels_inner(query, key, value)
     if query.dtype != torch.float32:
         q, k, v = (x.transpose(1, 2) for x in (query, key, value))
         out, lse, *_ = flash_forward(  # type: ignore[misc]
@@ -121,6 +123,7 @@ def gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value; ``out`` and ``lse`` may be those of a merge that includes this call."""
     rows, keys, kv_heads = query.shape[2], key.shape[2], key.shape[1]
+    grad, query, key, value, out = channels_inner(grad, query, key, value, out)
     if query.dtype != torch.float32:
         g, q, k, v, o = (x.transpose(1, 2) for x in (grad, query, key, value, out))
         # The generator state of dropout, which is not used.

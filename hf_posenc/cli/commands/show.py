@@ -16,6 +16,7 @@ from hf_posenc.cli.arguments import (
     TargetLength,
     check_unread,
     command_line,
+    is_given,
     loading_of,
     model_named,
     words_of,
@@ -156,8 +157,14 @@ def draw(
     path = out or FOLDER / "x.png"
     check_output_file("--out", path)
     saving.check_ending(path if out or not animated else path.with_suffix(".gif"), animated=animated)
+    if not request.differs_by_layer:
+        check_unread(
+            context, ("layer",), "has no effect on schemes that are alike in all layers. Add --model, or leave it out."
+        )
     if out or not as_json:
         require_matplotlib()
+    else:
+        check_unread(context, ("own_scales",), "has an effect on drawings only. Add --out, or leave it out.")
     plots = chosen(request, names)
     computed = []
     for one in plots:
@@ -165,6 +172,8 @@ def draw(
         sheets = animation.frames(one, request, kinds, frames) if animated else [compose.sheets(one, request)]
         computed.append(saving.ComputedPlot(one, sheets, same_scale))
     check_unread(context, set(VIEW) - request.read, compose.no_effect(plots))
+    if is_given(context, "own_scales") and not any(one.same_scale_matters for one in computed):
+        check_unread(context, ("own_scales",), compose.no_effect(plots))
     labels = ", ".join(entry.label for entry in request.entries)
     if out is None:
         path = FOLDER / f"{file_name(request, plots)}{'.gif' if animated else '.png'}"

@@ -8,7 +8,7 @@ either; and last what was measured and found nothing. Ties keep the order of `hf
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,30 +52,19 @@ class CandidateSetting:
         lengths = self.lengths(shown.scheme)
         by_rule = {k: v for part in shown.scheme.split("+") for k, v in self._by_rule(part, lengths).items()}
         options = {k: v for part in shown.scheme.split("+") for k, v in self._compared(part, lengths).items()} | by_rule
-        patch_model(self.skeleton, shown.scheme, **lengths, **options)
-        try:
-            schemes = schemes_of_base(base_model_of(self.skeleton)[0])
-        finally:
-            unpatch_model(self.skeleton)
-        # Layers that see a window of keys keep their own positions, and say nothing of the scheme.
-        scheme = next((own for own in schemes if not isinstance(own, HostRotation)), schemes[0])
+        scheme = self._built(shown.scheme, lengths | options)
         geometry = scheme.geometry
-        own = geometry.relative
-        if own and not differs_from_host(scheme, spread(geometry), geometry):
-            raise NoEffect(f"Scheme {shown.scheme!r} would compute what this model does already at these lengths.")
-        factor, least = shown.factor, geometry.target_length / geometry.trained_length
-        evidence = measured_for(least).get(shown.scheme) if self._is_like_measured() else None
-        reaches = [factor, evidence.factor if evidence is not None and evidence.finds else None]
-        known = [reach for reach in reaches if reach is not None]
+        asked = geometry.target_length / geometry.trained_length
+        evidence = measured_for(asked).get(shown.scheme) if self._is_like_measured() else None
         return Recommendation(
             scheme=shown.scheme,
             use=self.use,
             options=written_out(scheme) | options,
             lengths=lengths,
             reason=reason_of(shown, evidence, is_default(scheme, by_rule)),
-            shown_factor=factor,
+            shown_factor=shown.factor,
             source=shown.source,
-            beyond=least > max(known) if known else evidence is not None,
+            beyond=is_beyond(asked, shown, evidence),
             evidence=evidence,
             cache=cache_under(scheme, self.memory, self.target),
             kept=kept_tokens(scheme, self.target),
@@ -83,6 +72,25 @@ class CandidateSetting:
             trained=geometry.trained_length,
             restore=self.target_model.block is not None,
         )
+
+    def _built(self, name: str, arguments: Mapping[str, Any]) -> Scheme:
+        """The scheme as the model would have it.
+
+        Raises:
+            PosEncError: it does not fit.
+            NoEffect: it would compute what the model does already.
+        """
+        patch_model(self.skeleton, name, **arguments)
+        try:
+            schemes = schemes_of_base(base_model_of(self.skeleton)[0])
+        finally:
+            unpatch_model(self.skeleton)
+        # Layers that see a window of keys keep their own positions, and say nothing of the scheme.
+        scheme = next((own for own in schemes if not isinstance(own, HostRotation)), schemes[0])
+        geometry = scheme.geometry
+        if geometry.relative and not differs_from_host(scheme, spread(geometry), geometry):
+            raise NoEffect(f"Scheme {name!r} would compute what this model does already at these lengths.")
+        return scheme
 
     def lengths(self, scheme: str) -> dict[str, Any]:
         """Length arguments of `patch_model`; the trained length only where it would take another, or none."""
@@ -136,6 +144,13 @@ def rank(one: Recommendation, target: int) -> tuple[Any, ...]:
     tier = 0 if measured else 3 if nothing else 1 if published else 2
     farthest = -max(one.shown_factor or 0.0, found.factor if found else 0.0) if tier == 2 else 0.0
     return one.kept < target, tier, farthest, found is None, found.order if found else ()
+
+
+def is_beyond(factor: float, shown: Shown, evidence: MeasuredRow | None) -> bool:
+    """Whether a factor is farther than any at which the scheme was published or measured to work."""
+    reaches = (shown.factor, evidence.factor if evidence is not None and evidence.finds else None)
+    known = [reach for reach in reaches if reach is not None]
+    return factor > max(known) if known else evidence is not None
 
 
 def reason_of(shown: Shown, evidence: MeasuredRow | None, default: bool) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.errors import BadComparison
+from hf_posenc.eval.texts.measured_text import TextToMeasure
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.schemes.entry import UNPATCHED
@@ -21,7 +22,7 @@ def measured_advice(
     advice: Advice,
     model: Any,
     *,
-    text: Any = None,
+    text: TextToMeasure = None,
     samples: int = 16,
     out: Path | None = None,
     progress: Callable[[float, str], None] | None = None,

@@ -13,7 +13,7 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.errors import AlreadyPatched, CellMissing, UnknownFinding
-from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
+from hf_posenc.eval.texts.measured_text import MeasuredText, TextToMeasure, measured_text
 from hf_posenc.insight.findings.catalogue import finding_named
 from hf_posenc.insight.findings.cells import FindingCell, file_of, load_cell, save_cell
 from hf_posenc.insight.findings.finding import Finding, Job
@@ -32,7 +32,7 @@ def reproduce(
     output: str | Path | None = None,
     quick: bool = False,
     model: str | None = None,
-    text: Any = None,
+    text: TextToMeasure = None,
     seeds: int | None = None,
     samples: int | None = None,
     progress: OpenProgressCallback = lambda done, doing: None,

@@ -29,7 +29,7 @@ from hf_posenc.insight.leaderboard.exports import write_exports
 from hf_posenc.insight.leaderboard.machine import machine
 from hf_posenc.insight.leaderboard.one_model import LeaderboardSettings, of_model, with_baseline
 from hf_posenc.schemes.entry import Given, entries_of
-from hf_posenc.texts import TextSource
+from hf_posenc.texts import TextNames, TextSource
 from hf_posenc.texts.columns import TEXT
 
 DEPTHS = (0.25,)
@@ -47,7 +47,7 @@ def leaderboard(
     scored: int = 64,
     keys: int = 24,
     depths: Sequence[float] = DEPTHS,
-    text: Any = None,
+    text: TextNames | TextSource | None = None,
     text_field: str = "text",
     document_separator: str | None = None,
     seed: int = 0,
@@ -123,7 +123,7 @@ def check_swept(tasks: Sequence[str]) -> None:
         )
 
 
-def source_of(text: Any, field: str, separator: str | None) -> TextSource | None:
+def source_of(text: TextNames | TextSource | None, field: str, separator: str | None) -> TextSource | None:
     """The text as a source of documents; None for the default text.
 
     Raises:

@@ -25,6 +25,7 @@ from hf_posenc.insight.plots.registry import (
 from hf_posenc.insight.plots.target import Target
 from hf_posenc.schemes.build import reach_of
 from hf_posenc.schemes.entry import Entry
+from hf_posenc.schemes.spec import parts_of_spec
 
 DARK = "#1a1a1a"
 HEADING = 11  # points
@@ -52,6 +53,12 @@ class PlotRequest:
     layer: int = 0
     shapes: Shapes = field(default_factory=Shapes)
     read: set[str] = field(default_factory=set, compare=False)
+
+    @property
+    def differs_by_layer(self) -> bool:
+        """Whether a scheme may differ between layers: one with a pattern of them does, and any in a model."""
+        parts = (cls for entry in self.entries if entry.scheme is not None for cls, _ in parts_of_spec(entry.scheme))
+        return self.source is not None or any(hasattr(cls, "layers_of") for cls in parts)
 
     @contextmanager
     def target(self, entry: Entry, plot: Plot) -> Iterator[Target]:

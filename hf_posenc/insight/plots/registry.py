@@ -127,6 +127,18 @@ class Scales:
         return [sheet for frame in self.frames for sheet in frame]
 
 
+@dataclass(frozen=True)
+class NotedScales(Scales):
+    """Scales that note in ``read`` whether a plot asks which of them are the same; else that has no effect on it."""
+
+    read: set[str] = field(default_factory=set, compare=False)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "same":
+            self.read.add(name)
+        return super().__getattribute__(name)
+
+
 class Plot(ABC):
     """Base class of plots: `numbers` computes tensors and plain values, `draw` draws them.
 

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from string import Template
@@ -20,7 +20,7 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.core.plotting.svg import NEUTRAL, svg_of
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.compose import figure
-from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
+from hf_posenc.insight.plots.registry import NotedScales, Plot, Scales, Sheet
 
 ENDINGS = (".png", ".svg", ".html", ".gif")
 ANIMATED_ENDINGS = (".gif", ".html")
@@ -40,6 +40,15 @@ class ComputedPlot:
     def drawn(self, number: int = -1, **how: Any) -> Any:
         """Draw a frame; frames share the scale of each scheme, and schemes share one where ``same_scale``."""
         return figure(self.plot, self.frames[number], Scales(self.frames, self.same_scale), **how)
+
+    @property
+    def same_scale_matters(self) -> bool:
+        """Whether ``same_scale`` has an effect: if the plot asks for it, and one scheme alone is drawn otherwise."""
+        scales = NotedScales(self.frames)
+        figure(self.plot, self.frames[-1], scales)
+        if len(self.frames[-1]) > 1 or not scales.read:
+            return bool(scales.read)
+        return png(replace(self, same_scale=True)) != png(replace(self, same_scale=False))
 
     @property
     def alt_text(self) -> str:

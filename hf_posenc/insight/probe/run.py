@@ -18,7 +18,7 @@ from hf_posenc.core.progress import StepCallback
 from hf_posenc.errors import (
     UnknownOption,
 )
-from hf_posenc.eval.texts.measured_text import measured_text
+from hf_posenc.eval.texts.measured_text import TextToMeasure, measured_text
 from hf_posenc.insight.probe.capture import capturable_attention
 from hf_posenc.insight.probe.plan import check_arguments, default_length, lengths_of, plan_of
 from hf_posenc.insight.probe.variant import (
@@ -78,7 +78,7 @@ def probe(
     factor: float | None = None,
     target_length: int | None = None,
     length: int | None = None,
-    text: Any = None,
+    text: TextToMeasure = None,
     text_field: str = "text",
     document_separator: str | None = None,
     samples: int = 32,

@@ -30,6 +30,7 @@ from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.record import key_of
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.tasks.parse import seed_of
+from hf_posenc.eval.texts.measured_text import TextToMeasure
 from hf_posenc.eval.validate import folder_of_results
 from hf_posenc.insight.advise.units import tokens
 from hf_posenc.insight.search.arms import defaults_of, drawn, families
@@ -58,8 +59,8 @@ def search(
     budget: str | float = "10m",
     out: str | Path = "results/search",
     tokenizer: Any = None,
-    text: Any = None,
-    eval_text: Any = None,
+    text: TextToMeasure = None,
+    eval_text: TextToMeasure = None,
     text_field: str = "text",
     document_separator: str | None = None,
     all_keys: bool = False,
@@ -124,6 +125,7 @@ def search(
         "tokenizer": tokenizer_digest(lm.tokenizer),
     }  # fmt: skip
     with Store(folder / STORE) as store:
+        (folder / PLANS).mkdir(exist_ok=True)  # tells an interrupted search from an interrupted comparison
         measure = WindowLoss(lm, Fitting.on(lm, seed), store, identity, target, scored, seed, dict(model_args))
         under_way = Search(measure, own, held_out, room, target, trained, seconds, seed, all_keys, started, report)
         about = {
@@ -212,6 +214,5 @@ def plan_of(folder: Path, search: Search, found: Sequence[Entry], known: Collect
     if kept is not None and not set(kept.arms) <= set(known):
         kept = None
     plan = search.first_look(found, kept)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"settings": settings, "plan": plan.to_dict()})
     return plan

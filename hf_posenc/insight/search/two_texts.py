@@ -8,7 +8,7 @@ from typing import Any
 from hf_posenc.eval.comparison.identity import digest_of
 from hf_posenc.eval.comparison.tune import check_apart
 from hf_posenc.eval.errors import TextTooShort
-from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
+from hf_posenc.eval.texts.measured_text import MeasuredText, TextToMeasure, measured_text
 from hf_posenc.eval.texts.sampling import SHIFTS, room_of
 from hf_posenc.eval.texts.windows import tokenized_documents
 from hf_posenc.texts import Document, rendered
@@ -17,7 +17,9 @@ SET_ASIDE = 1 / 3
 """Share of a single text that is set aside for the held-out windows."""
 
 
-def two_texts(text: Any, eval_text: Any, tokenizer: Any, **reading: Any) -> tuple[MeasuredText, MeasuredText, str]:
+def two_texts(
+    text: TextToMeasure, eval_text: TextToMeasure, tokenizer: Any, **reading: Any
+) -> tuple[MeasuredText, MeasuredText, str]:
     """The text to choose on, the held-out text, and what the second is, in words.
 
     Args:
