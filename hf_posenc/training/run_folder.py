@@ -1,4 +1,4 @@
-"""The folder of a run: locked and checked for free space before any work starts, and filled with the result."""
+"""The folder of a run: locked and checked for free space before the first step, and filled with the result."""
 
 from __future__ import annotations
 
