@@ -55,6 +55,16 @@ def test_a_scheme_put_under_a_prompt_is_saved_too(method, make_model, logits_of,
     assert torch.equal(logits_of(load_peft_adapter(make_model("llama"), tmp_path, patch="apply")), logits_of(model))
 
 
+@pytest.mark.parametrize("scheme", ["fire", "dyn_bias", "transformer_xl", "fox", "deberta", "yarn"])
+def test_all_linear_layers_adapt_as_they_merge(scheme, make_model, logits_of, perturb) -> None:
+    """PEFT finds the layers by their class, in a scheme as well."""
+    config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    model = peft.get_peft_model(patch_model(make_model("llama"), scheme, factor=FACTOR), config)
+    perturb(model)
+    adapted = logits_of(model)
+    assert (logits_of(model.merge_and_unload()) - adapted).abs().max() < 1e-3 * adapted.std()
+
+
 def adapted(scheme: str | None, method: str, kind: str = "llama") -> nn.Module:
     """A contract model before which strong virtual tokens stand."""
     model = contract_model(kind)
