@@ -26,6 +26,7 @@ from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.lookup_attention import LAYER, LookupAttention
 from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable
 from hf_posenc.patches.registry import register_adapter
+from hf_posenc.patches.t5_bias import biases
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.host_rotation import HostRotation
 
@@ -102,8 +103,7 @@ class OwnMPNetBias(HostRotation):
 def own_bias(encoder: Any, distance: Tensor) -> Tensor:
     """What an encoder adds to scores at ``distance […]`` (query − key), ``[heads, …]``, float32."""
     bucket = MPNetEncoder.relative_position_bucket(-distance)
-    table = encoder.relative_attention_bias.weight.to(distance.device)
-    return nn.functional.embedding(bucket, table).movedim(-1, 0).float()
+    return biases(encoder.relative_attention_bias, bucket)
 
 
 @register_adapter("mpnet")

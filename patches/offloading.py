@@ -77,20 +77,25 @@ def offloaded_values(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def computing_device(module: nn.Module, offloads: Offloads) -> torch.device:
+def computing_device(module: nn.Module, offloads: Offloads, *, around: nn.Module | None = None) -> torch.device:
     """Where a module's weights are while it computes; the meta device where they have no values anywhere.
 
     Args:
         module: a part of a model.
         offloads: of the model.
+        around: what the module is part of, which says it where the module holds no tensor. Quantised layers keep no
+            parameters: packed weights are buffers (GPTQ, AWQ), or hidden from torch (``torch.ao``).
     """
-    for part in module.modules():
-        for weight in part.parameters(recurse=False):
+    for kind in (nn.Module.parameters, nn.Module.buffers):
+        weights = [(part, weight) for part in module.modules() for weight in kind(part, recurse=False)]
+        for part, weight in weights:
             if part in offloads and offloads[part].hook.execution_device is not None:
                 return torch.device(offloads[part].hook.execution_device)
             if not weight.is_meta:
                 return weight.device
-    return torch.device("meta")
+        if weights:
+            return torch.device("meta")
+    return torch.device("meta") if around is None else computing_device(around, offloads)
 
 
 def offload_beside(owner: nn.Module, name: str, neighbour: nn.Module, offloads: Offloads) -> None:

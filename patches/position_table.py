@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
+from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.current_forward import ATTENTION
 from hf_posenc.patches.placement import scheme_on
-from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.base import Scheme, implements
 
 FIRST_ROW = "posenc_first_row"
 
@@ -42,6 +44,30 @@ class SchemePositionTable(nn.Embedding):
         if scheme.replaces_host and not scheme.keeps_table:
             return self.weight.new_zeros(())  # without dimensions it promotes no dtype and broadcasts to any shape
         return scheme.read_table(self.weight[first:], positions).reshape(*rows.shape, -1)
+
+
+def check_own_table(name: str, table: nn.Module, base: nn.Module) -> None:
+    """Refuse a position table that PEFT has wrapped: a wrapper adds rows of its own, and keeps its class.
+
+    Args:
+        name: of the table in the base model.
+        table: what stands there.
+        base: the base model.
+
+    Raises:
+        UnsupportedModel: it is no embedding itself.
+    """
+    if not isinstance(table, nn.Embedding):
+        raise UnsupportedModel(
+            f"PEFT has wrapped {name}, the position table of this {type(base).__name__}. "
+            "Patch the model first, and add the adapter afterwards."
+        )
+
+
+def reads_rows(scheme: Scheme) -> bool:
+    """Whether a scheme takes the row of a position from the model's table, and changes nothing of it."""
+    kept = scheme.keeps_table or not scheme.replaces_host
+    return kept and not implements(scheme, "read_table") and scheme.embed(torch.zeros(1, 1, dtype=torch.long)) is None
 
 
 def as_wide(code: Tensor, width: int) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -50,5 +51,11 @@ def own_bias(attention: Any, distance: Tensor) -> Tensor:
         num_buckets=attention.relative_attention_num_buckets,
         max_distance=attention.relative_attention_max_distance,
     )
-    table = attention.relative_attention_bias.weight.to(distance.device)
-    return nn.functional.embedding(bucket, table).movedim(-1, 0).float()
+    return biases(attention.relative_attention_bias, bucket)
+
+
+def biases(table: nn.Module, bucket: Tensor) -> Tensor:
+    """Biases of buckets ``[…]``, ``[heads, …]``, float32. The table is called: PEFT or accelerate may be around it."""
+    home: torch.device = table.weight.device  # type: ignore[assignment]
+    found: Tensor = table(bucket if home.type == "meta" else bucket.to(home))
+    return found.movedim(-1, 0).float().to(bucket.device)

@@ -3,7 +3,8 @@
 `hf_posenc.checkpoints.peft_methods` puts them in the place of PEFT's methods. On a model without a
 scheme, and a folder without a sidecar, PEFT's own methods run and nothing else.
 
-inject   learned positions train with the adapter, in float32, and its configuration will write the sidecar
+inject   learned positions train with the adapter, in float32, and its configuration will write the sidecar; what would
+         adapt a table that the scheme does not read row by row is refused
 load     the adapter's scheme must be the base's, and its file complete; afterwards the positions saved in the sidecar
          are those of the model
 save     the sidecar is written, and a model card that says what the adapter needs
@@ -31,6 +32,7 @@ from hf_posenc.checkpoints.auto import auto_enabled
 from hf_posenc.checkpoints.prompt_shapes import fill_in_shapes
 from hf_posenc.checkpoints.scheme_adapter import scheme_adapter
 from hf_posenc.patching.float32_copies import keep_in_float32, restore_dtype
+from hf_posenc.patching.preconditions.tables import check_adapted_tables
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.peft_sidecar import position_parameters, unguard_adapter_config, write_sidecar_on_save
@@ -40,12 +42,20 @@ FOLDER_ARGUMENTS = ("model_id", "peft_model_id", "model_name_or_path")  # of the
 
 
 def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """``PeftModel(…)``, ``add_adapter``: the learned positions of the base train with what PEFT has added."""
+    """``PeftModel(…)``, ``add_adapter``: the learned positions of the base train with what PEFT has added.
+
+    Raises:
+        TrainingImpossible: PEFT would adapt a position table that the scheme does not read row by row.
+    """
     given = inspect.signature(original).bind(model, *args, **kwargs).arguments
     base = given.get("model", model)  # of a constructor, an argument
     if isinstance(base, nn.Module) and base._modules:
         fill_in_shapes(given.get("peft_config", given.get("adapter_config")), base)
-    result = original(model, *args, **kwargs)
+    if not isinstance(base, nn.Module) or not is_patched(base):
+        return original(model, *args, **kwargs)
+    with rollback_on_error(base):
+        result = original(model, *args, **kwargs)
+        check_adapted_tables(base)
     join_training(model, float32=given.get("autocast_adapter_dtype", True))
     return result
 

@@ -69,7 +69,7 @@ def add_schemes(patch: Patch, base: nn.Module, attentions: Sequence[nn.Module], 
     offloads = offloads_of(base if patch.model is None else patch.model)
     owners = dict.fromkeys(attentions[:1], base) if shared else dict(zip(attentions, attentions, strict=True))
     for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):  # a shared one is added once
-        device = computing_device(attention, offloads)
+        device = computing_device(attention, offloads, around=base)
         if device.type != "meta":
             scheme.reset_parameters()  # in the order of the layers, so that a seed decides what is drawn
         set_child(owner, "posenc", scheme.to(device, dtype).train(base.training))

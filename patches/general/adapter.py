@@ -26,7 +26,7 @@ from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
 from hf_posenc.patches.general.stand_in import without_weights
 from hf_posenc.patches.lookup_attention import LAYER, KeepsForwardAndCode
-from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable, as_wide
+from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable, as_wide, check_own_table
 from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme, implements
 
@@ -86,8 +86,10 @@ class GeneralAdapter(Adapter):
         return min([super().trained_length(config), *self._table_lengths()])
 
     def _table_lengths(self) -> list[int]:
-        tables = self.observation.tables.items()
-        return [self.base.get_submodule(name).num_embeddings - first for name, first in tables]
+        tables = {name: self.base.get_submodule(name) for name in self.observation.tables}
+        for name, table in tables.items():
+            check_own_table(name, table, self.base)
+        return [table.num_embeddings - self.observation.tables[name] for name, table in tables.items()]  # type: ignore[misc]
 
     def _code_width(self, config: PreTrainedConfig) -> int:
         """Channels of the position tables, or of the layers to which positions are added."""

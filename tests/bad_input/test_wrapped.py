@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import hf_posenc
 from hf_posenc import (
@@ -76,11 +77,39 @@ def test_meta_device_defers_the_proof(name: str, scheme: str) -> None:
     assert not is_patched(model)
 
 
-def test_quantised_layers_are_patched() -> None:
-    """Dynamic int8: the scheme has the numbers of a patched model that is quantised afterwards."""
-    quantise = torch.ao.quantization.quantize_dynamic
+@pytest.mark.parametrize("scheme", ["yarn", "t5", "fire", "dyn_bias", "transformer_xl"])
+def test_quantised_layers_are_patched(scheme: str) -> None:
+    """Dynamic int8, whose layers have no parameters: the same numbers whether patched or quantised first."""
+    quantise = partial(torch.ao.quantization.quantize_dynamic, qconfig_spec={nn.Linear}, dtype=torch.qint8)
     ids = random_tokens(tiny_model("llama"), 40)
-    before = patch_model(quantise(tiny_model("llama"), {nn.Linear}, dtype=torch.qint8), "yarn", factor=4)
-    after = quantise(patch_model(tiny_model("llama"), "yarn", factor=4), {nn.Linear}, dtype=torch.qint8)
+    torch.manual_seed(0)
+    before = patch_model(quantise(tiny_model("llama")), scheme, factor=4)
+    torch.manual_seed(0)
+    after = quantise(patch_model(tiny_model("llama"), scheme, factor=4))
     assert torch.equal(before(ids).logits, after(ids).logits)
     assert hf_posenc.describe(before).proof.verdict == "moved"
+
+
+class Buffered(nn.Module):
+    """A linear layer as GPTQ and AWQ leave it: its packed weight is a buffer."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.register_buffer("qweight", linear.weight.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.qweight)
+
+
+@pytest.mark.parametrize("scheme", ["t5", "kerple", "ssmax"])
+def test_packed_weights_in_buffers(scheme: str) -> None:
+    """A learned scheme is drawn where such layers compute."""
+    model, plain = tiny_model("llama"), tiny_model("llama")
+    for layer in model.model.layers:
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            setattr(layer.self_attn, name, Buffered(layer.self_attn.get_submodule(name)))
+    ids = random_tokens(plain, 40)
+    for one in (model, plain):
+        torch.manual_seed(0)
+        patch_model(one, scheme, factor=4)
+    assert torch.equal(model(ids).logits, plain(ids).logits)

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import Trainer, TrainingArguments
+from transformers import PreTrainedModel, RobertaConfig, RobertaForMaskedLM, Trainer, TrainingArguments
 
 from hf_posenc import (
     describe,
@@ -18,11 +18,11 @@ from hf_posenc import (
 from hf_posenc import get_peft_model as with_scheme
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
-from hf_posenc.errors import PeftAdapterMismatch
+from hf_posenc.errors import PeftAdapterMismatch, TrainingImpossible, UnsupportedModel
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 
-FACTOR, VIRTUAL, TRAINED = 4, 4, 32
+FACTOR, VIRTUAL, TRAINED, SHORT = 4, 4, 32, 12
 TWO = ["q_proj", "v_proj"]
 METHODS = {
     "dora": lambda: peft.LoraConfig(r=2, target_modules=TWO, use_dora=True),
@@ -53,6 +53,60 @@ def test_a_scheme_put_under_a_prompt_is_saved_too(method, make_model, logits_of,
     perturb(model)
     peft.PeftModel.save_pretrained(model, str(tmp_path))
     assert torch.equal(logits_of(load_peft_adapter(make_model("llama"), tmp_path, patch="apply")), logits_of(model))
+
+
+@pytest.mark.parametrize("scheme", ["fire", "dyn_bias", "transformer_xl", "fox", "deberta", "yarn"])
+def test_all_linear_layers_adapt_as_they_merge(scheme, make_model, logits_of, perturb) -> None:
+    """PEFT finds the layers by their class, in a scheme as well."""
+    config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    model = peft.get_peft_model(patch_model(make_model("llama"), scheme, factor=FACTOR), config)
+    perturb(model)
+    adapted = logits_of(model)
+    assert (logits_of(model.merge_and_unload()) - adapted).abs().max() < 1e-3 * adapted.std()
+
+
+WPE = {"r": 2, "target_modules": ["wpe"], "init_lora_weights": False}
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "sinusoidal", "learned_interp", "learned_hier"])
+def test_rows_of_a_table_that_is_not_read_by_rows(scheme, make_model, logits_of) -> None:
+    """LoRA would bring back positions that the scheme has taken out, and merging would drop them."""
+    model = patch_model(make_model("gpt2"), scheme, factor=FACTOR)
+    want, names = logits_of(model, SHORT), [name for name, _ in model.named_modules()]
+    for wrap in (peft.get_peft_model, with_scheme):
+        with pytest.raises(TrainingImpossible, match=r"position table .*wpe, and scheme"):
+            wrap(model, peft.LoraConfig(**WPE))
+        assert [name for name, _ in model.named_modules()] == names
+        assert torch.equal(logits_of(model, SHORT), want)
+
+
+def test_rows_of_a_table_that_stays(make_model, logits_of) -> None:
+    model = peft.get_peft_model(patch_model(make_model("gpt2"), "logn"), peft.LoraConfig(**WPE))
+    adapted = logits_of(model, SHORT)
+    with model.disable_adapter():
+        assert (logits_of(model, SHORT) - adapted).abs().max() > 1e-4
+    assert torch.allclose(logits_of(model.merge_and_unload(), SHORT), adapted, atol=1e-5)
+
+
+def roberta() -> PreTrainedModel:
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64}
+    return RobertaForMaskedLM(RobertaConfig(**sizes, vocab_size=96, max_position_embeddings=34, pad_token_id=1)).eval()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("kind", ["gpt2", "roberta"])
+def test_a_table_that_peft_has_wrapped_is_not_patched(kind, whole, make_model, logits_of) -> None:
+    """The wrapper would go on to add the model's own positions."""
+    model, table, layer = {
+        "gpt2": lambda: (make_model("gpt2"), "wpe", "c_attn"),
+        "roberta": lambda: (roberta(), "position_embeddings", "query"),
+    }[kind]()
+    how = {"target_modules": [layer], "modules_to_save": [table]} if whole else {"target_modules": [table]}
+    model = peft.get_peft_model(model, peft.LoraConfig(r=2, **how))
+    want = logits_of(model, SHORT)
+    with pytest.raises(UnsupportedModel, match=f"PEFT has wrapped .*{table}"):
+        patch_model(model, "alibi", factor=FACTOR)
+    assert torch.equal(logits_of(model, SHORT), want)
 
 
 def adapted(scheme: str | None, method: str, kind: str = "llama") -> nn.Module:

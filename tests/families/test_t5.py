@@ -13,7 +13,7 @@ from hf_posenc import describe, patch_model, unpatch_model
 from hf_posenc.errors import UnsupportedModel
 
 from .encoder_decoders import INTERFACE, SOURCE, TARGET, built
-from .tiny import tiny_config, tiny_encoder_decoder, tokens
+from .tiny import tiny, tiny_config, tiny_encoder_decoder, tokens
 
 pytestmark = pytest.mark.always
 
@@ -68,6 +68,33 @@ def test_no_matrix_of_biases_is_made() -> None:
             model(ids)
         found.append(largest.numbers)
     assert found[0] >= heads * 512 * 512 > 4 * found[1]
+
+
+@pytest.mark.parametrize("first", ["patch", "lora"])
+def test_lora_of_its_own_bias(first: str) -> None:
+    """An adapter around the table takes part as in the unpatched model."""
+    peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
+    config = peft.LoraConfig(r=2, target_modules=["relative_attention_bias"], init_lora_weights=False)
+    found = []
+    for steps in (["lora"], ["patch", "lora"] if first == "patch" else ["lora", "patch"]):
+        model = built("t5")
+        for step in steps:
+            torch.manual_seed(1)
+            model = patch_model(model, "host") if step == "patch" else peft.get_peft_model(model, config)
+        model.eval()
+        with torch.no_grad():
+            found.append(model(input_ids=tokens(SOURCE), decoder_input_ids=tokens(TARGET)).logits)
+    assert (found[0] - found[1]).abs().max() < 1e-4 * found[0].std()
+
+
+@pytest.mark.parametrize("name", ["t5", "mpnet"])
+def test_its_own_bias_is_offloaded(name: str) -> None:
+    cpu_offload = pytest.importorskip("accelerate", reason="offloading needs accelerate").cpu_offload
+    model = built("t5").get_encoder() if name == "t5" else tiny("mpnet", masked=True)
+    with torch.no_grad():
+        want = model(tokens(SOURCE))[0]
+        cpu_offload(patch_model(model, "host"), execution_device=torch.device("cpu"))
+        assert (model(tokens(SOURCE))[0] - want).abs().max() < 1e-4 * want.std()
 
 
 def test_trained_with_its_own_bias() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
@@ -85,7 +86,8 @@ def test_values_and_gradients_are_those_of_the_layers(causal: bool) -> None:
         assert (ours[0].detach() - definition(scheme, 70, causal=causal)).abs().max() < 1e-5
         threshold = (scheme.multiplier * scheme.tau).abs()
         fraction = scheme.psi(distance.abs()) / (scheme.psi(reach.float().maximum(threshold))[..., None] + scheme.eps)
-        layers = scheme.outer(scheme.inner(fraction[..., None]).relu()).movedim(-1, 1)
+        hidden = linear(fraction[..., None], scheme.inner.weight, scheme.inner.bias).relu()
+        layers = linear(hidden, scheme.outer.weight, scheme.outer.bias).movedim(-1, 1)
         steer = torch.randn(ours.shape, generator=torch.Generator().manual_seed(seed))
         names = [name for name, _ in scheme.named_parameters()]
         grads = [torch.autograd.grad((y * steer).sum(), list(scheme.parameters())) for y in (ours, layers)]

@@ -18,6 +18,7 @@ from hf_posenc import patch_model
 from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.schemes.bias.rel_bias import RelativeBias
 from hf_posenc.schemes.content.shaw import Shaw
+from hf_posenc.schemes.weights import TableWeights
 
 from . import content, models, naive
 from .models import HEAD_DIM, HEADS, TRAINED, WIDTH
@@ -37,9 +38,9 @@ def drawn(scheme: Shaw, seed: int) -> Shaw:
     return scheme
 
 
-def vectors(table: nn.Embedding, distance: Tensor) -> Tensor:
+def vectors(table: TableWeights, distance: Tensor) -> Tensor:
     """A vector for every pair, ``[L, L, head_dim]``: row clip(j − i, −K, K) + K."""
-    farthest = (table.num_embeddings - 1) // 2
+    farthest = (len(table.weight) - 1) // 2
     return table.weight.detach().double()[(-distance).clamp(-farthest, farthest) + farthest]
 
 

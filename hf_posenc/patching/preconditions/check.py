@@ -10,6 +10,7 @@ from hf_posenc.errors import AlreadyPatched, CheckpointMismatch
 from hf_posenc.patches.validate_adapter import check_modules
 from hf_posenc.patching.preconditions.host import check_existing_scaling, check_foreign_forward, check_layer_count
 from hf_posenc.patching.preconditions.host_config import check_complete, check_positions
+from hf_posenc.patching.preconditions.tables import check_tables
 from hf_posenc.patching.preconditions.weights import check_finite, check_floating
 from hf_posenc.patching.preconditions.wrappers import check_reducer, check_single_model, check_unsharded
 from hf_posenc.patching.state import STASH, adapted_modules, describe
@@ -73,11 +74,13 @@ def check_schemes(
     Raises:
         AlreadyScaled: the configuration scales RoPE already, and the schemes would overwrite that.
         AdapterInvalid: the adapter names something that is no module or parameter of the model.
-        UnsupportedModel: not every layer can be patched, or `DistributedDataParallel` has counted the parameters.
+        UnsupportedModel: not every layer can be patched, `DistributedDataParallel` has counted the parameters, or PEFT
+            has wrapped a position table.
         ForeignPatch: another library replaced the ``forward`` of a module.
     """
     check_existing_scaling(adapter, base.config, schemes, trained_length_given=trained_length_given)
     check_layer_count(adapter, base, geometry)
     check_modules(adapter, base, schemes[0])
     check_foreign_forward(adapter, base, schemes[0])
+    check_tables(adapter, base, schemes[0])
     check_reducer(model, (p for s in schemes for p in s.parameters()), adapter.frozen(base, schemes[0]))

@@ -25,6 +25,7 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import exact, per_distance
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.weights import LinearWeights
 
 Depth = Annotated[int, Gt(0), Le(64)]
 
@@ -47,7 +48,7 @@ class DynamicBias(Scheme):
         self.shared = False  # type: ignore[misc]
         self.log = log
         widths = [1, *[width] * depth, geometry.heads]
-        self.layers = nn.ModuleList(nn.Linear(*ends) for ends in pairwise(widths))
+        self.layers = nn.ModuleList(LinearWeights(*ends) for ends in pairwise(widths))
 
     def reset_parameters(self) -> None:
         """Redraw the network with the defaults of linear layers."""
@@ -70,5 +71,5 @@ class DynamicBias(Scheme):
             x = linear(silu(x) if number else x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
         return x.T.float()
 
-    def _linears(self) -> list[nn.Linear]:
-        return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+    def _linears(self) -> list[LinearWeights]:
+        return list(self.layers)  # type: ignore[arg-type]  # a list of modules is not typed

@@ -25,6 +25,7 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import of_even_block
 from hf_posenc.schemes.options import Positive, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.weights import LinearWeights
 
 FEW = 1 << 13  # values, up to which finding units to leave out takes longer than evaluating all of them
 AT_ONCE = 1 << 16  # pairs: the values of all units then stay in the processor's cache, which halves the time
@@ -58,8 +59,8 @@ class FIRE(Scheme):
         self.first_c, self.tau, self.eps = c, tau, eps
         self.c = nn.Parameter(torch.empty(1))  # of one dimension: FSDP2 shards along it
         self.multiplier = nn.Parameter(torch.empty(1))
-        self.inner = nn.Linear(1, width)
-        self.outer = nn.Linear(width, geometry.heads)
+        self.inner = LinearWeights(1, width)
+        self.outer = LinearWeights(width, geometry.heads)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

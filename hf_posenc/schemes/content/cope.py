@@ -29,6 +29,7 @@ from hf_posenc.core.tracing import has_values
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import Positive
 from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.weights import TableWeights
 
 AtLeastTwo: TypeAlias = Annotated[int, Ge(2)]
 
@@ -61,7 +62,7 @@ class CoPE(Scheme):
         super().__init__(geometry)
         self.shared = not per_layer  # type: ignore[misc]
         self.gate_scale = gate_scale
-        self.table = nn.Embedding(npos, geometry.head_dim)
+        self.table = TableWeights(npos, geometry.head_dim)
 
     def reset_parameters(self) -> None:
         """Reset the table to zeros."""

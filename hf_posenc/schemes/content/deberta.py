@@ -43,6 +43,7 @@ from hf_posenc.schemes.content.position_projections import PositionProjections
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.remap.inside import only_inside
+from hf_posenc.schemes.weights import TableWeights
 
 Disentangled: TypeAlias = Literal["c2p+p2c", "c2p", "p2c"]
 Buckets: TypeAlias = Annotated[int, Ge(4)] | Literal[-1]
@@ -116,7 +117,7 @@ class DeBERTa(Scheme):
         self.active = terms.split("+")
         self.mirrored = p2c_index == "paper"
         self.starts = bucket_starts(buckets, span) if buckets > 0 else tuple(range(1, span + 1))
-        self.table = nn.Embedding(2 * self.side, geometry.width)
+        self.table = TableWeights(2 * self.side, geometry.width)
         self.norm = nn.LayerNorm(geometry.width, eps=EPSILON) if norm else None
         count = 0 if share_key else geometry.layers
         self.own = nn.ModuleList(PositionProjections(geometry, self.active) for _ in range(count))

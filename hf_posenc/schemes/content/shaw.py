@@ -32,6 +32,7 @@ from hf_posenc.schemes.bias.distances import (
 from hf_posenc.schemes.bias.far_keys import near_and_far
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.weights import TableWeights
 
 
 @register_scheme("shaw", aliases=("relative_key",), paper="1803.02155")
@@ -56,8 +57,8 @@ class Shaw(Scheme):
         self.shared = False  # type: ignore[misc]
         self.max_distance, self.key_query = max_distance, key_query
         rows = 2 * max_distance + 1
-        self.of_key = nn.Embedding(rows, geometry.head_dim)
-        self.of_value = nn.Embedding(rows, geometry.head_dim) if values else None
+        self.of_key = TableWeights(rows, geometry.head_dim)
+        self.of_value = TableWeights(rows, geometry.head_dim) if values else None
 
     def reset_parameters(self) -> None:
         """Redraw the tables, Glorot-uniform, as the paper's code does."""

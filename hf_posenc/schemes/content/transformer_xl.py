@@ -31,6 +31,7 @@ from hf_posenc.schemes.bias.distances import skewed
 from hf_posenc.schemes.options import Base, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.remap.inside import only_inside
+from hf_posenc.schemes.weights import LinearWeights
 
 STD = 0.02
 AHEAD = 8  # a text that goes on is projected an eighth of its length ahead
@@ -67,7 +68,8 @@ class TransformerXL(Scheme):
         self.u = nn.Parameter(torch.zeros(heads, dim))
         self.v = nn.Parameter(torch.zeros(heads, dim))
         count = geometry.layers if share_uv else 1
-        self.project = nn.ModuleList(nn.Linear(self.frequencies.dims, heads * dim, bias=False) for _ in range(count))
+        rows = [LinearWeights(self.frequencies.dims, heads * dim, bias=False) for _ in range(count)]
+        self.project = nn.ModuleList(rows)
 
     def reset_parameters(self) -> None:
         """Redraw u, v and W_R, N(0, 0.02²)."""
