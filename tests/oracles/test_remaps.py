@@ -314,17 +314,18 @@ def test_a_bias_alone_may_be_remapped() -> None:
         assert (models.logits(patched, ids) - formula(model(), ids, text)).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize(("size", "sinks"), [(9, 3), (3, 9)])
 @pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
-def test_a_window_may_keep_sinks_visible(model: str) -> None:
-    """Masks only: the first tokens stay at their true distance."""
+def test_a_window_may_keep_sinks_visible(model: str, size: int, sinks: int) -> None:
+    """Masks only: the first tokens stay at their true distance, in an encoder also ahead of a query."""
     build, formula = models.MODELS[model]
     ids = models.text(4 * TRAINED)
     free = (naive.both_ways if model == "bert" else naive.causal)(len(ids))
-    near = free.distance.abs() < 9
-    first = (torch.arange(len(ids)) < 3)[None, :] & (free.distance >= 9)
+    near = free.distance.abs() < size
+    first = (torch.arange(len(ids)) < sinks)[None, :]
     frequencies = naive.rope(models.HEAD_DIM)
     expected = formula(build(), ids, replace(free, seen=free.seen & (near | first), frequencies=frequencies))
-    patched = patch_model(build(), "rope+window", size=9, sinks=3, factor=4)
+    patched = patch_model(build(), "rope+window", size=size, sinks=sinks, factor=4)
     assert (models.logits(patched, ids) - expected).abs().max() < 1e-4
     alone = formula(build(), ids, replace(free, seen=free.seen & near, frequencies=frequencies))
     assert (alone - expected).abs().max() > 0.1  # control

@@ -55,10 +55,13 @@ class Window(Scheme):
         return Band(0 if self.geometry.causal else 1 - self.size, self.size)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        """With sinks, the window and the first keys beyond it."""
+        """With sinks, the window and the first keys beyond it: an encoder's first queries have them ahead as well."""
         if not self.sinks:
             return ONE_REGION
-        return Region(self.near), Region(Band(self.size, None, keys_until=self.sinks))
+        back = Region(self.near), Region(Band(self.size, None, keys_until=self.sinks))
+        if ctx.causal or self.sinks <= self.size:  # no sink is out of reach ahead of a query
+            return back
+        return (*back, Region(Band(None, 1 - self.size, keys_until=self.sinks)))
 
     @property
     def kept_keys(self) -> tuple[int, int]:
