@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import exp, log
 from statistics import NormalDist
 from typing import Any
 
@@ -13,9 +14,10 @@ from hf_posenc.eval.results.costs import Costs
 from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.paired import FEWEST, Difference, paired_differences
 from hf_posenc.eval.results.record import Record
-from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.rows import Row, is_perplexity
 
 FORMAT = 2
+LARGEST = 709.0  # of the exponents of float64
 SHARES = ("acc", "exact", "recall", "exact_match", "f1", "match", "part")
 PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "key_nats", "nll", "recall", "f1", "ppl")
 """Metrics in order of importance: the first that a task has represents it."""
@@ -108,8 +110,9 @@ def rows_by_cell(rows: Sequence[Row], task: str, metric: str) -> Mapping[tuple[s
 def interval(row: Row) -> tuple[float, float] | None:
     """Compute the 95 % confidence interval of the mean over documents, by Student's t over their clusters.
 
-    Where all documents agree on a share, the standard error is 0, and Wilson's interval is returned instead; None for
-    fewer than `FEWEST` clusters.
+    Where all documents agree on a share, the standard error is 0, and Wilson's interval is returned instead. That of a
+    perplexity is the exponential of the interval of its loss, whose standard error is stderr / value. None for fewer
+    than `FEWEST` clusters.
     """
     n = row.n if row.clusters is None else row.clusters
     if row.stderr is None or n < FEWEST:
@@ -118,6 +121,9 @@ def interval(row: Row) -> tuple[float, float] | None:
     if share and row.stderr == 0.0 and row.value in (0.0, 1.0):
         return wilson(row.value, n)
     half = student_t(n - 1) * row.stderr
+    if is_perplexity(row.metric) and row.value > 0.0:  # symmetric in the loss: no perplexity is negative
+        loss, far = log(row.value), half / row.value
+        return exp(loss - far), exp(min(loss + far, LARGEST))
     low, high = row.value - half, row.value + half
     return (max(0.0, low), min(1.0, high)) if share else (low, high)
 

@@ -98,6 +98,11 @@ def loss_of(metric: str, length: int | None) -> str:
     return f"{metric.removesuffix('ppl')}nll" if metric.endswith("ppl") and length is not None else ""
 
 
+def is_perplexity(metric: str) -> bool:
+    """Whether a metric, ours or lm-eval's, is the exponential of a loss: ``ppl``, ``word_perplexity``."""
+    return metric.partition(",")[0].endswith(("ppl", "perplexity"))
+
+
 def times(value: float, error: float | None) -> float | None:
     """Standard error of an exponential: d exp(x) = exp(x) dx."""
     return None if error is None else value * error

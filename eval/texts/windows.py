@@ -22,6 +22,9 @@ from hf_posenc.eval.texts.sampling import SHIFTS, distinct, placed
 from hf_posenc.patching.preconditions.weights import check_known
 from hf_posenc.texts import rendered
 
+FARTHEST = 16 * SHIFTS
+"""Tokens a window moves on where none can be cut nearer: tables and rulers of one sign tokenise by their beginning."""
+
 
 @dataclass(frozen=True)
 class Tokenized:
@@ -115,13 +118,13 @@ def first_window(source: Tokenized, tokenizer: Any, end: int, lengths: Sequence[
 
     The choice looks at the target's neighbourhood, never at ``lengths``, so that every length has the same targets.
     """
-    for last in range(end, min(end + SHIFTS, len(source.ids)) + 1):
+    for last in range(end, min(end + FARTHEST, len(source.ids)) + 1):
         target = last - scored
         if clean(source, tokenizer, target - scored, target, last):
             return TextWindow(last, *cut(source, tokenizer, lengths, target, last))
     raise CannotCut(
-        f"Within {SHIFTS} tokens of token {end}, the text cannot be cut without changing its tokens. Use another text "
-        "or tokenizer."
+        f"Within {FARTHEST} tokens of token {end}, the text cannot be cut without changing its tokens. Use another "
+        "text or tokenizer."
     )
 
 

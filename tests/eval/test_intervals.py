@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from hf_posenc.core.student_t import student_t
@@ -54,3 +56,11 @@ def test_too_few_documents_have_none() -> None:
     assert interval(row(2)) is None
     assert interval(row(3)) is not None
     assert interval(row(16, stderr=None)) is None
+
+
+@pytest.mark.parametrize("metric", ["ppl", "prefix_ppl", "long_ppl", "word_perplexity", "perplexity,none"])
+@pytest.mark.parametrize(("loss", "error"), [(2.0, 0.1), (6.0, 2.5)])
+def test_that_of_a_perplexity_is_the_exponential_of_that_of_the_loss(metric: str, loss: float, error: float) -> None:
+    low, high = interval(row(8, "nll", loss, error))
+    value = math.exp(loss)
+    assert interval(row(8, metric, value, value * error)) == pytest.approx((math.exp(low), math.exp(high)))

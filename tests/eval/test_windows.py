@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from hf_posenc.eval.errors import LengthTooShort, TextTooShort
 from hf_posenc.eval.texts.measured_text import default_text
+from hf_posenc.eval.texts.sampling import SHIFTS
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
-from hf_posenc.eval.texts.windows import tokenized, windows
+from hf_posenc.eval.texts.windows import clean, tokenized, windows, windows_at
 
 SHARED = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -87,6 +88,22 @@ def test_special_tokens_count(before: int, tokenizer) -> None:
                 fitting = context
                 break
         assert window.contexts == (fitting,)
+
+
+def test_a_window_moves_past_a_long_ruler(tokenizer) -> None:
+    """One line of a drawn table stops no measurement: what is cut from its middle has other tokens than the whole."""
+    code = module_text("bisect")
+    source = tokenized(tokenizer, f"{code}{chr(0x2500) * 200}\n{code}")
+    ruler = len(tokenizer(code)["input_ids"])
+    place = next(end for end in range(ruler, len(source.ids)) if not any_clean(source, tokenizer, end))
+    (window,) = windows_at(source, tokenizer, [place], lengths=[32], scored=8)
+    assert window.end > place + SHIFTS
+    assert tokenizer(window.target)["input_ids"] == list(source.ids[window.end - 8 : window.end])
+
+
+def any_clean(source, tokenizer, end: int) -> bool:
+    """Whether a window can be cut at one of the next places."""
+    return any(clean(source, tokenizer, last - 16, last - 8, last) for last in range(end, end + SHIFTS + 1))
 
 
 def test_impossible_sizes_raise(tokenizer) -> None:

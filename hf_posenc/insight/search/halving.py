@@ -44,6 +44,7 @@ class Halving:
         refused: arms that could not be measured.
         duplicates: arm to an earlier one that computes the same: their losses are equal to the last digit.
         cut: whether the time ended before the last rung.
+        unmeasured: number from 0 of the rung on which no arm could be measured, where there is one; it is the last.
     """
 
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class Halving:
     refused: list[str] = field(default_factory=list)
     duplicates: dict[str, str] = field(default_factory=dict)
     cut: bool = False
+    unmeasured: int | None = None
 
     def score(self, arm: str) -> float:
         """Mean loss of an arm over the windows it was measured on."""
@@ -63,6 +65,8 @@ class Halving:
 
 def halve(arms: Sequence[str], defaults: Sequence[str], rungs: int, measure: Measure) -> Halving:
     """Measure arms rung by rung, and promote the better third of each, with the best defaults.
+
+    Ends at a rung on which no arm could be measured; what the earlier ones have found is kept.
 
     Args:
         arms: names, the defaults among them.
@@ -78,6 +82,9 @@ def halve(arms: Sequence[str], defaults: Sequence[str], rungs: int, measure: Mea
                 measured[arm] = measure(arm, rung)
         except OutOfTime:
             found.cut = True  # a rung of which a part was measured would favour that part
+            return found
+        if all(losses is None for losses in measured.values()):
+            found.unmeasured = rung  # what is wrong is not the arms: they were measured on the rung before
             return found
         found.refused += [arm for arm, losses in measured.items() if losses is None]
         for arm, losses in measured.items():

@@ -98,6 +98,8 @@ def summary(result: SearchResult) -> list[str]:
             "The machine was slower than when the plan was made: the last rungs were left out, and the choice rests on "
             "fewer windows."
         )
+    if unmeasured := about.get("unmeasured"):
+        lines.append(unmeasured)
     return lines
 
 

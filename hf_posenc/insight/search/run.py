@@ -10,7 +10,7 @@ held-out     the choice, all defaults and the unpatched model on the held-out te
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from hf_posenc.insight.advise.units import tokens
 from hf_posenc.insight.search.arms import defaults_of, drawn, families
 from hf_posenc.insight.search.durations import seconds_of
 from hf_posenc.insight.search.files import write_files
-from hf_posenc.insight.search.halving import best_of, chosen
+from hf_posenc.insight.search.halving import Halving, best_of, chosen
 from hf_posenc.insight.search.plan import FEWEST, SearchPlan
 from hf_posenc.insight.search.result import SearchResult
 from hf_posenc.insight.search.steps import Search
@@ -150,7 +150,13 @@ def searched(search: Search, found: Sequence[Entry], folder: Path, about: dict[s
     scores = search.judged(choice, arms, halving, plan)
     seconds = plan.setup + measure.spent * plan.overhead
     result = SearchResult(
-        about | {"plan": plan.to_dict(), "seconds": seconds, "cut": halving.cut},
+        about
+        | {
+            "plan": plan.to_dict(),
+            "seconds": seconds,
+            "cut": halving.cut,
+            "unmeasured": unmeasured_rung(halving, measure.reasons),
+        },
         trials_of([*arms, *found], halving, measure.reasons, measure.seconds),
         measure.fitting.fit(choice, search.target),
         best_of(halving.survivors[-1], defaults) or "",
@@ -158,6 +164,14 @@ def searched(search: Search, found: Sequence[Entry], folder: Path, about: dict[s
     )
     write_files(folder, result, halving)
     return result
+
+
+def unmeasured_rung(halving: Halving, reasons: Mapping[str, str]) -> str:
+    """Which rung no arm could be measured on, and why; empty where there is none."""
+    if halving.unmeasured is None:
+        return ""
+    why = reasons.get(halving.survivors[-1][0], "")
+    return f"No arm could be measured on rung {halving.unmeasured + 1}, and the choice rests on those before it. {why}"
 
 
 def check_target(target: int, trained: int) -> None:

@@ -143,6 +143,7 @@ class Search:
 
         Raises:
             BudgetTooSmall: the machine has become so slow that not even the first rung was finished.
+            BadComparison: no arm could be measured on the first rung.
         """
         entries, measure = {arm.label: arm for arm in arms}, self.measure
         measure.limit = plan.limit - plan.for_held_out
@@ -154,6 +155,8 @@ class Search:
             return None if found is None else losses_of(found, rung)
 
         found = halve([arm.label for arm in arms], defaults_of(arms), len(plan.rungs), losses)
+        if not found.survivors and found.unmeasured is not None:
+            raise BadComparison(f"No scheme could be measured. {next(iter(measure.reasons.values()), '')}")
         if not found.survivors:
             raise too_small(self.budget, plan.budget * 2, len(arms))
         return found

@@ -89,7 +89,7 @@ def trial_of(arm: Entry, halving: Halving, reasons: Mapping[str, str]) -> Trial:
     """An arm, as far as it came."""
     label, scheme = arm.label, arm.scheme or ""
     trial = Trial(label, scheme, arm.options, not arm.options, hides_keys(scheme), "not reached")
-    if label in reasons:
+    if label in reasons and label not in halving.survivors[-1]:  # on a rung that no arm finished, none was refused
         return replace(trial, state="refused", note=reasons[label])
     if label not in halving.losses:
         return trial

@@ -92,3 +92,11 @@ def test_a_rung_that_was_cut_has_no_say() -> None:
     assert found.cut
     assert len(found.survivors) == 1
     assert {len(windows) for windows in found.losses.values()} == {RUNGS[0]}
+
+
+def test_a_rung_that_no_arm_could_be_measured_on_has_no_say() -> None:
+    losses = measure_of(planted(0, 0.01))
+    found = halve(ARMS, DEFAULTS, 3, lambda arm, rung: None if rung == 2 else losses(arm, rung))
+    assert (found.unmeasured, found.cut, found.refused) == (2, False, [])
+    assert len(found.survivors) == 2
+    assert chosen(found, DEFAULTS) == ARMS[0]

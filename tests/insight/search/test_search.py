@@ -14,7 +14,7 @@ from hf_posenc import patch_model, unpatch_model
 from hf_posenc.errors import BadComparison, BudgetTooSmall, CheckpointMismatch, LengthContradiction
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.comparison import measure as cells
-from hf_posenc.eval.errors import TextTooShort
+from hf_posenc.eval.errors import CannotCut, TextTooShort
 from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.texts.measured_text import MeasuredText
@@ -100,6 +100,25 @@ def test_a_damaged_plan_is_refused(content: str, tmp_path: Path) -> None:
     file.write_text(content, encoding="utf-8")
     with pytest.raises(CheckpointMismatch, match=r"plan\.json cannot be read.+delete it to plan anew"):
         read_plan(file)
+
+
+def test_windows_that_cannot_be_measured_leave_the_choice_to_earlier_rungs(
+    few: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated = cells.evaluate
+
+    def evaluate_few(*args: Any, samples: int, text: MeasuredText, **given: Any) -> Any:
+        if samples not in (1, 2, 8) and "own" in str(text.label):
+            raise CannotCut("This text cannot be cut.")
+        return evaluated(*args, samples=samples, text=text, **given)
+
+    monkeypatch.setattr(cells, "evaluate", evaluate_few)
+    result = few(tmp_path)
+    assert "No arm could be measured on rung 2" in str(result)
+    assert "This text cannot be cut." in str(result)
+    assert {trial.windows for trial in result.trials} == {2}
+    chosen = next(trial for trial in result.trials if trial.label == result.chosen.label)
+    assert chosen.state == "measured"
 
 
 def test_the_choice_never_sees_the_held_out_text(few: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
