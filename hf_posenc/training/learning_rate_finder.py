@@ -33,7 +33,7 @@ from hf_posenc.training.config_checks import LEARNING_RATE, check_count
 from hf_posenc.training.finetune import finetune
 from hf_posenc.training.learning_rates import chosen_rate
 from hf_posenc.training.methods import check_settings, method_of
-from hf_posenc.training.rows import count_of, training_rows
+from hf_posenc.training.rows import count_of, held_out_rows, training_rows
 from hf_posenc.training.validate import check_model_and_settings, source_of
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def find_learning_rate(
         tokenizer: of the model.
         texts: training documents.
         training: settings of the run that a rate is wanted for.
-        **settings: ``steps``, ``lowest``, ``highest`` and ``progress`` of `range_test`.
+        **settings: ``steps``, ``lowest``, ``highest``, ``held_out`` and ``progress`` of `range_test`.
 
     Returns:
         The losses at every rate, and the rate suggested by them: None where no rate lowered the loss.
@@ -117,6 +117,7 @@ def range_test(
     steps: int = STEPS,
     lowest: float = LOWEST,
     highest: float = HIGHEST,
+    held_out: Any = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> RangeTest:
     """Train a model, which is of no use afterwards, at learning rates from ``lowest`` to ``highest``. Nothing is saved.
@@ -128,6 +129,8 @@ def range_test(
         steps: learning rates to try; the rows of each step are read twice.
         lowest: rate of the first step.
         highest: rate of the last one.
+        held_out: held-out documents of the run, as `finetune` takes them: read and checked as the run does, so that
+            what it would refuse is refused before the test, and not measured.
         progress: called after every step with the share done, 0 … 1, and the step's loss.
 
     Raises:
@@ -138,7 +141,10 @@ def range_test(
     check_model_and_settings(model, training)
     method = method_of(training.method, model, causal=is_causal(model), rank=training.rank)
     check_settings(training)
-    rows = training_rows(model, tokenizer, source_of("texts", texts), training, method)
+    measured_on = None if held_out is None else source_of("held_out", held_out)
+    if measured_on is not None:
+        held_out_rows(model, tokenizer, measured_on, training)
+    rows = training_rows(model, tokenizer, source_of("texts", texts), training, method, held_out=measured_on)
     count = steps * training.batch * training.accumulate
     base = chosen_rate(training, model).value
     rates = [lowest * (highest / lowest) ** (step / (steps - 1)) for step in range(steps)]

@@ -84,6 +84,22 @@ def test_the_learning_rate_is_looked_for_instead_of_the_run(tmp_path: Path, monk
     assert {path.name for path in out.iterdir()} <= {"learning_rate.json", "learning_rate.png"}
 
 
+@pytest.mark.parametrize(
+    ("content", "said"), [({"body": "a text. " * 400}, "'text'"), ({"text": "a few words"}, "lengths")]
+)
+def test_held_out_text_that_the_run_would_refuse_is_refused_by_its_range_test(
+    tmp_path: Path, monkeypatch, capsys, content: dict[str, str], said: str
+) -> None:
+    """The command that is printed has to run: a wrong column used to show only there, after the test."""
+    (tmp_path / "text.jsonl").write_text(json.dumps({"text": "the cat sat on the mat. " * 400}))
+    (tmp_path / "other.jsonl").write_text(json.dumps(content))
+    words = ["--text", str(tmp_path / "text.jsonl"), "--held-out", str(tmp_path / "other.jsonl")]
+    monkeypatch.setattr("hf_posenc.training.learning_rate_finder.finetune", lambda *_, **__: pytest.fail("trained"))
+    with pytest.raises(SystemExit):
+        main(["find-learning-rate", *TUNE[1:], *words, "--out", str(tmp_path / "out")])
+    assert said in capsys.readouterr().err
+
+
 def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
     """Within the table its positions are the model's own, so that the effect probe finds nothing to compare."""
     longer = patch_model(tiny_model("bert"), "learned_hier", target_length=2 * TRAINED_LENGTH)

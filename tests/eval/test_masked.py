@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.models import PosEncMLM
@@ -74,3 +75,12 @@ def test_masked_task_needs_a_mask_token(llama, tokenizer) -> None:
     plain = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, bos_token="<end>", eos_token="<end>")
     with pytest.raises(NotMeasurable, match="mask token"):
         evaluate(llama, plain, tasks=["posenc_mlm"], lengths=[TRAINED])
+
+
+def test_a_text_that_fills_the_window_is_pointed_to_the_masked_task(bert, framed_tokenizer, tmp_path) -> None:
+    """The windows of posenc_ppl have room for the tokens in front, and not for the one that BERT puts at the end."""
+    text = tmp_path / "text.txt"
+    text.write_text(module_text("bisect") * 2)
+    with pytest.raises(RequestTooLong, match="posenc_mlm"):
+        evaluate(bert, framed_tokenizer, tasks=["posenc_ppl"], samples=2, scored=20, text=text)
+    evaluate(bert, framed_tokenizer, tasks=["posenc_mlm"], samples=2, scored=20, text=text)

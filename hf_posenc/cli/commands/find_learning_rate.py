@@ -27,7 +27,8 @@ def find_learning_rate(context: Context, options: FinetuneOptions, as_json: AsJs
     """Find the learning rate of a fine-tuning run by a range test.
 
     The options are those of the run, as `finetune` takes them. Some steps are trained at rising learning rates on the
-    text of the run; no model is saved, and the command of the run at the rate found is printed.
+    text of the run; its held-out text is read and checked, and not measured. No model is saved, and the command of the
+    run at the rate found is printed.
     """
     from hf_posenc.training import range_test
 
@@ -35,7 +36,7 @@ def find_learning_rate(context: Context, options: FinetuneOptions, as_json: AsJs
     with output.progress() as show_progress:
         setup = set_up(context, options)
         tested = range_test(
-            setup.model, setup.tokenizer, setup.texts, setup.training,
+            setup.model, setup.tokenizer, setup.texts, setup.training, held_out=setup.held_out,
             progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),
         )  # fmt: skip
     written = write_files(tested, options.out)
