@@ -47,7 +47,7 @@ class SchemePositionTable(nn.Embedding):
 
 
 def check_own_table(name: str, table: nn.Module, base: nn.Module) -> None:
-    """Refuse a position table that PEFT has wrapped: a wrapper adds rows of its own, and keeps its class.
+    """Refuse a position table inside a wrapper, as PEFT's is: it adds rows of its own, and keeps its class.
 
     Args:
         name: of the table in the base model.
@@ -59,8 +59,8 @@ def check_own_table(name: str, table: nn.Module, base: nn.Module) -> None:
     """
     if not isinstance(table, nn.Embedding):
         raise UnsupportedModel(
-            f"PEFT has wrapped {name}, the position table of this {type(base).__name__}. "
-            "Patch the model first, and add the adapter afterwards."
+            f"{name}, the position table of this {type(base).__name__}, is wrapped in a {type(table).__name__}, as "
+            "PEFT does. Patch the model first, and add the adapter afterwards."
         )
 
 

@@ -61,20 +61,20 @@ def is_masked(model: Any) -> bool:
 
 
 def check_head(loading: Mapping[str, Any], name: str) -> None:
-    """Refuse a checkpoint without the weights of a language-model head, which transformers would draw at random.
+    """Refuse a checkpoint that lacks weights of the model, mostly its head, which transformers would draw at random.
 
     Args:
         loading: transformers' report of what it loaded.
         name: of the checkpoint.
 
     Raises:
-        CheckpointMismatch: a weight of the head is missing; a pooler, which scores no token, may be.
+        CheckpointMismatch: a weight is missing; one of a pooler, which scores no token, may be.
     """
     missing = sorted(key for key in loading["missing_keys"] if not {"posenc", "pooler"} & set(key.split(".")))
     if missing:
         raise CheckpointMismatch(
-            f"The checkpoint {name} has no language-model head: it lacks {missing[0]!r}, which transformers would "
-            "initialise at random. Measure a checkpoint that was saved with its head."
+            f"The checkpoint {name} lacks {missing[0]!r}, which transformers would initialise at random. Measure a "
+            "checkpoint that was saved whole, with a language-model head."
         )
 
 

@@ -34,7 +34,6 @@ class PosEncMLM(PosEncLM):
         joined = self.tok_encode(context + target, add_special_tokens=False)
         first = len(self.tok_encode(context, add_special_tokens=False)) if context else 0
         ids = [self.tokenizer.cls_token_id, *joined, self.tokenizer.sep_token_id]
-        self.check_framed(len(ids))
         scores, greedy = self.scores(ids, list(range(1 + first, 1 + len(joined))))
         return sum(scores), all(greedy)
 
@@ -55,25 +54,13 @@ class PosEncMLM(PosEncLM):
         self.ticked()
         return scores.tolist(), greedy.tolist()
 
-    def check_framed(self, tokens: int) -> None:
-        """Refuse a context and target that do not fit with the special tokens around them.
-
-        Raises:
-            RequestTooLong: they do not.
-        """
-        if tokens > self.max_length:
-            raise RequestTooLong(
-                f"A masked request of {tokens} tokens, the special ones at both ends included, exceeds max_length "
-                f"{self.max_length}. The loss of a masked model is that of the task posenc_mlm, whose lengths count "
-                "them; for other tasks ask for shorter lengths, or patch with a larger target_length."
-            )
-
     def check_length(self, tokens: int, kind: str) -> None:
         """Refuse a request that does not fit: truncating a masked text would move its masks."""
         if tokens > self.max_length:
             raise RequestTooLong(
-                f"A {kind} request of {tokens} tokens exceeds max_length {self.max_length}. "
-                "Ask for a longer max_length or patch with a larger target_length."
+                f"A {kind} request of {tokens} tokens, the special ones at both ends included, exceeds max_length "
+                f"{self.max_length}. Ask for shorter lengths (those of posenc_mlm count the special tokens), or patch "
+                "with a larger target_length."
             )
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:

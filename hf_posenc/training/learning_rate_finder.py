@@ -30,7 +30,7 @@ from hf_posenc.errors import TrainingImpossible
 from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.training.config import Training
 from hf_posenc.training.config_checks import LEARNING_RATE, check_count
-from hf_posenc.training.finetune import finetune
+from hf_posenc.training.finetune import Texts, finetune
 from hf_posenc.training.learning_rates import chosen_rate
 from hf_posenc.training.methods import check_settings, method_of
 from hf_posenc.training.rows import count_of, held_out_rows, training_rows
@@ -111,13 +111,13 @@ def find_learning_rate(
 def range_test(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    texts: Any,
+    texts: Texts,
     training: Training,
     *,
     steps: int = STEPS,
     lowest: float = LOWEST,
     highest: float = HIGHEST,
-    held_out: Any = None,
+    held_out: Texts | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> RangeTest:
     """Train a model, which is of no use afterwards, at learning rates from ``lowest`` to ``highest``. Nothing is saved.
