@@ -25,6 +25,7 @@ from hf_posenc.insight.search.plan import (
     smallest,
     too_small,
 )
+from hf_posenc.insight.search.two_texts import room_of_both
 from hf_posenc.insight.search.windows_loss import WindowLoss, losses_of
 from hf_posenc.schemes.entry import UNPATCHED, Entry
 
@@ -42,11 +43,9 @@ class Search:
     Attributes:
         measure: losses of arms.
         text, held_out: to choose on, and to judge by.
-        room: windows that they have room for.
         target, trained: lengths in tokens.
         budget: seconds.
         seed: of windows and arms.
-        all_keys: whether schemes that hide keys are left out.
         started: when the search began, by `time.monotonic`.
         progress: called with the completed fraction and a description of the current step.
     """
@@ -54,12 +53,10 @@ class Search:
     measure: WindowLoss
     text: MeasuredText
     held_out: MeasuredText
-    room: tuple[int, int]
     target: int
     trained: int
     budget: float
     seed: int
-    all_keys: bool
     started: float
     progress: ProgressCallback
 
@@ -67,13 +64,6 @@ class Search:
     def factor(self) -> float:
         """Target over trained length."""
         return self.target / self.trained
-
-    def settings(self) -> dict[str, Any]:
-        """What a plan belongs to."""
-        return {
-            **self.measure.identity, "text": self.text.digest, "held_out": self.held_out.digest, "target": self.target,
-            "scored": self.measure.scored, "budget": self.budget, "seed": self.seed, "all_keys": self.all_keys,
-        }  # fmt: skip
 
     def first_look(self, found: Sequence[Entry], plan: SearchPlan | None) -> SearchPlan:
         """Measure every family with its defaults, and plan the rest: the better half of them gets further arms.
@@ -111,7 +101,8 @@ class Search:
         looked = [entry for entry in found if entry.label in scores]
         best = sorted(looked, key=lambda entry: scores[entry.label])[: ceil(len(looked) / 2)]
         more = [arm.label for arm in drawn(best, self.factor, self.trained, self.seed)]
-        return planned([entry.label for entry in looked], more, pace, fixed, self.budget, setup, overhead, self.room)
+        room = room_of_both(self.text, self.held_out, measure.lm.tokenizer, self.target, measure.scored)
+        return planned([entry.label for entry in looked], more, pace, fixed, self.budget, setup, overhead, room)
 
     def speed(self) -> tuple[float, float, float]:
         """Seconds of a window of the unpatched model, of a cell besides its windows, and those spent to know both.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TokenizersBackend
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.errors import BadComparison, BudgetTooSmall, CheckpointMismatch, LengthContradiction
@@ -18,6 +19,7 @@ from hf_posenc.eval.errors import CannotCut, TextTooShort
 from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.texts.measured_text import MeasuredText
+from hf_posenc.eval.texts.windows import tokenized, tokenized_documents
 from hf_posenc.insight.search import SearchResult
 from hf_posenc.insight.search.run import read_plan
 from hf_posenc.insight.search.steps import LAST
@@ -91,6 +93,9 @@ def test_a_killed_search_goes_on_and_a_repeated_one_measures_nothing(
     resumed = few(tmp_path / "killed")
     assert without_times(resumed) == without_times(whole)
     monkeypatch.setattr(cells, "measure_cell", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr(TokenizersBackend, "_encode_plus", lambda *_, **__: pytest.fail("tokenised again"))
+    tokenized_documents.cache_clear()
+    tokenized.cache_clear()
     assert few(tmp_path / "killed").to_dict() == resumed.to_dict()
 
 
