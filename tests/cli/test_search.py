@@ -14,7 +14,8 @@ from hf_posenc.schemes.entry import Entry
 
 ABOUT: dict[str, Any] = {
     "model": "starter:llama", "target_length": 1024, "trained_length": 256, "text": "own.txt", "eval_text": "other.txt",
-    "held_out": "another text", "seconds": 62.0, "cut": True, "plan": {"budget": 90.0}, "command": "hf-posenc search",
+    "held_out": "another text", "seconds": 62.0, "cut": True, "plan": {"budget": 90.0, "held_out": 16},
+    "command": "hf-posenc search",
 }  # fmt: skip
 CHOSEN = Entry("rerope:window=96", "rerope", {"window": 96})
 

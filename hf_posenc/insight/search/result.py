@@ -10,7 +10,7 @@ from typing import Any
 from hf_posenc.insight.search.durations import duration
 from hf_posenc.insight.search.tables import difference, held_out_table, plain, spread, trial_table
 from hf_posenc.insight.search.trial import HeldOut, Trial
-from hf_posenc.schemes.entry import Entry
+from hf_posenc.schemes.entry import UNPATCHED, Entry
 
 SHOWN = 12
 """Arms in the printed table; all are in the files."""
@@ -98,6 +98,12 @@ def summary(result: SearchResult) -> list[str]:
             "The machine was slower than when the plan was made: the last rungs were left out, and the choice rests on "
             "fewer windows."
         )
+    own = result.of(result.chosen.label)
+    if own is not None and 0 < own.windows < plan["held_out"]:
+        lines.append(
+            "The machine was slower than when the plan was made: the held-out text was measured on "
+            f"{own.windows} windows instead of {plan['held_out']}."
+        )
     if unmeasured := about.get("unmeasured"):
         lines.append(unmeasured)
     return lines
@@ -114,13 +120,36 @@ def hidden(result: SearchResult) -> list[str]:
 
 
 def verdicts(result: SearchResult) -> list[str]:
-    """The held-out loss of the choice, and its difference from the best default."""
-    own, other = result.of(result.chosen.label), result.of(result.best_default)
+    """The held-out loss of the choice, how it was chosen, and what the held-out text says of the defaults."""
+    own = result.of(result.chosen.label)
     if own is None or own.loss is None:
-        return ["The held-out text could not be measured in the time."]
-    lines = [f"Held-out loss {own.loss:.3f}{spread(own.stderr)} nats/token on {own.windows} windows."]
+        return [f"The choice could not be measured on the held-out text. {'' if own is None else own.note}".rstrip()]
+    loss = f"Held-out loss {own.loss:.3f}{spread(own.stderr)} nats/token on {own.windows} windows."
+    kept = result.chosen.label == result.best_default
+    return [loss, kept_default(result) if kept else against_default(result), against_all(result)]
+
+
+def kept_default(result: SearchResult) -> str:
+    """Why a default was chosen; whether other options were tried at all."""
+    if any(trial.options for trial in result.trials if trial.loss is not None):
+        return "On the text to choose on, no other options were clearly better than these defaults, so they are kept."
+    return "Only arms with default options were tried; a longer --budget tries others."
+
+
+def against_default(result: SearchResult) -> str:
+    """The difference of the choice from the best default."""
+    other = result.of(result.best_default)
     if other is None or other.difference is None:
-        return [*lines, "No other options were clearly better than the defaults of this scheme, so they are kept."]
+        return "The best default could not be measured on the held-out text, so the choice is not compared with it."
     d = other.difference
     sure = {"better": "surely better than", "worse": "surely worse than"}.get(d.verdict, "not surely different from")
-    return [*lines, f"That is {sure} the best default, {other.label}: {difference(other)} (95 % interval)."]
+    return f"That is {sure} the best default, {other.label}: {difference(other)} (95 % interval)."
+
+
+def against_all(result: SearchResult) -> str:
+    """Which defaults are better than the choice on the held-out text."""
+    compared = [line for line in result.held_out if line.difference is not None and line.label != UNPATCHED]
+    if not compared:
+        return "No other default could be measured on the held-out text, so the choice is compared with none."
+    better = [line.label for line in compared if line.difference is not None and line.difference.verdict == "worse"]
+    return f"Defaults compared there: {len(compared)}; surely better than the choice: {', '.join(better) or 'none'}."

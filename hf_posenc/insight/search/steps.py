@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from statistics import fmean
 from typing import Any
 
@@ -16,8 +16,9 @@ from hf_posenc.eval.results.paired import ROUNDING
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.insight.search.arms import defaults_of, drawn
 from hf_posenc.insight.search.durations import duration
-from hf_posenc.insight.search.halving import Halving, OutOfTime, best_of, halve
+from hf_posenc.insight.search.halving import Halving, halve
 from hf_posenc.insight.search.plan import (
+    FEWEST,
     FIRST,
     SLOWEST,
     SearchPlan,
@@ -155,26 +156,24 @@ class Search:
     def judged(self, choice: Entry, arms: Sequence[Entry], found: Halving, plan: SearchPlan) -> dict[str, Any]:
         """Scores on the held-out windows: of the choice and all defaults that are single schemes, and unpatched.
 
-        The choice and the best default come first; where the time ends early, the others are missing.
+        All of them are measured, whatever the clock says: a choice that was not compared is worth nothing.
         """
-        measure = self.measure
-        measure.limit = plan.limit
+        measure, windows = self.measure, self.held_out_windows(plan)
+        measure.limit = inf
         known = {arm.label: arm for arm in (*arms, UNCHANGED)}
-        first = best_of(found.survivors[-1], defaults_of(arms)) or choice.label
         ranked = sorted((label for label in defaults_of(arms) if label in found.losses), key=found.score)
-        lines = [known[label] for label in dict.fromkeys((choice.label, first, UNPATCHED, *ranked))]
         scores: dict[str, list[DocumentScore] | None] = {}
+        for label in dict.fromkeys((choice.label, UNPATCHED, *ranked)):
+            self.progress(self.done(plan), self.doing(plan, f"held-out text: {label}"))
+            scores[label] = measure(known[label], self.held_out, windows, LAST)
         within = f"{UNPATCHED}, {self.trained:,} tokens"
-        for number, arm in enumerate(lines):
-            self.progress(self.done(plan), self.doing(plan, f"held-out text: {arm.label}"))
-            expected = plan.cell(arm.label if arm.scheme else "", plan.held_out) if number > 1 else 0.0
-            try:
-                scores[arm.label] = measure(arm, self.held_out, plan.held_out, LAST, expected=expected)
-                if arm is UNCHANGED:
-                    scores[within] = measure(arm, self.held_out, plan.held_out, LAST, length=self.trained)
-            except OutOfTime:
-                scores[arm.label] = None
+        scores[within] = measure(UNCHANGED, self.held_out, windows, LAST, length=self.trained)
         return scores
+
+    def held_out_windows(self, plan: SearchPlan) -> int:
+        """The held-out windows of the plan, or as many as the time pays for where the machine has become slower."""
+        left = (plan.limit - self.measure.spent) / self.measure.slowdown
+        return max(FEWEST, min(plan.held_out, int(plan.held_out * left / plan.for_held_out)))
 
     def done(self, plan: SearchPlan) -> float:
         """Completed fraction of the search."""
