@@ -112,6 +112,7 @@ def search(
         lm = language_model(model, tokenizer, **model_args)
     trained = trained_length_of(lm)
     check_target(target, trained)
+    found = families_of(lm, given.shown_name, all_keys)
     scored = max(1, min(SCORED, target // 4))
     own, held_out, which = two_texts(text, eval_text, lm.tokenizer, field=text_field, separator=document_separator)
     identity = {
@@ -124,7 +125,6 @@ def search(
     }  # fmt: skip
     if not plan_file(folder, settings).exists():  # to tokenise two books takes longer than all else of a repetition
         room_of_both(own, held_out, lm.tokenizer, target, scored)
-    found = families_of(lm, given.shown_name, all_keys)
     with Store(folder / STORE) as store:
         (folder / PLANS).mkdir(exist_ok=True)  # tells an interrupted search from an interrupted comparison
         measure = WindowLoss(lm, Fitting.on(lm, seed), store, identity, target, scored, seed, dict(model_args))

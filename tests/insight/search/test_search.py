@@ -20,7 +20,7 @@ from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.eval.texts.windows import tokenized, tokenized_documents
-from hf_posenc.insight.search import SearchResult
+from hf_posenc.insight.search import SearchResult, search
 from hf_posenc.insight.search.run import read_plan
 from hf_posenc.insight.search.steps import LAST, WARM
 from hf_posenc.insight.search.two_texts import two_texts
@@ -210,6 +210,13 @@ def test_what_cannot_be_searched_is_refused(
         few(tmp_path / "out", target=32)
     with pytest.raises(BadComparison, match="--eval-text"):
         few(tmp_path / "out", eval_text=texts[0])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("starter", ["gpt2", "bert"])
+def test_a_model_with_a_position_table_is_refused(starter: str, tmp_path: Path) -> None:
+    with pytest.raises(BadComparison, match="`hf-posenc advise` names those that need training"):
+        search(f"starter:{starter}", 512, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
