@@ -50,12 +50,23 @@ class SearchResult:
 
     @property
     def command(self) -> str:
-        """The command that compares the chosen arm with the unpatched model."""
+        """The command that compares the choice with the unpatched model, on the held-out windows where it can."""
         words = ",".join(f"{name}={json.dumps(value)}" for name, value in self.chosen.options.items())
         entry = f"{self.chosen.scheme}:{words}" if words else str(self.chosen.scheme)
-        lengths = f"{self.about['trained_length']},{self.about['target_length']}"
-        given = {"--model": self.about["model"], "--schemes": f"unpatched,{entry}", "--lengths": lengths}
-        return shlex.join(["hf-posenc", "compare", *(word for option in given.items() for word in option)])
+        given = ["--model", self.about["model"], *self.about["compare"], "--schemes", f"unpatched,{entry}"]
+        return shlex.join(["hf-posenc", "compare", *given, *self.measured])
+
+    @property
+    def measured(self) -> list[str]:
+        """Options of `hf-posenc compare` that say what is measured."""
+        about, own = self.about, self.of(self.chosen.label)
+        if "--text" not in about["compare"] or own is None or own.loss is None:
+            return ["--lengths", f"{about['trained_length']},{about['target_length']}"]
+        options = {
+            "--lengths": about["target_length"], "--tasks": about["task"], "--samples": own.windows,
+            "--scored": about["scored"], "--seed": about["held_out_seed"],
+        }  # fmt: skip
+        return [str(word) for option in options.items() for word in option]
 
     def of(self, label: str) -> HeldOut | None:
         """The line of the held-out table with a label."""

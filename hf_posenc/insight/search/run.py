@@ -39,10 +39,10 @@ from hf_posenc.insight.search.files import write_files
 from hf_posenc.insight.search.halving import Halving, best_of, chosen
 from hf_posenc.insight.search.plan import SearchPlan
 from hf_posenc.insight.search.result import SearchResult
-from hf_posenc.insight.search.steps import Search
+from hf_posenc.insight.search.steps import LAST, Search
 from hf_posenc.insight.search.trial import held_out_lines, trials_of
 from hf_posenc.insight.search.two_texts import room_of_both, two_texts
-from hf_posenc.insight.search.windows_loss import WindowLoss
+from hf_posenc.insight.search.windows_loss import SEEDS, WindowLoss
 from hf_posenc.patching.model_geometry import model_geometry
 from hf_posenc.schemes.entry import Entry
 
@@ -67,6 +67,7 @@ def search(
     seed: int = 0,
     name: str | None = None,
     command: str | None = None,
+    compare: Sequence[str] = (),
     progress: ProgressCallback | None = None,
     **model_args: Any,
 ) -> SearchResult:
@@ -92,6 +93,7 @@ def search(
         seed: of the places of windows and the order of arms.
         name: name of the model in reports.
         command: command printed in reports to repeat the search.
+        compare: options that the printed ``hf-posenc compare`` has to load this model, and to read ``eval_text``.
         progress: called with the completed fraction and a description of the current step.
         **model_args: further arguments of `hf_posenc.eval.PosEncLM`, such as ``dtype`` and ``device``.
 
@@ -132,7 +134,8 @@ def search(
         about = {
             "model": given.shown_name, "target_length": target, "trained_length": trained, "scored": scored,
             "text": own.label, "eval_text": held_out.label, "held_out": which, "all_keys": all_keys, "seed": seed,
-            "versions": identity["versions"], "command": command,
+            "versions": identity["versions"], "command": command, "compare": list(compare), "task": measure.task,
+            "held_out_seed": SEEDS * seed + LAST,
         }  # fmt: skip
         result = searched(under_way, found, folder, settings, about)
     report(1.0, "done")

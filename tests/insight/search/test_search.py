@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,10 @@ from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.eval.texts.windows import tokenized, tokenized_documents
 from hf_posenc.insight.search import SearchResult, search
 from hf_posenc.insight.search.run import read_plan
-from hf_posenc.insight.search.steps import LAST, WARM
+from hf_posenc.insight.search.steps import WARM
 from hf_posenc.insight.search.two_texts import two_texts
 from hf_posenc.insight.search.windows_loss import WindowLoss
 from hf_posenc.texts import Document
-
-from .conftest import TARGET
 
 pytest.importorskip("matplotlib")
 Run = Callable[..., SearchResult]
@@ -46,7 +45,7 @@ def without_times(result: SearchResult) -> dict[str, Any]:
 
 
 def test_the_files_hold_all_that_was_tried(few: Run, tmp_path: Path, model: Any, tokenizer: Any, texts: Any) -> None:
-    result = few(tmp_path)
+    result = few(tmp_path, compare=["--text", str(texts[1])])
     labels = {trial.label for trial in result.trials}
     assert labels == {"rerope", "pi", "window", "rerope:window=8", "rerope:window=16", "window:size=16"}
     twin = next(trial for trial in result.trials if trial.label == "rerope:window=16")
@@ -58,14 +57,15 @@ def test_the_files_hold_all_that_was_tried(few: Run, tmp_path: Path, model: Any,
     assert result.patch in str(result)
     assert "surely better than the choice" in str(result)
 
-    # The printed call gives the held-out loss, measured by another command.
-    own = result.of(result.chosen.label)
+    # The printed call gives the held-out loss, measured with the options of the printed command.
+    own, words = result.of(result.chosen.label), shlex.split(result.command)[2:]
     assert own is not None
+    printed = dict(zip(words[::2], words[1::2], strict=True))
     patch_model(model, result.chosen.scheme, **result.options)
     try:
         found = evaluate(
-            model, tokenizer, tasks=["posenc_ppl"], lengths=[TARGET], samples=own.windows, seed=LAST, text=texts[1],
-            scored=result.about["scored"],
+            model, tokenizer, tasks=[printed["--tasks"]], lengths=[int(printed["--lengths"])], text=printed["--text"],
+            samples=int(printed["--samples"]), scored=int(printed["--scored"]), seed=int(printed["--seed"]),
         )  # fmt: skip
     finally:
         unpatch_model(model)
