@@ -13,9 +13,9 @@ from hf_posenc.insight.search.result import SearchResult
 from hf_posenc.schemes.entry import Entry
 
 ABOUT: dict[str, Any] = {
-    "model": "starter:llama", "target_length": 1024, "trained_length": 256, "text": "own.txt", "eval_text": "other.txt",
-    "held_out": "another text", "seconds": 62.0, "cut": True, "plan": {"budget": 90.0, "held_out": 16},
-    "command": "hf-posenc search", "compare": [],
+    "model": "starter:llama", "target_length": 1024, "trained_length": 256, "text": ["own.txt", "more.txt"],
+    "eval_text": "other.txt", "held_out": "another text", "seconds": 62.0, "cut": True,
+    "plan": {"budget": 90.0, "held_out": 16}, "command": "hf-posenc search", "compare": [],
 }  # fmt: skip
 CHOSEN = Entry("rerope:window=96", "rerope", {"window": 96})
 
@@ -46,6 +46,7 @@ def test_arguments_are_forwarded(call: Callable, asked: dict[str, Any], tmp_path
     assert asked["command"].startswith("hf-posenc search --model starter:llama")
     assert 'patch_model(model, "rerope", target_length=1024, window=96)' in answer.out
     assert "--schemes unpatched,rerope:window=96 --lengths 256,1024" in answer.out
+    assert "chosen on own.txt, more.txt; judged on another text (other.txt)" in answer.out
     assert "slower than when the plan was made" in answer.out
 
 

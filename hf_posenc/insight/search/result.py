@@ -7,6 +7,7 @@ import shlex
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hf_posenc.eval.report.settings import names_of
 from hf_posenc.insight.search.durations import duration
 from hf_posenc.insight.search.tables import difference, held_out_table, plain, spread, trial_table
 from hf_posenc.insight.search.trial import HeldOut, Trial
@@ -95,8 +96,8 @@ def summary(result: SearchResult) -> list[str]:
         f"{about['model']} at {about['target_length']:,} tokens ({factor:g} × {about['trained_length']:,}): "
         f"{len(measured)} arms of {len(schemes)} schemes and compositions in {duration(about['seconds'])} "
         f"(budget {duration(plan['budget'])})",
-        f"chosen on {about['text'] or 'the default text'}; judged on {about['held_out']}"
-        + (f" ({about['eval_text']})" if about["held_out"].startswith("another") else ""),
+        f"chosen on {names_of(about['text'] or 'the default text')}; judged on {about['held_out']}"
+        + (f" ({names_of(about['eval_text'])})" if about["held_out"].startswith("another") else ""),
         "",
         f"Chosen: {result.chosen.label}",
         f"  {result.patch}",

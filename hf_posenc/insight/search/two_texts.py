@@ -8,6 +8,7 @@ from typing import Any
 from hf_posenc.eval.comparison.identity import digest_of
 from hf_posenc.eval.comparison.tune import check_apart
 from hf_posenc.eval.errors import TextTooShort
+from hf_posenc.eval.report.settings import names_of
 from hf_posenc.eval.texts.measured_text import MeasuredText, TextToMeasure, measured_text
 from hf_posenc.eval.texts.sampling import SHIFTS, room_of
 from hf_posenc.eval.texts.windows import tokenized_documents
@@ -61,7 +62,7 @@ def parted(text: MeasuredText, tokenizer: Any) -> tuple[MeasuredText, MeasuredTe
 def part_of(text: MeasuredText, documents: Sequence[Document], which: str) -> MeasuredText:
     """Some documents of a text, with a digest of their own."""
     digest = digest_of("\0".join(str(document.content) for document in documents))
-    return MeasuredText(tuple(documents), f"{text.label or 'standard library'} ({which})", digest)
+    return MeasuredText(tuple(documents), f"{names_of(text.label)} ({which})", digest)
 
 
 def room_of_both(
@@ -88,8 +89,8 @@ def windows_in(text: MeasuredText, which: str, tokenizer: Any, longest: int, sco
     found = sum(room_of(source, longest) // scored for source in sources)
     if found < FEWEST:
         raise TextTooShort(
-            f"The {which} text has {sum(len(source.ids) for source in sources):,} tokens, and a search needs {FEWEST} "
-            f"windows of {longest:,} tokens whose last {scored} do not overlap: "
+            f"The {which} text, {names_of(text.label)}, has {sum(len(one.ids) for one in sources):,} "
+            f"tokens, and a search needs {FEWEST} windows of {longest:,} tokens whose last {scored} do not overlap: "
             f"{longest + SHIFTS + FEWEST * scored:,} tokens in one document. Give a longer text, or a shorter target."
         )
     return found

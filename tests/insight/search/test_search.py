@@ -206,6 +206,8 @@ def test_what_cannot_be_searched_is_refused(
         few(tmp_path / "out", text=short)
     with pytest.raises(TextTooShort, match="held-out text"):
         few(tmp_path / "out", eval_text=short)
+    with pytest.raises(TextTooShort, match=r"own\.py, .*other\.py \(its first two thirds\), has"):
+        few(tmp_path / "out", text=list(texts), eval_text=None, target=150)
     with pytest.raises(LengthContradiction, match="nothing to extend"):
         few(tmp_path / "out", target=32)
     with pytest.raises(BadComparison, match="--eval-text"):
