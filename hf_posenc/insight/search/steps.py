@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from statistics import fmean
 from typing import Any
@@ -131,13 +131,12 @@ class Search:
             raise too_small(self.budget, needed, len(found))
 
     def halved(self, arms: Sequence[Entry], plan: SearchPlan) -> Halving:
-        """Successive halving of the arms on the text to choose on.
+        """Successive halving of the arms on the text to choose on; of the first look alone if time allows no more.
 
         Raises:
-            BudgetTooSmall: the machine has become so slow that not even the first rung was finished.
             BadComparison: no arm could be measured on the first rung.
         """
-        entries, measure = {arm.label: arm for arm in arms}, self.measure
+        entries, defaults, measure = {arm.label: arm for arm in arms}, defaults_of(arms), self.measure
         measure.limit = plan.limit - plan.for_held_out
 
         def losses(label: str, rung: int) -> dict[str, float] | None:
@@ -146,11 +145,12 @@ class Search:
             found = measure(entries[label], self.text, plan.rungs[rung], rung, expected=expected)
             return None if found is None else losses_of(found, rung)
 
-        found = halve([arm.label for arm in arms], defaults_of(arms), len(plan.rungs), losses)
-        if not found.survivors and found.unmeasured is not None:
-            raise BadComparison(f"No scheme could be measured. {next(iter(measure.reasons.values()), '')}")
+        found = halve(list(entries), defaults, len(plan.rungs), losses)
+        if found.cut and not found.survivors:
+            measure.limit = inf  # these cells are in the store
+            found = replace(halve([arm.label for arm in arms if not arm.options], defaults, 1, losses), cut=True)
         if not found.survivors:
-            raise too_small(self.budget, plan.budget * 2, len(arms))
+            raise BadComparison(f"No scheme could be measured. {next(iter(measure.reasons.values()), '')}")
         return found
 
     def judged(self, choice: Entry, arms: Sequence[Entry], found: Halving, plan: SearchPlan) -> dict[str, Any]:

@@ -157,16 +157,18 @@ def test_the_choice_never_sees_the_held_out_text(few: Run, tmp_path: Path, monke
     assert swapped.chosen.label == "window"
 
 
+@pytest.mark.parametrize("slow", ["in the first rung", "after it"])
 def test_a_slower_machine_leaves_out_rungs_and_windows_but_no_default(
-    few: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
-    """Planted times: the machine becomes a hundred times slower after the first look."""
+    """Planted times: the machine becomes a thousand times slower, with the first arm that has options, or later."""
 
     def planted(self: WindowLoss, cell: Any, request: Any, text: Any) -> Record:
         windows, rung = request.measure["samples"], request.measure["seed"]
         loss = 2.0 + number_of(cell.entry.label)
         scores = [DocumentScore(self.task, f"{n}", f"{n}", cell.length, None, "nll", loss) for n in range(windows)]
-        seconds = 0.1 * windows * (1 if rung in (0, WARM) else 100)
+        fast = rung in (0, WARM) and not (slow == "in the first rung" and ":" in cell.entry.label)
+        seconds = 0.1 * windows * (1 if fast else 1000)
         documents = [score.to_dict() for score in scores]
         return Record(cell.key, cell.entry.label, self.task, cell.length, "done", "", [], seconds, {}, documents)
 
@@ -177,6 +179,7 @@ def test_a_slower_machine_leaves_out_rungs_and_windows_but_no_default(
     assert {line.windows for line in result.held_out} == {8}
     assert f"8 windows instead of {result.about['plan']['held_out']}" in str(result)
     assert "the last rungs were left out" in str(result)
+    assert ("Only arms with default options were tried" in str(result)) == (slow == "in the first rung")
 
 
 def number_of(label: str) -> float:
