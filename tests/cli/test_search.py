@@ -13,8 +13,9 @@ from hf_posenc.insight.search.result import SearchResult
 from hf_posenc.schemes.entry import Entry
 
 ABOUT: dict[str, Any] = {
-    "model": "starter:llama", "target_length": 1024, "trained_length": 256, "text": "own.txt", "eval_text": "other.txt",
-    "held_out": "another text", "seconds": 62.0, "cut": True, "plan": {"budget": 90.0}, "command": "hf-posenc search",
+    "model": "starter:llama", "target_length": 1024, "trained_length": 256, "text": ["own.txt", "more.txt"],
+    "eval_text": "other.txt", "held_out": "another text", "seconds": 62.0, "cut": True,
+    "plan": {"budget": 90.0, "held_out": 16}, "command": "hf-posenc search", "compare": [],
 }  # fmt: skip
 CHOSEN = Entry("rerope:window=96", "rerope", {"window": 96})
 
@@ -45,7 +46,18 @@ def test_arguments_are_forwarded(call: Callable, asked: dict[str, Any], tmp_path
     assert asked["command"].startswith("hf-posenc search --model starter:llama")
     assert 'patch_model(model, "rerope", target_length=1024, window=96)' in answer.out
     assert "--schemes unpatched,rerope:window=96 --lengths 256,1024" in answer.out
+    assert "chosen on own.txt, more.txt; judged on another text (other.txt)" in answer.out
     assert "slower than when the plan was made" in answer.out
+
+
+def test_the_printed_comparison_loads_and_reads_the_same(call: Callable, asked: dict[str, Any], tmp_path: Path) -> None:
+    own, other = tmp_path / "own.jsonl", tmp_path / "other.txt"
+    own.write_text('{"body": "words"}', encoding="utf-8")
+    other.write_text("words", encoding="utf-8")
+    read = ["--text", str(own), "--text-field", "body", "--eval-text", str(other), "--document-separator", "\\n\\n"]
+    call("search", "-m", "starter:llama", "-t", "1k", *read, "--dtype", "float32", "--device", "cpu")
+    loaded = ["--dtype", "float32", "--device", "cpu"]
+    assert asked["compare"] == [*loaded, "--text", str(other), "--document-separator", "\\n\\n"]  # txt has no fields
 
 
 def test_json_is_json(call: Callable, asked: dict[str, Any]) -> None:

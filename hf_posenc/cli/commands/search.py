@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
 
@@ -18,6 +18,9 @@ from hf_posenc.cli.text_arguments import (
     check_reading,
     two_sources,
 )
+
+if TYPE_CHECKING:
+    from hf_posenc.texts import TextSource
 
 
 def search(
@@ -65,6 +68,7 @@ def search(
     check_reading(text or eval_text, text_field, document_separator)
     own_text, other = two_sources(text, eval_text, text_field, document_separator)
     loading: dict[str, Any] = {"dtype": dtype_of(named, dtype)} | ({} if device is None else {"device": device})
+    loaded = {"--base": base, "--dtype": dtype, "--device": device}
     if base is not None:
         loading["peft"] = named.adapter
     try:
@@ -72,7 +76,8 @@ def search(
             found = run(
                 named.model if base is not None else named.adapter or named.model, target, budget=budget, out=out,
                 text=own_text, eval_text=other, all_keys=all_keys, seed=seed, name=model,
-                command=command_line(context), progress=progress, **loading,
+                command=command_line(context), compare=compare_words(loaded, eval_text, other, document_separator),
+                progress=progress, **loading,
             )  # fmt: skip
     except KeyboardInterrupt:
         output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
@@ -81,3 +86,23 @@ def search(
         output.show_json(found.to_dict())
     else:
         output.show_text(f"{found}\n\nAll arms, the picture and the data: {out}")
+
+
+def compare_words(
+    loaded: dict[str, str | None], eval_text: list[str] | None, read: TextSource | None, separator: str | None
+) -> list[str]:
+    """Words of `hf-posenc compare` that load the same model and read the held-out text.
+
+    Args:
+        loaded: options that load the model, as given.
+        eval_text: names of the held-out text.
+        read: that text, with the options of reading that fit it.
+        separator: of documents, as given.
+    """
+    given = [(name, value) for name, value in loaded.items() if value is not None]
+    given += [("--text", name) for name in eval_text or ()]
+    if read is not None and read.field != FIELD:
+        given.append(("--text-field", read.field))
+    if read is not None and read.separator is not None and separator is not None:
+        given.append(("--document-separator", separator))
+    return [word for pair in given for word in pair]

@@ -22,10 +22,14 @@ from hf_posenc.schemes.registry import list_schemes, scheme_class, scheme_record
 def families(geometry: Geometry, *, all_keys: bool = False) -> list[Entry]:
     """The zero-shot schemes that can extend a model of this geometry, and compositions of them, with their defaults.
 
+    There are none for a model with a learned position table: schemes that take its place need training.
+
     Args:
         geometry: of the model.
         all_keys: leave out schemes that hide or evict keys.
     """
+    if geometry.table is not None:
+        return []
     names = [record.name for record in list_schemes() if record.zero_shot and changes_reach(scheme_class(record.name))]
     names += COMPOSED
     return [Entry(name, name) for name in names if fits(name, geometry) and not (all_keys and hides_keys(name))]

@@ -7,10 +7,11 @@ import shlex
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hf_posenc.eval.report.settings import names_of
 from hf_posenc.insight.search.durations import duration
 from hf_posenc.insight.search.tables import difference, held_out_table, plain, spread, trial_table
 from hf_posenc.insight.search.trial import HeldOut, Trial
-from hf_posenc.schemes.entry import Entry
+from hf_posenc.schemes.entry import UNPATCHED, Entry
 
 SHOWN = 12
 """Arms in the printed table; all are in the files."""
@@ -50,12 +51,23 @@ class SearchResult:
 
     @property
     def command(self) -> str:
-        """The command that compares the chosen arm with the unpatched model."""
+        """The command that compares the choice with the unpatched model, on the held-out windows where it can."""
         words = ",".join(f"{name}={json.dumps(value)}" for name, value in self.chosen.options.items())
         entry = f"{self.chosen.scheme}:{words}" if words else str(self.chosen.scheme)
-        lengths = f"{self.about['trained_length']},{self.about['target_length']}"
-        given = {"--model": self.about["model"], "--schemes": f"unpatched,{entry}", "--lengths": lengths}
-        return shlex.join(["hf-posenc", "compare", *(word for option in given.items() for word in option)])
+        given = ["--model", self.about["model"], *self.about["compare"], "--schemes", f"unpatched,{entry}"]
+        return shlex.join(["hf-posenc", "compare", *given, *self.measured])
+
+    @property
+    def measured(self) -> list[str]:
+        """Options of `hf-posenc compare` that say what is measured."""
+        about, own = self.about, self.of(self.chosen.label)
+        if "--text" not in about["compare"] or own is None or own.loss is None:
+            return ["--lengths", f"{about['trained_length']},{about['target_length']}"]
+        options = {
+            "--lengths": about["target_length"], "--tasks": about["task"], "--samples": own.windows,
+            "--scored": about["scored"], "--seed": about["held_out_seed"],
+        }  # fmt: skip
+        return [str(word) for option in options.items() for word in option]
 
     def of(self, label: str) -> HeldOut | None:
         """The line of the held-out table with a label."""
@@ -84,8 +96,8 @@ def summary(result: SearchResult) -> list[str]:
         f"{about['model']} at {about['target_length']:,} tokens ({factor:g} × {about['trained_length']:,}): "
         f"{len(measured)} arms of {len(schemes)} schemes and compositions in {duration(about['seconds'])} "
         f"(budget {duration(plan['budget'])})",
-        f"chosen on {about['text'] or 'the default text'}; judged on {about['held_out']}"
-        + (f" ({about['eval_text']})" if about["held_out"].startswith("another") else ""),
+        f"chosen on {names_of(about['text'] or 'the default text')}; judged on {about['held_out']}"
+        + (f" ({names_of(about['eval_text'])})" if about["held_out"].startswith("another") else ""),
         "",
         f"Chosen: {result.chosen.label}",
         f"  {result.patch}",
@@ -97,6 +109,12 @@ def summary(result: SearchResult) -> list[str]:
         lines.append(
             "The machine was slower than when the plan was made: the last rungs were left out, and the choice rests on "
             "fewer windows."
+        )
+    own = result.of(result.chosen.label)
+    if own is not None and 0 < own.windows < plan["held_out"]:
+        lines.append(
+            "The machine was slower than when the plan was made: the held-out text was measured on "
+            f"{own.windows} windows instead of {plan['held_out']}."
         )
     if unmeasured := about.get("unmeasured"):
         lines.append(unmeasured)
@@ -114,13 +132,36 @@ def hidden(result: SearchResult) -> list[str]:
 
 
 def verdicts(result: SearchResult) -> list[str]:
-    """The held-out loss of the choice, and its difference from the best default."""
-    own, other = result.of(result.chosen.label), result.of(result.best_default)
+    """The held-out loss of the choice, how it was chosen, and what the held-out text says of the defaults."""
+    own = result.of(result.chosen.label)
     if own is None or own.loss is None:
-        return ["The held-out text could not be measured in the time."]
-    lines = [f"Held-out loss {own.loss:.3f}{spread(own.stderr)} nats/token on {own.windows} windows."]
+        return [f"The choice could not be measured on the held-out text. {'' if own is None else own.note}".rstrip()]
+    loss = f"Held-out loss {own.loss:.3f}{spread(own.stderr)} nats/token on {own.windows} windows."
+    kept = result.chosen.label == result.best_default
+    return [loss, kept_default(result) if kept else against_default(result), against_all(result)]
+
+
+def kept_default(result: SearchResult) -> str:
+    """Why a default was chosen; whether other options were tried at all."""
+    if any(trial.options for trial in result.trials if trial.loss is not None):
+        return "On the text to choose on, no other options were clearly better than these defaults, so they are kept."
+    return "Only arms with default options were tried; a longer --budget tries others."
+
+
+def against_default(result: SearchResult) -> str:
+    """The difference of the choice from the best default."""
+    other = result.of(result.best_default)
     if other is None or other.difference is None:
-        return [*lines, "No other options were clearly better than the defaults of this scheme, so they are kept."]
+        return "The best default could not be measured on the held-out text, so the choice is not compared with it."
     d = other.difference
     sure = {"better": "surely better than", "worse": "surely worse than"}.get(d.verdict, "not surely different from")
-    return [*lines, f"That is {sure} the best default, {other.label}: {difference(other)} (95 % interval)."]
+    return f"That is {sure} the best default, {other.label}: {difference(other)} (95 % interval)."
+
+
+def against_all(result: SearchResult) -> str:
+    """Which defaults are better than the choice on the held-out text."""
+    compared = [line for line in result.held_out if line.difference is not None and line.label != UNPATCHED]
+    if not compared:
+        return "No other default could be measured on the held-out text, so the choice is compared with none."
+    better = [line.label for line in compared if line.difference is not None and line.difference.verdict == "worse"]
+    return f"Defaults compared there: {len(compared)}; surely better than the choice: {', '.join(better) or 'none'}."

@@ -37,12 +37,12 @@ from hf_posenc.insight.search.arms import defaults_of, drawn, families
 from hf_posenc.insight.search.durations import seconds_of
 from hf_posenc.insight.search.files import write_files
 from hf_posenc.insight.search.halving import Halving, best_of, chosen
-from hf_posenc.insight.search.plan import FEWEST, SearchPlan
+from hf_posenc.insight.search.plan import SearchPlan
 from hf_posenc.insight.search.result import SearchResult
-from hf_posenc.insight.search.steps import Search
+from hf_posenc.insight.search.steps import LAST, Search
 from hf_posenc.insight.search.trial import held_out_lines, trials_of
-from hf_posenc.insight.search.two_texts import check_windows, two_texts
-from hf_posenc.insight.search.windows_loss import WindowLoss
+from hf_posenc.insight.search.two_texts import room_of_both, two_texts
+from hf_posenc.insight.search.windows_loss import SEEDS, WindowLoss
 from hf_posenc.patching.model_geometry import model_geometry
 from hf_posenc.schemes.entry import Entry
 
@@ -67,6 +67,7 @@ def search(
     seed: int = 0,
     name: str | None = None,
     command: str | None = None,
+    compare: Sequence[str] = (),
     progress: ProgressCallback | None = None,
     **model_args: Any,
 ) -> SearchResult:
@@ -92,6 +93,7 @@ def search(
         seed: of the places of windows and the order of arms.
         name: name of the model in reports.
         command: command printed in reports to repeat the search.
+        compare: options that the printed ``hf-posenc compare`` has to load this model, and to read ``eval_text``.
         progress: called with the completed fraction and a description of the current step.
         **model_args: further arguments of `hf_posenc.eval.PosEncLM`, such as ``dtype`` and ``device``.
 
@@ -112,37 +114,41 @@ def search(
         lm = language_model(model, tokenizer, **model_args)
     trained = trained_length_of(lm)
     check_target(target, trained)
+    found = families_of(lm, given.shown_name, all_keys)
     scored = max(1, min(SCORED, target // 4))
     own, held_out, which = two_texts(text, eval_text, lm.tokenizer, field=text_field, separator=document_separator)
-    size = {"longest": target, "scored": scored, "fewest": FEWEST}
-    room = (
-        check_windows(own, "first", lm.tokenizer, **size),
-        check_windows(held_out, "held-out", lm.tokenizer, **size),
-    )
-    found = families_of(lm, given.shown_name, all_keys)
     identity = {
         "versions": versions(), "package": package_digest(), "model": model_digest(lm.model),
         "tokenizer": tokenizer_digest(lm.tokenizer),
     }  # fmt: skip
+    settings = {
+        **identity, "text": own.digest, "held_out": held_out.digest, "target": target, "scored": scored,
+        "budget": seconds, "seed": seed, "all_keys": all_keys,
+    }  # fmt: skip
+    if not plan_file(folder, settings).exists():  # to tokenise two books takes longer than all else of a repetition
+        room_of_both(own, held_out, lm.tokenizer, target, scored)
     with Store(folder / STORE) as store:
         (folder / PLANS).mkdir(exist_ok=True)  # tells an interrupted search from an interrupted comparison
         measure = WindowLoss(lm, Fitting.on(lm, seed), store, identity, target, scored, seed, dict(model_args))
-        under_way = Search(measure, own, held_out, room, target, trained, seconds, seed, all_keys, started, report)
+        under_way = Search(measure, own, held_out, target, trained, seconds, seed, started, report)
         about = {
             "model": given.shown_name, "target_length": target, "trained_length": trained, "scored": scored,
             "text": own.label, "eval_text": held_out.label, "held_out": which, "all_keys": all_keys, "seed": seed,
-            "versions": identity["versions"], "command": command,
+            "versions": identity["versions"], "command": command, "compare": list(compare), "task": measure.task,
+            "held_out_seed": SEEDS * seed + LAST,
         }  # fmt: skip
-        result = searched(under_way, found, folder, about)
+        result = searched(under_way, found, folder, settings, about)
     report(1.0, "done")
     return result
 
 
-def searched(search: Search, found: Sequence[Entry], folder: Path, about: dict[str, Any]) -> SearchResult:
+def searched(
+    search: Search, found: Sequence[Entry], folder: Path, settings: Mapping[str, Any], about: dict[str, Any]
+) -> SearchResult:
     """Take all steps of a search, and write its files."""
     measure = search.measure
     known = {arm.label: arm for arm in (*found, *drawn(found, search.factor, search.trained, search.seed))}
-    plan = plan_of(folder, search, found, known)
+    plan = plan_of(folder, settings, search, found, known)
     arms = [known[label] for label in plan.arms]
     halving = search.halved(arms, plan)
     defaults = defaults_of(arms)
@@ -216,14 +222,20 @@ def read_plan(path: Path) -> SearchPlan:
         ) from error
 
 
-def plan_of(folder: Path, search: Search, found: Sequence[Entry], known: Collection[str]) -> SearchPlan:
+def plan_file(folder: Path, settings: Mapping[str, Any]) -> Path:
+    """Where the plan of a search with these settings is written down."""
+    return folder / PLANS / f"{key_of(settings)[:16]}.json"
+
+
+def plan_of(
+    folder: Path, settings: Mapping[str, Any], search: Search, found: Sequence[Entry], known: Collection[str]
+) -> SearchPlan:
     """The plan of a search: as an earlier run wrote it down, if its arms are all ``known``, or made now.
 
     Raises:
         CheckpointMismatch: the file of the plan is damaged.
     """
-    settings = search.settings()
-    path = folder / PLANS / f"{key_of(settings)[:16]}.json"
+    path = plan_file(folder, settings)
     kept = read_plan(path) if path.exists() else None
     if kept is not None and not set(kept.arms) <= set(known):
         kept = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, inf
 from statistics import fmean
 from typing import Any
 
@@ -16,8 +16,9 @@ from hf_posenc.eval.results.paired import ROUNDING
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.insight.search.arms import defaults_of, drawn
 from hf_posenc.insight.search.durations import duration
-from hf_posenc.insight.search.halving import Halving, OutOfTime, best_of, halve
+from hf_posenc.insight.search.halving import Halving, halve
 from hf_posenc.insight.search.plan import (
+    FEWEST,
     FIRST,
     SLOWEST,
     SearchPlan,
@@ -25,6 +26,7 @@ from hf_posenc.insight.search.plan import (
     smallest,
     too_small,
 )
+from hf_posenc.insight.search.two_texts import room_of_both
 from hf_posenc.insight.search.windows_loss import WindowLoss, losses_of
 from hf_posenc.schemes.entry import UNPATCHED, Entry
 
@@ -42,11 +44,9 @@ class Search:
     Attributes:
         measure: losses of arms.
         text, held_out: to choose on, and to judge by.
-        room: windows that they have room for.
         target, trained: lengths in tokens.
         budget: seconds.
         seed: of windows and arms.
-        all_keys: whether schemes that hide keys are left out.
         started: when the search began, by `time.monotonic`.
         progress: called with the completed fraction and a description of the current step.
     """
@@ -54,12 +54,10 @@ class Search:
     measure: WindowLoss
     text: MeasuredText
     held_out: MeasuredText
-    room: tuple[int, int]
     target: int
     trained: int
     budget: float
     seed: int
-    all_keys: bool
     started: float
     progress: ProgressCallback
 
@@ -67,13 +65,6 @@ class Search:
     def factor(self) -> float:
         """Target over trained length."""
         return self.target / self.trained
-
-    def settings(self) -> dict[str, Any]:
-        """What a plan belongs to."""
-        return {
-            **self.measure.identity, "text": self.text.digest, "held_out": self.held_out.digest, "target": self.target,
-            "scored": self.measure.scored, "budget": self.budget, "seed": self.seed, "all_keys": self.all_keys,
-        }  # fmt: skip
 
     def first_look(self, found: Sequence[Entry], plan: SearchPlan | None) -> SearchPlan:
         """Measure every family with its defaults, and plan the rest: the better half of them gets further arms.
@@ -111,7 +102,8 @@ class Search:
         looked = [entry for entry in found if entry.label in scores]
         best = sorted(looked, key=lambda entry: scores[entry.label])[: ceil(len(looked) / 2)]
         more = [arm.label for arm in drawn(best, self.factor, self.trained, self.seed)]
-        return planned([entry.label for entry in looked], more, pace, fixed, self.budget, setup, overhead, self.room)
+        room = room_of_both(self.text, self.held_out, measure.lm.tokenizer, self.target, measure.scored)
+        return planned([entry.label for entry in looked], more, pace, fixed, self.budget, setup, overhead, room)
 
     def speed(self) -> tuple[float, float, float]:
         """Seconds of a window of the unpatched model, of a cell besides its windows, and those spent to know both.
@@ -139,13 +131,12 @@ class Search:
             raise too_small(self.budget, needed, len(found))
 
     def halved(self, arms: Sequence[Entry], plan: SearchPlan) -> Halving:
-        """Successive halving of the arms on the text to choose on.
+        """Successive halving of the arms on the text to choose on; of the first look alone if time allows no more.
 
         Raises:
-            BudgetTooSmall: the machine has become so slow that not even the first rung was finished.
             BadComparison: no arm could be measured on the first rung.
         """
-        entries, measure = {arm.label: arm for arm in arms}, self.measure
+        entries, defaults, measure = {arm.label: arm for arm in arms}, defaults_of(arms), self.measure
         measure.limit = plan.limit - plan.for_held_out
 
         def losses(label: str, rung: int) -> dict[str, float] | None:
@@ -154,36 +145,35 @@ class Search:
             found = measure(entries[label], self.text, plan.rungs[rung], rung, expected=expected)
             return None if found is None else losses_of(found, rung)
 
-        found = halve([arm.label for arm in arms], defaults_of(arms), len(plan.rungs), losses)
-        if not found.survivors and found.unmeasured is not None:
-            raise BadComparison(f"No scheme could be measured. {next(iter(measure.reasons.values()), '')}")
+        found = halve(list(entries), defaults, len(plan.rungs), losses)
+        if found.cut and not found.survivors:
+            measure.limit = inf  # these cells are in the store
+            found = replace(halve([arm.label for arm in arms if not arm.options], defaults, 1, losses), cut=True)
         if not found.survivors:
-            raise too_small(self.budget, plan.budget * 2, len(arms))
+            raise BadComparison(f"No scheme could be measured. {next(iter(measure.reasons.values()), '')}")
         return found
 
     def judged(self, choice: Entry, arms: Sequence[Entry], found: Halving, plan: SearchPlan) -> dict[str, Any]:
         """Scores on the held-out windows: of the choice and all defaults that are single schemes, and unpatched.
 
-        The choice and the best default come first; where the time ends early, the others are missing.
+        All of them are measured, whatever the clock says: a choice that was not compared is worth nothing.
         """
-        measure = self.measure
-        measure.limit = plan.limit
+        measure, windows = self.measure, self.held_out_windows(plan)
+        measure.limit = inf
         known = {arm.label: arm for arm in (*arms, UNCHANGED)}
-        first = best_of(found.survivors[-1], defaults_of(arms)) or choice.label
         ranked = sorted((label for label in defaults_of(arms) if label in found.losses), key=found.score)
-        lines = [known[label] for label in dict.fromkeys((choice.label, first, UNPATCHED, *ranked))]
         scores: dict[str, list[DocumentScore] | None] = {}
+        for label in dict.fromkeys((choice.label, UNPATCHED, *ranked)):
+            self.progress(self.done(plan), self.doing(plan, f"held-out text: {label}"))
+            scores[label] = measure(known[label], self.held_out, windows, LAST)
         within = f"{UNPATCHED}, {self.trained:,} tokens"
-        for number, arm in enumerate(lines):
-            self.progress(self.done(plan), self.doing(plan, f"held-out text: {arm.label}"))
-            expected = plan.cell(arm.label if arm.scheme else "", plan.held_out) if number > 1 else 0.0
-            try:
-                scores[arm.label] = measure(arm, self.held_out, plan.held_out, LAST, expected=expected)
-                if arm is UNCHANGED:
-                    scores[within] = measure(arm, self.held_out, plan.held_out, LAST, length=self.trained)
-            except OutOfTime:
-                scores[arm.label] = None
+        scores[within] = measure(UNCHANGED, self.held_out, windows, LAST, length=self.trained)
         return scores
+
+    def held_out_windows(self, plan: SearchPlan) -> int:
+        """The held-out windows of the plan, or as many as the time pays for where the machine has become slower."""
+        left = (plan.limit - self.measure.spent) / self.measure.slowdown
+        return max(FEWEST, min(plan.held_out, int(plan.held_out * left / plan.for_held_out)))
 
     def done(self, plan: SearchPlan) -> float:
         """Completed fraction of the search."""

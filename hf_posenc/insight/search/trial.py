@@ -12,7 +12,7 @@ from hf_posenc.eval.results.documents import DocumentScore, standard_error
 from hf_posenc.eval.results.paired import Difference, holm, judged, paired
 from hf_posenc.insight.search.arms import hides_keys
 from hf_posenc.insight.search.halving import Halving
-from hf_posenc.schemes.entry import Entry
+from hf_posenc.schemes.entry import UNPATCHED, Entry
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class HeldOut:
 
     Attributes:
         label: of an arm with default options, of the chosen one, or of the unpatched model.
-        loss: mean over the held-out windows, nats/token; None where it is refused, or there was no time left.
+        loss: mean over the held-out windows, nats/token; None where it could not be measured.
         stderr: standard error of that mean.
         windows: their number.
         difference: the chosen arm minus this one, on the same windows.
@@ -121,7 +121,7 @@ def held_out_lines(
     lines = []
     for label, some in scores.items():
         if not some:
-            lines.append(HeldOut(label, note=reasons.get(label, "There was no time left.")))
+            lines.append(HeldOut(label, note=reasons.get(label) or reasons[UNPATCHED]))  # that at its trained length
             continue
         values = [score.value for score in some]
         stderr, _ = standard_error(values, [score.cluster for score in some])

@@ -8,9 +8,11 @@ from typing import Any
 from hf_posenc.eval.comparison.identity import digest_of
 from hf_posenc.eval.comparison.tune import check_apart
 from hf_posenc.eval.errors import TextTooShort
+from hf_posenc.eval.report.settings import names_of
 from hf_posenc.eval.texts.measured_text import MeasuredText, TextToMeasure, measured_text
 from hf_posenc.eval.texts.sampling import SHIFTS, room_of
 from hf_posenc.eval.texts.windows import tokenized_documents
+from hf_posenc.insight.search.plan import FEWEST
 from hf_posenc.texts import Document, rendered
 
 SET_ASIDE = 1 / 3
@@ -60,26 +62,35 @@ def parted(text: MeasuredText, tokenizer: Any) -> tuple[MeasuredText, MeasuredTe
 def part_of(text: MeasuredText, documents: Sequence[Document], which: str) -> MeasuredText:
     """Some documents of a text, with a digest of their own."""
     digest = digest_of("\0".join(str(document.content) for document in documents))
-    return MeasuredText(tuple(documents), f"{text.label or 'standard library'} ({which})", digest)
+    return MeasuredText(tuple(documents), f"{names_of(text.label)} ({which})", digest)
 
 
-def windows_in(text: MeasuredText, tokenizer: Any, longest: int, scored: int) -> int:
-    """How many windows a text has room for, whose scored tokens do not overlap."""
-    return sum(room_of(source, longest) // scored for source in tokenized_documents(tokenizer, text))
-
-
-def check_windows(text: MeasuredText, which: str, tokenizer: Any, *, longest: int, scored: int, fewest: int) -> int:
-    """How many windows a text has room for.
+def room_of_both(
+    own: MeasuredText, held_out: MeasuredText, tokenizer: Any, longest: int, scored: int
+) -> tuple[int, int]:
+    """How many windows each of the two texts has room for.
 
     Raises:
         TextTooShort: fewer than are needed.
     """
-    found = windows_in(text, tokenizer, longest, scored)
-    if found < fewest:
-        sizes = [len(source.ids) for source in tokenized_documents(tokenizer, text)]
+    return (
+        windows_in(own, "first", tokenizer, longest, scored),
+        windows_in(held_out, "held-out", tokenizer, longest, scored),
+    )
+
+
+def windows_in(text: MeasuredText, which: str, tokenizer: Any, longest: int, scored: int) -> int:
+    """How many windows a text has room for, whose scored tokens do not overlap.
+
+    Raises:
+        TextTooShort: fewer than are needed.
+    """
+    sources = tokenized_documents(tokenizer, text)
+    found = sum(room_of(source, longest) // scored for source in sources)
+    if found < FEWEST:
         raise TextTooShort(
-            f"The {which} text has {sum(sizes):,} tokens, and a search needs {fewest} windows of {longest:,} tokens "
-            f"whose last {scored} do not overlap: {longest + SHIFTS + fewest * scored:,} tokens in one document. "
-            "Give a longer text, or a shorter target."
+            f"The {which} text, {names_of(text.label)}, has {sum(len(one.ids) for one in sources):,} "
+            f"tokens, and a search needs {FEWEST} windows of {longest:,} tokens whose last {scored} do not overlap: "
+            f"{longest + SHIFTS + FEWEST * scored:,} tokens in one document. Give a longer text, or a shorter target."
         )
     return found

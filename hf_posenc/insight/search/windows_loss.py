@@ -38,6 +38,7 @@ class WindowLoss:
         spent: seconds of the cells so far, those of earlier runs included.
         limit: of them; a cell that is expected to end beyond it raises `OutOfTime`.
         fresh: seconds of the cells that were not in the store.
+        foretold, taken: seconds of the cells with an expected time, as expected and as measured.
         counted: keys of the cells so far.
         seconds: those of the cells of every arm.
         reasons: why arms were refused or failed.
@@ -54,6 +55,8 @@ class WindowLoss:
     spent: float = 0.0
     limit: float = float("inf")
     fresh: float = 0.0
+    foretold: float = 0.0
+    taken: float = 0.0
     counted: set[str] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -62,6 +65,11 @@ class WindowLoss:
     def task(self) -> str:
         """The task that gives the loss of this kind of model."""
         return (MASKED_TASKS if is_masked(self.lm.model) else CAUSAL_TASKS)[0]
+
+    @property
+    def slowdown(self) -> float:
+        """How much slower cells were than expected; 1 where they were not."""
+        return max(1.0, self.taken / self.foretold) if self.foretold else 1.0
 
     def __call__(
         self,
@@ -96,6 +104,8 @@ class WindowLoss:
         if cell.key not in self.counted:
             self.counted.add(cell.key)
             self.spent += record.seconds
+            self.foretold += expected
+            self.taken += record.seconds if expected else 0.0
             self.seconds[arm.label] = self.seconds.get(arm.label, 0.0) + record.seconds
         if record.state != "done":
             self.reasons[arm.label] = record.reason

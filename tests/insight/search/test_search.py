@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TokenizersBackend
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.errors import BadComparison, BudgetTooSmall, CheckpointMismatch, LengthContradiction
@@ -18,14 +20,13 @@ from hf_posenc.eval.errors import CannotCut, TextTooShort
 from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.texts.measured_text import MeasuredText
-from hf_posenc.insight.search import SearchResult
+from hf_posenc.eval.texts.windows import tokenized, tokenized_documents
+from hf_posenc.insight.search import SearchResult, search
 from hf_posenc.insight.search.run import read_plan
-from hf_posenc.insight.search.steps import LAST
+from hf_posenc.insight.search.steps import WARM
 from hf_posenc.insight.search.two_texts import two_texts
 from hf_posenc.insight.search.windows_loss import WindowLoss
 from hf_posenc.texts import Document
-
-from .conftest import TARGET
 
 pytest.importorskip("matplotlib")
 Run = Callable[..., SearchResult]
@@ -44,7 +45,7 @@ def without_times(result: SearchResult) -> dict[str, Any]:
 
 
 def test_the_files_hold_all_that_was_tried(few: Run, tmp_path: Path, model: Any, tokenizer: Any, texts: Any) -> None:
-    result = few(tmp_path)
+    result = few(tmp_path, compare=["--text", str(texts[1])])
     labels = {trial.label for trial in result.trials}
     assert labels == {"rerope", "pi", "window", "rerope:window=8", "rerope:window=16", "window:size=16"}
     twin = next(trial for trial in result.trials if trial.label == "rerope:window=16")
@@ -54,16 +55,17 @@ def test_the_files_hold_all_that_was_tried(few: Run, tmp_path: Path, model: Any,
     assert len(rows) == len(result.trials)
     assert (tmp_path / "search.png").read_bytes().startswith(b"\x89PNG")
     assert result.patch in str(result)
-    assert "surely" in str(result) or "so they are kept" in str(result)
+    assert "surely better than the choice" in str(result)
 
-    # The printed call gives the held-out loss, measured by another command.
-    own = result.of(result.chosen.label)
+    # The printed call gives the held-out loss, measured with the options of the printed command.
+    own, words = result.of(result.chosen.label), shlex.split(result.command)[2:]
     assert own is not None
+    printed = dict(zip(words[::2], words[1::2], strict=True))
     patch_model(model, result.chosen.scheme, **result.options)
     try:
         found = evaluate(
-            model, tokenizer, tasks=["posenc_ppl"], lengths=[TARGET], samples=own.windows, seed=LAST, text=texts[1],
-            scored=result.about["scored"],
+            model, tokenizer, tasks=[printed["--tasks"]], lengths=[int(printed["--lengths"])], text=printed["--text"],
+            samples=int(printed["--samples"]), scored=int(printed["--scored"]), seed=int(printed["--seed"]),
         )  # fmt: skip
     finally:
         unpatch_model(model)
@@ -91,6 +93,9 @@ def test_a_killed_search_goes_on_and_a_repeated_one_measures_nothing(
     resumed = few(tmp_path / "killed")
     assert without_times(resumed) == without_times(whole)
     monkeypatch.setattr(cells, "measure_cell", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr(TokenizersBackend, "_encode_plus", lambda *_, **__: pytest.fail("tokenised again"))
+    tokenized_documents.cache_clear()
+    tokenized.cache_clear()
     assert few(tmp_path / "killed").to_dict() == resumed.to_dict()
 
 
@@ -152,6 +157,31 @@ def test_the_choice_never_sees_the_held_out_text(few: Run, tmp_path: Path, monke
     assert swapped.chosen.label == "window"
 
 
+@pytest.mark.parametrize("slow", ["in the first rung", "after it"])
+def test_a_slower_machine_leaves_out_rungs_and_windows_but_no_default(
+    few: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """Planted times: the machine becomes a thousand times slower, with the first arm that has options, or later."""
+
+    def planted(self: WindowLoss, cell: Any, request: Any, text: Any) -> Record:
+        windows, rung = request.measure["samples"], request.measure["seed"]
+        loss = 2.0 + number_of(cell.entry.label)
+        scores = [DocumentScore(self.task, f"{n}", f"{n}", cell.length, None, "nll", loss) for n in range(windows)]
+        fast = rung in (0, WARM) and not (slow == "in the first rung" and ":" in cell.entry.label)
+        seconds = 0.1 * windows * (1 if fast else 1000)
+        documents = [score.to_dict() for score in scores]
+        return Record(cell.key, cell.entry.label, self.task, cell.length, "done", "", [], seconds, {}, documents)
+
+    monkeypatch.setattr(WindowLoss, "measured", planted)
+    result = few(tmp_path, budget=60)
+    assert result.about["plan"]["held_out"] > 8
+    assert {line.label for line in result.held_out} >= {"rerope", "pi", "window", "unpatched", "unpatched, 32 tokens"}
+    assert {line.windows for line in result.held_out} == {8}
+    assert f"8 windows instead of {result.about['plan']['held_out']}" in str(result)
+    assert "the last rungs were left out" in str(result)
+    assert ("Only arms with default options were tried" in str(result)) == (slow == "in the first rung")
+
+
 def number_of(label: str) -> float:
     """A small number of its own for each arm, so that none are taken for the same."""
     return sum(ord(letter) * place for place, letter in enumerate(label, 1)) * 1e-6
@@ -179,10 +209,19 @@ def test_what_cannot_be_searched_is_refused(
         few(tmp_path / "out", text=short)
     with pytest.raises(TextTooShort, match="held-out text"):
         few(tmp_path / "out", eval_text=short)
+    with pytest.raises(TextTooShort, match=r"own\.py, .*other\.py \(its first two thirds\), has"):
+        few(tmp_path / "out", text=list(texts), eval_text=None, target=150)
     with pytest.raises(LengthContradiction, match="nothing to extend"):
         few(tmp_path / "out", target=32)
     with pytest.raises(BadComparison, match="--eval-text"):
         few(tmp_path / "out", eval_text=texts[0])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("starter", ["gpt2", "bert"])
+def test_a_model_with_a_position_table_is_refused(starter: str, tmp_path: Path) -> None:
+    with pytest.raises(BadComparison, match="`hf-posenc advise` names those that need training"):
+        search(f"starter:{starter}", 512, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
