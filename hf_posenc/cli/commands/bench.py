@@ -120,6 +120,8 @@ def bench(
     cases = [name for name, wanted in given.items() if wanted]
     if prefill or (prefill is None and not cases):
         cases.insert(0, "prefill")
+    if not cases:
+        raise BadArgument("--no-prefill leaves nothing to time. Add --decode or another case, or leave it out.")
     if out is not None:
         from hf_posenc.core.plotting.figures import require_matplotlib
 

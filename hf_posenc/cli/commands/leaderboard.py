@@ -12,7 +12,7 @@ from hf_posenc.cli.arguments import AsJson, Dtype, command_line, depths_of, whol
 from hf_posenc.cli.commands.compare import Quiet, measured_model
 from hf_posenc.cli.errors import FAILED
 from hf_posenc.cli.output_paths import check_results_folder
-from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Samples, Scored
+from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Samples, Scored, check_settings
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def leaderboard(
     from hf_posenc.insight.leaderboard import leaderboard as run
 
     check_results_folder("leaderboard", out)
+    check_settings(context, words_of(tasks))
     check_reading(text, text_field, document_separator)
     loading: dict[str, Any] = {"batch_size": 1} | ({} if device is None else {"device": device})
     named = words_of(models) or words_of([STARTERS])
