@@ -69,8 +69,9 @@ def leaderboard(
 ) -> None:  # fmt: skip
     """Rank schemes on models: effective context length, loss, retrieval, time and memory.
 
-    Every scheme is patched once, for the longest length, and measured at all lengths with that factor. Scores are
-    cells of compare, kept in --out: after an interruption, the same command resumes. Beside each cell stands the
+    Every scheme is patched once, for the longest length, and measured at all lengths with that factor, unless
+    --factor-per-length is given. Scores are cells of compare, kept in --out: after an interruption, the same command
+    resumes. Beside each cell stands the
     command that measures it again. Schemes that need training are left out, and listed. The exit code is 1 where a cell
     failed.
     """

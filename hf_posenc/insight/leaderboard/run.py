@@ -61,8 +61,8 @@ def leaderboard(
     """Rank schemes on models by effective context length, loss, retrieval and cost, and write the results to a folder.
 
     The scores are cells of `hf_posenc.eval.compare`, in ``cells/MODEL/cells.sqlite`` of that folder: after an
-    interruption the same call resumes. Every scheme is patched once, for the longest length, and measured at all
-    lengths with that factor, as it would be deployed.
+    interruption the same call resumes. By default every scheme is patched once, for the longest length, and measured
+    at all lengths with that factor, as it would be deployed.
 
     Args:
         models: names of models, or `hf_posenc.eval.MeasuredModel` objects; or a single one.
