@@ -24,7 +24,7 @@ def main() -> None:
 
 def with_our_tasks(words: list[str]) -> list[str]:
     """Return ``words`` with our task folder as ``--include_path``, unless they name one or ask for help."""
-    keep = {"--include_path", "-h", "--help"} & set(words)
+    keep = {"--include_path", "-h", "--help"} & {word.partition("=")[0] for word in words}
     return words if keep or not words else [*words, "--include_path", str(TASKS)]
 
 

@@ -138,8 +138,9 @@ def compare(
     check_files_named(chosen, given)
     if text is not None:
         check_text_used(chosen)
-    own_text = measured_text(text, field=text_field, separator=document_separator)
-    development = None if dev_text is None else measured_text(dev_text, field=text_field, separator=document_separator)
+    reading: dict[str, Any] = {"field": text_field, "separator": document_separator}
+    own_text = measured_text(text, **({} if text is None and dev_text is not None else reading))
+    development = None if dev_text is None else measured_text(dev_text, **reading)
     if development is not None:
         check_apart(own_text, development)
     identity = identity_of(own_text.digest, include_path, given, folder)

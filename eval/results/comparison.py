@@ -25,8 +25,13 @@ PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "key_nats",
 
 @dataclass(frozen=True)
 class Comparison:
-    """Records of all cells in order of measurement, the settings they were measured with (``about``), and the costs of
-    cells by key, where they are known."""
+    """The cells of a comparison.
+
+    Attributes:
+        about: settings they were measured with.
+        records: of all cells, in order of measurement.
+        costs: of cells by key, where they are known.
+    """
 
     about: dict[str, Any]
     records: list[Record]

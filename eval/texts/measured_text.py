@@ -58,14 +58,13 @@ def measured_text(given: TextToMeasure, *, field: str = TEXT, separator: str | N
     Raises:
         UnreadableDocuments: one cannot be read, or all take more than half of the memory.
         TextTooShort: there are no documents, or nothing but white space in them.
-        WrongKind: it is nothing of that.
+        WrongKind: it is nothing of that, or a field or separator is given that applies to nothing.
     """
     if isinstance(given, MeasuredText):
         return given
+    check_applies(given, field, separator)
     if given is None:
         return default_text()
-    if isinstance(given, TextSource) and (field != TEXT or separator is not None):
-        raise WrongKind("A TextSource names its text field and separator itself. Pass them there.")
     source = given if isinstance(given, TextSource) else TextSource.of_names(given, field=field, separator=separator)
     label = label_of(source)
     documents, size = [], 0
@@ -75,6 +74,20 @@ def measured_text(given: TextToMeasure, *, field: str = TEXT, separator: str | N
         check_total(label, size)
     check_words(documents, label)
     return MeasuredText(tuple(documents), label, digest(source, documents))
+
+
+def check_applies(given: TextToMeasure, field: str, separator: str | None) -> None:
+    """Refuse a field or separator where no files or datasets are named that are read by them.
+
+    Raises:
+        WrongKind: there is one beside the default text, or beside a source with its own.
+    """
+    if field == TEXT and separator is None:
+        return
+    if given is None:
+        raise WrongKind("A text field or separator says how a text is read, and none is named. Pass text= as well.")
+    if isinstance(given, TextSource):
+        raise WrongKind("A TextSource names its text field and separator itself. Pass them there.")
 
 
 @lru_cache(maxsize=1)

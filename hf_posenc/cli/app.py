@@ -62,7 +62,7 @@ def common(
     ] = False,
     debug: Annotated[bool, typer.Option(DEBUG, help="Show errors as tracebacks; allowed at any place.")] = False,
 ) -> None:
-    """Exchange the positional encoding of a Hugging Face transformer: patch, check, evaluate, fine-tune."""
+    """Replace the positional encoding of a Hugging Face transformer: patch, check, evaluate, fine-tune."""
 
 
 app.command("list", epilog=examples("hf-posenc list", "hf-posenc list --model bert", "hf-posenc list --json"))(

@@ -41,7 +41,8 @@ Longest = Annotated[
     int | None,
     Option(
         min=1,
-        help="Tokens of text before every target; with the same value, lengths added later have the same targets.",
+        help="Tokens of text before every target; with the same value, lengths added later have the same targets; "
+        "default: the longest length.",
     ),
 ]
 

@@ -74,7 +74,15 @@ class HostRotary:
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What a layer has of its own: heads, rotation, and how many keys a query sees (None for all before it)."""
+    """What a layer has of its own.
+
+    Attributes:
+        heads: of queries.
+        kv_heads: of keys and values.
+        head_dim: channels of a head.
+        rotary: rotation; None where queries and keys are not rotated.
+        window: how many keys a query sees; None for all before it.
+    """
 
     heads: int
     kv_heads: int

@@ -54,8 +54,8 @@ class Training:
         train_embeddings: whether LoRA and its kin train the input embeddings as well, with an output layer that is tied
             to them; of an 8B model they are most of what is trained.
         warmup: share of the steps before the peak.
-        schedule: of the learning rate after that: ``cosine``, ``linear``, ``constant_with_warmup`` …, by the names of
-            transformers' `SchedulerType`.
+        schedule: of the learning rate after that: ``cosine``, ``linear``, ``constant_with_warmup`` or
+            ``inverse_sqrt``, as transformers' `SchedulerType` has them.
         weight_decay: of AdamW.
         epochs: times that all rows are read, instead of ``steps``.
         length_stages: stages of equal steps in which rows double in length up to ``length``; the same tokens a step.

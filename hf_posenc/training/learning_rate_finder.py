@@ -123,7 +123,9 @@ def range_test(
     """Train a model, which is of no use afterwards, at learning rates from ``lowest`` to ``highest``. Nothing is saved.
 
     Args:
-        model: as `finetune` takes it; likewise ``tokenizer`` and ``texts``.
+        model: as `finetune` takes it.
+        tokenizer: of the model.
+        texts: training documents.
         training: settings of the run that a rate is wanted for; its length in steps, its schedule, its measurements and
             its stages have no part in the test.
         steps: learning rates to try; the rows of each step are read twice.

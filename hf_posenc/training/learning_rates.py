@@ -17,7 +17,12 @@ from hf_posenc.training.config import Training
 
 @dataclass(frozen=True)
 class LearningRate:
-    """Peak learning rate of AdamW, and where it was published."""
+    """A peak learning rate of AdamW.
+
+    Attributes:
+        value: the rate.
+        source: where it was published or measured; ``as given`` where the caller has chosen it.
+    """
 
     value: float
     source: str

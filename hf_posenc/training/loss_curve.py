@@ -38,7 +38,7 @@ class LossPoint:
         """The loss at a length minus that at another, window by window: mean and half of the 95 % confidence interval.
 
         Text that a model was adapted to has a lower loss at every length; what a longer context adds is this
-        difference. None where windows were not kept.
+        difference. None where windows were not kept; half of the interval is NaN for a single window.
         """
         longer, shorter = self.windows.get(length), self.windows.get(against)
         if not longer or not shorter:

@@ -54,6 +54,9 @@ def test_refusals_end_with_2(call: Callable) -> None:
     assert "Did you mean 'dog'?" in answer.err
     assert call("explain", "dog", "--scheme", "roep").code == 2
     assert call("explain", "readers", "--scheme", "rope").code == 2
+    answer = call("explain", "--scheme", "rope")
+    assert (answer.code, answer.out) == (2, "")
+    assert "--scheme belongs to a lesson" in answer.err
 
 
 def test_help_ends_with_examples(call: Callable) -> None:

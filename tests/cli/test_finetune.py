@@ -17,7 +17,7 @@ from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.cli import main
 from hf_posenc.cli.commands import finetune_setup
 from hf_posenc.cli.commands.finetune import held_out_words
-from hf_posenc.cli.commands.finetune_result import show_result
+from hf_posenc.cli.commands.finetune_result import compared, show_result
 from hf_posenc.cli.commands.finetune_setup import check_effect
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_finetune
@@ -165,3 +165,9 @@ def test_the_next_commands_measure_on_the_held_out_text(given: dict, words: list
     measure, compare, *_ = map(shlex.split, after_finetune(Path("run"), model, words))
     assert measure == ["hf-posenc", "eval", "--model", "run", *words]
     assert compare[6:] == [*words, "--out", "run-compared"]
+
+
+def test_a_single_window_has_no_interval() -> None:
+    assert compared(LossPoint(2, None, {64: 3.0, 128: 2.9}, {64: [3.0], 128: [2.9]}), 128) == "-0.100"
+    two = LossPoint(2, None, {64: 3.0, 128: 2.9}, {64: [3.0, 3.0], 128: [2.8, 3.0]})
+    assert compared(two, 128).startswith("-0.100 ± ")  # control

@@ -21,6 +21,10 @@ def test_refusals_end_with_2(call: Callable) -> None:
     assert call("reproduce").code == 2
     assert call("reproduce", "rotation_pairs", "--all").code == 2
     assert call("reproduce", "rotation_pairs", "--list").code == 2
+    for words in (("--quick",), ("--out", "x"), ("-m", "x"), ("--text", "x"), ("--seeds", "3"), ("--samples", "3")):
+        answer = call("reproduce", "--list", *words)
+        assert (answer.code, answer.out) == (2, "")
+        assert "has no effect beside --list" in answer.err
 
 
 def test_a_finding_prints_its_claims_and_its_verdict(call: Callable, tmp_path: Path) -> None:

@@ -66,4 +66,5 @@ def test_our_command_knows_names(folder: Path) -> None:
 def test_arguments_are_passed_on() -> None:
     assert with_our_tasks(["ls", "tasks"]) == ["ls", "tasks", "--include_path", str(TASKS)]
     assert with_our_tasks(["--include_path", "x"]) == ["--include_path", "x"]
+    assert with_our_tasks(["--include_path=x"]) == ["--include_path=x"]
     assert with_our_tasks([]) == []

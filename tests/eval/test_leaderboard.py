@@ -143,6 +143,16 @@ def test_the_command_line_measures_nothing_twice(
         leaderboard(saved, out=folder / "out", schemes="pi", lengths=LENGTHS, dtype="auto", **{**SMALL, "seed": 1})
 
 
+def test_settings_that_no_task_reads_are_refused(
+    saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["leaderboard", "-m", saved, "-t", "posenc_ppl", "--keys", "2", "--out", str(tmp_path / "out")])
+    assert end.value.code == 2
+    assert "None of the tasks posenc_ppl reads keys." in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_the_model_cannot_do_is_said_of_these_tables(board: Leaderboard, folder: Path, capsys: Any) -> None:
     show(board, folder)
     printed = " ".join(capsys.readouterr().out.split())

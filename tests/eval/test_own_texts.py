@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_posenc.errors import BadComparison, WrongKind
-from hf_posenc.eval import evaluate
+from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.catalogue import FILE_TASKS, TEXT_TASKS, check_text_used, members, own_tasks
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.task_folder import TASKS
@@ -150,3 +150,11 @@ def test_a_source_names_its_column_itself(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(BOOKS[0])
     with pytest.raises(WrongKind, match="names its text field"):
         measured_text(TextSource.of_names(tmp_path / "a.txt"), field="body")
+
+
+@pytest.mark.parametrize("reading", [{"text_field": "body"}, {"document_separator": "---"}], ids=str)
+def test_how_a_text_is_read_needs_a_text(llama: Any, tokenizer: Any, tmp_path: Path, reading: dict[str, str]) -> None:
+    with pytest.raises(WrongKind, match="none is named"):
+        evaluate(llama, tokenizer, tasks=["posenc_ppl"], lengths=[TRAINED], **reading)
+    with pytest.raises(WrongKind, match="none is named"):
+        compare(llama, "unpatched", tokenizer=tokenizer, out=tmp_path, **reading)

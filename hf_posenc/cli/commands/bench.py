@@ -12,7 +12,6 @@ from hf_posenc.cli.arguments import (
     REMOVED,
     AsJson,
     Base,
-    Dtype,
     Model,
     check_unread,
     loading_of,
@@ -88,7 +87,10 @@ def bench(
     compiled: Annotated[
         bool, Option("--compile", help="Run all models under torch.compile, with dynamic shapes.")
     ] = False,
-    dtype: Dtype = None,
+    dtype: Annotated[
+        str | None,
+        Option(help="Data type of the weights; default: as stored (starters and --shape: float32)."),
+    ] = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
     threads: Annotated[int, Option(min=1, help="CPU threads.")] = 1,
     cpus: Annotated[
@@ -120,6 +122,8 @@ def bench(
     cases = [name for name, wanted in given.items() if wanted]
     if prefill or (prefill is None and not cases):
         cases.insert(0, "prefill")
+    if not cases:
+        raise BadArgument("--no-prefill leaves nothing to time. Add --decode or another case, or leave it out.")
     if out is not None:
         from hf_posenc.core.plotting.figures import require_matplotlib
 

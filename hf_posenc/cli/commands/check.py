@@ -31,7 +31,8 @@ COLUMNS = ("check", "passes", "deviation", "tolerance", "worst at")
 
 
 CheckNames = Annotated[
-    list[str] | None, Option("--check", "-c", help="Only this check; may be repeated. By default all.")
+    list[str] | None,
+    Option("--check", "-c", help="Only this check, as the table names it; may be repeated. By default all."),
 ]
 
 

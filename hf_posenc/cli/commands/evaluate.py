@@ -55,10 +55,17 @@ def evaluate(
     factor: Factor = None,
     target_length: TargetLength = None,
     length: Annotated[
-        list[str] | None, Option("--lengths", "--length", "-l", help="Sequence lengths in tokens, as in 256,512.")
+        list[str] | None,
+        Option(
+            "--lengths",
+            "--length",
+            "-l",
+            help="Sequence lengths in tokens, as in 256,512; default: the trained length, doubled up to the target.",
+        ),
     ] = None,
     task: Annotated[
-        list[str] | None, Option("--tasks", "--task", "-t", help="lm-eval tasks or groups; may be repeated.")
+        list[str] | None,
+        Option("--tasks", "--task", "-t", help="lm-eval tasks or groups; default: loss and passkey retrieval."),
     ] = None,
     longest: Longest = None,
     samples: Samples = 16,

@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, words_of
+from hf_posenc.cli.errors import BadArgument
 
 if TYPE_CHECKING:
     from hf_posenc.insight.lessons import LessonResult
@@ -37,6 +38,8 @@ def explain(
     from hf_posenc.insight.lessons import list_lessons
 
     if name is None:
+        if scheme:
+            raise BadArgument("--scheme belongs to a lesson, and none is named. Name one, as in hf-posenc explain dog.")
         rows = [(lesson.name, lesson.title, lesson.schemes) for lesson in list_lessons()]
         if as_json:
             output.show_json([{"topic": name, "title": title, "schemes": schemes} for name, title, schemes in rows])

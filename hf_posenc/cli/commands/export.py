@@ -26,7 +26,7 @@ from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_export, show_next
 from hf_posenc.cli.wording import of_text
 
-Out = Annotated[Path, Option("--out", metavar="FOLDER", help="Folder of the new checkpoint.")]
+Out = Annotated[Path, Option("--out", metavar="FOLDER", help="Folder of the new checkpoint; new or empty.")]
 Scheme = Annotated[
     str | None, Option("--scheme", "-s", help="Scheme to patch in first; default: the scheme of the checkpoint.")
 ]

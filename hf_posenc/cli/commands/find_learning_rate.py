@@ -26,9 +26,10 @@ NAME = "learning_rate"
 def find_learning_rate(context: Context, options: FinetuneOptions, as_json: AsJson = False) -> None:
     """Find the learning rate of a fine-tuning run by a range test.
 
-    The options are those of the run, as `finetune` takes them. Some steps are trained at rising learning rates on the
-    text of the run; its held-out text is read and checked, and not measured. No model is saved, and the command of the
-    run at the rate found is printed.
+    The options are those of the run, as `finetune` takes them. 50 steps are trained at learning rates that rise from
+    1e-6 to 1, on the text of the run; its held-out text is read and checked, and not measured. The losses are written
+    to learning_rate.json and .png in --out, no model is saved, and the command of the run at the rate found is printed.
+    How long the run is, its schedule, stages, checkpoints and measurements only appear in that command.
     """
     from hf_posenc.training import range_test
 

@@ -48,15 +48,27 @@ class FinetuneOptions:
         int | None, Option(min=2, help="Training sequence length in tokens; default: as the recipe has.")
     ] = None
     length_stages: Annotated[
-        int | None, Option(min=1, help="Stages in which training sequences double in length up to that.")
+        int | None,
+        Option(
+            min=1,
+            help="Stages in which training sequences double in length up to --length; default: 1, or as the recipe "
+            "has.",
+        ),
     ] = None
     attention_groups: Annotated[
         int | None,
-        Option(min=1, help="Groups of a training sequence within which heads attend, half of them shifted (S²-Attn)."),
+        Option(
+            min=1,
+            help="Groups of a training sequence within which heads attend, half of them shifted (S²-Attn); default: 1, "
+            "or as the recipe has.",
+        ),
     ] = None
     steps: Annotated[int | None, Option(min=1, help="Optimiser steps; default: 150, or as the recipe has.")] = None
     epochs: Annotated[float | None, Option(help="Times that the training text is read, instead of --steps.")] = None
-    method: Annotated[str | None, Option(help="lora (default), dora, lora_plus, ia3, prompt, prefix or full.")] = None
+    method: Annotated[
+        str | None,
+        Option(help="lora, dora, lora_plus, ia3, prompt, prefix or full; default: lora, or as the recipe has."),
+    ] = None
     batch: Annotated[
         int | None, Option(min=1, help="Sequences per process and forward pass; default: 1, or as the recipe has.")
     ] = None
@@ -81,7 +93,7 @@ class FinetuneOptions:
     packing: Annotated[
         str, Option(help="joined: a document attends to those packed before it. separate: it does not.")
     ] = "joined"
-    seed: Annotated[int, Option(min=0)] = 0
+    seed: Annotated[int, Option(min=0, help="Random seed of new parameters, masks and the order of sequences.")] = 0
     gradient_checkpointing: Annotated[bool, Option("--gradient-checkpointing", help="Less memory, more time.")] = False
     bf16: Annotated[bool, Option("--bf16", help="Compute in bfloat16.")] = False
     save_every: Annotated[int, Option(min=1, help="Steps between checkpoints.")] = 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,4 +50,7 @@ def compared(point: LossPoint, length: int) -> str:
     """What a longer context adds: the loss minus that of the same tokens behind the shortest context."""
     shortest = min(point.held_out)
     difference = None if length == shortest else point.difference(length, shortest)
-    return "" if difference is None else f"{difference[0]:+.3f} ± {difference[1]:.3f}"
+    if difference is None:
+        return ""
+    mean, half = difference
+    return f"{mean:+.3f}" if isnan(half) else f"{mean:+.3f} ± {half:.3f}"  # a single window has no interval

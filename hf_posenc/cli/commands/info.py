@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
+from hf_posenc.cli.errors import BadArgument
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.registry import scheme_record
 
@@ -19,6 +20,8 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Show one scheme: formula, paper, options."""
+    if latex and as_json:
+        raise BadArgument("--latex writes the formula alone, and --json the whole record. Leave one out.")
     record = scheme_record(name)
     if latex:
         output.show_text(record.latex)

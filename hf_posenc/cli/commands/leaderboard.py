@@ -12,7 +12,7 @@ from hf_posenc.cli.arguments import AsJson, Dtype, command_line, depths_of, whol
 from hf_posenc.cli.commands.compare import Quiet, measured_model
 from hf_posenc.cli.errors import FAILED
 from hf_posenc.cli.output_paths import check_results_folder
-from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Samples, Scored
+from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Samples, Scored, check_settings
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
@@ -69,14 +69,16 @@ def leaderboard(
 ) -> None:  # fmt: skip
     """Rank schemes on models: effective context length, loss, retrieval, time and memory.
 
-    Every scheme is patched once, for the longest length, and measured at all lengths with that factor. Scores are
-    cells of compare, kept in --out: after an interruption, the same command resumes. Beside each cell stands the
+    Every scheme is patched once, for the longest length, and measured at all lengths with that factor, unless
+    --factor-per-length is given. Scores are cells of compare, kept in --out: after an interruption, the same command
+    resumes. Beside each cell stands the
     command that measures it again. Schemes that need training are left out, and listed. The exit code is 1 where a cell
     failed.
     """
     from hf_posenc.insight.leaderboard import leaderboard as run
 
     check_results_folder("leaderboard", out)
+    check_settings(context, words_of(tasks))
     check_reading(text, text_field, document_separator)
     loading: dict[str, Any] = {"batch_size": 1} | ({} if device is None else {"device": device})
     named = words_of(models) or words_of([STARTERS])

@@ -49,7 +49,13 @@ def probe(
     option: SchemeOptions = None,
     length: Annotated[
         int | None,
-        Option("--length", "-l", min=2, help="Sequence length in tokens; default: the target length of the scheme."),
+        Option(
+            "--length",
+            "-l",
+            min=2,
+            help="Sequence length in tokens; default: the target length of the scheme; without one, the size of the "
+            "position table, or twice the trained length.",
+        ),
     ] = None,
     text: Text = None,
     text_field: TextField = FIELD,

@@ -28,7 +28,12 @@ def properties(
         Argument(help="Such as rope, yarn+logn, sinusoidal:kind=sin; default: all.", metavar="[SCHEME]…"),
     ] = None,
     model: Annotated[
-        str | None, Option("--model", "-m", help="llama, gpt2 or bert; default: the first the scheme is defined for.")
+        str | None,
+        Option(
+            "--model",
+            "-m",
+            help="Type of a model; default: the first of llama, gpt2 and bert that the scheme is defined for.",
+        ),
     ] = None,
     precision: Annotated[
         bool, Option("--precision", help="Instead: rounding errors of low precision at positions up to a million.")

@@ -7,10 +7,10 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson
+from hf_posenc.cli.arguments import AsJson, check_unread
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from hf_posenc.insight.findings import Finding, Judged, Reproduction
 
 COLUMNS = 110
+OF_RUNS = ("quick", "folder", "model", "text", "text_field", "document_separator", "seeds", "samples")
 
 
 def reproduce(
+    context: Context,
     names: Annotated[list[str] | None, Argument(help="Findings to run; see --list.", metavar="[NAME]...")] = None,
     every: Annotated[bool, Option("--all", help="Run all findings.")] = False,
     listed: Annotated[bool, Option("--list", help="List the findings and run none.")] = False,
@@ -63,6 +65,7 @@ def reproduce(
     if listed and (names or every):
         raise BadArgument("--list runs nothing. Leave it out, or leave out the findings and --all.")
     if listed:
+        check_unread(context, OF_RUNS, "has no effect beside --list, which runs nothing. Leave one out.")
         show_list(list(known.values()), as_json)
         return
     if bool(names) == every:

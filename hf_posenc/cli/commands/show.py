@@ -39,6 +39,7 @@ VECTORS = ("ones", "random")
 SHAPE = ("kind", "heads", "head_dim", "width", "layers")
 VIEW = ("length", "start", "position", "head", "channels", "vectors")
 OF_DRAWING = (*VIEW, "layer", "own_scales", "frames")
+OF_SCHEMES = (*SHAPE, "model", "trained_length", "factor", "target_length", "options")
 
 
 def show(
@@ -106,6 +107,7 @@ def show(
     if not schemes and not interactive:
         if not listed:
             raise BadArgument("There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list.")
+        check_unread(context, OF_SCHEMES, "has an effect on schemes, and none is named. Name some, or leave it out.")
         return list_all(as_json)
     if model is not None:
         check_unread(context, SHAPE, "has no effect beside --model, which has a shape. Leave one out.")

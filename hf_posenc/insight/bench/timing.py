@@ -30,7 +30,12 @@ class Timed(Protocol):
 
 @dataclass(frozen=True)
 class Elapsed:
-    """Seconds: wall time, and processor time of all threads of this process."""
+    """Time of a call.
+
+    Attributes:
+        wall: seconds on the clock.
+        processor: seconds of all threads of this process.
+    """
 
     wall: float
     processor: float
@@ -38,7 +43,12 @@ class Elapsed:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Median ratio of paired times, with quartiles."""
+    """Ratio of paired times, over rounds.
+
+    Attributes:
+        median: of all rounds.
+        low, high: first and third quartile.
+    """
 
     median: float
     low: float

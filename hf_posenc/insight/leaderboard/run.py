@@ -15,13 +15,13 @@ from typing import Any
 from hf_posenc.core.files.slug import slug
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback
-from hf_posenc.errors import BadComparison, WrongKind
+from hf_posenc.errors import BadComparison
 from hf_posenc.eval.catalogue import FILE_TASKS, sweeps, without_groups
 from hf_posenc.eval.comparison.identity import digest_of, to_json, versions
 from hf_posenc.eval.comparison.progress import part_of
 from hf_posenc.eval.comparison.run import models_of
 from hf_posenc.eval.report.phrases import model_title
-from hf_posenc.eval.texts.measured_text import measured_text
+from hf_posenc.eval.texts.measured_text import check_applies, measured_text
 from hf_posenc.eval.validate import check_tasks, folder_of_results
 from hf_posenc.insight.leaderboard.board import Leaderboard
 from hf_posenc.insight.leaderboard.commands import Settings, text_words
@@ -30,7 +30,6 @@ from hf_posenc.insight.leaderboard.machine import machine
 from hf_posenc.insight.leaderboard.one_model import LeaderboardSettings, of_model, with_baseline
 from hf_posenc.schemes.entry import Given, entries_of
 from hf_posenc.texts import TextNames, TextSource
-from hf_posenc.texts.columns import TEXT
 
 DEPTHS = (0.25,)
 """Depths of passkeys: neither at the beginning, which sinks keep, nor at the end, which every scheme sees."""
@@ -61,8 +60,8 @@ def leaderboard(
     """Rank schemes on models by effective context length, loss, retrieval and cost, and write the results to a folder.
 
     The scores are cells of `hf_posenc.eval.compare`, in ``cells/MODEL/cells.sqlite`` of that folder: after an
-    interruption the same call resumes. Every scheme is patched once, for the longest length, and measured at all
-    lengths with that factor, as it would be deployed.
+    interruption the same call resumes. By default every scheme is patched once, for the longest length, and measured
+    at all lengths with that factor, as it would be deployed.
 
     Args:
         models: names of models, or `hf_posenc.eval.MeasuredModel` objects; or a single one.
@@ -127,12 +126,9 @@ def source_of(text: TextNames | TextSource | None, field: str, separator: str | 
     """The text as a source of documents; None for the default text.
 
     Raises:
-        WrongKind: it is no text, or a source whose field or separator is given twice.
+        WrongKind: it is no text, or a field or separator is given that applies to nothing.
     """
-    if text is None:
-        return None
-    if isinstance(text, TextSource):
-        if field != TEXT or separator is not None:
-            raise WrongKind("A TextSource names its text field and separator itself. Pass them there.")
+    check_applies(text, field, separator)
+    if text is None or isinstance(text, TextSource):
         return text
     return TextSource.of_names(text, field=field, separator=separator)

@@ -35,7 +35,7 @@ def two_texts(
         UnreadableDocuments: one cannot be read.
         TextTooShort: one is empty.
     """
-    own = measured_text(text, **({} if text is None else reading))
+    own = measured_text(text, **({} if text is None and eval_text is not None else reading))
     if eval_text is None:
         first, last = parted(own, tokenizer)
         return first, last, "the last third of the same text, set aside"
