@@ -50,8 +50,28 @@ TrustTasks = Annotated[
     bool, Option("--trust-tasks", help="Load task files from outside the package, which can run arbitrary code.")
 ]
 
+
+def floating_dtype(name: str | None) -> str | None:
+    """Check ``--dtype``.
+
+    Raises:
+        BadArgument: torch has no floating data type of that name.
+    """
+    if name not in (None, "auto"):
+        import torch
+
+        found = getattr(torch, name, None)
+        if not (isinstance(found, torch.dtype) and found.is_floating_point):
+            raise BadArgument(f"--dtype takes a floating data type of torch, got {name!r}. Write for example bfloat16.")
+    return name
+
+
 Dtype = Annotated[
-    str | None, Option(help="Data type of the weights, such as float32; default: as stored (starters: float32).")
+    str | None,
+    Option(
+        callback=floating_dtype,
+        help="Data type of the weights, such as float32; default: as stored (starters: float32).",
+    ),
 ]
 
 PushToHub = Annotated[

@@ -87,7 +87,7 @@ def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, m
         ("-s yarn --shape 1,32,2,2 --dtype float3", "'float3'"), ("-s yarn -m starter:bert --decode", "'decode'"),
         ("-s yarn --against absent.json", "absent.json"), ("-s yarn --cpus 99999", "99999"),
         ("-s yarn --cpus x", "'x'"), ("-s yarn --shape 1,32,2,2 --kind mamba", "'mamba'"), ("-s yarn -f 0.5", "0.5"),
-        ("-s yarn --no-prefill", "--no-prefill"), ("", "--scheme"),
+        ("-s yarn --no-prefill", "--no-prefill"), ("", "--scheme"), ("-s yarn --shape 1,32,2,2 --dtype auto", "auto"),
     ],
 )  # fmt: skip
 def test_invalid_arguments_are_named_in_the_error(call: Callable, words: str, hint: str) -> None:

@@ -25,6 +25,8 @@ WRONG = {
     "option range": (["eval", "-m", "starter:llama", "-s", "yarn", "-o", "beta_fast=-3"], 2, "greater than 0"),
     "option without scheme": (["eval", "-m", "starter:llama", "-o", "beta_fast=3"], 2, "--scheme"),
     "option without value": (["eval", "-m", "starter:llama", "-s", "yarn", "-o", "beta_fast"], 2, "NAME=VALUE"),
+    "dtype that torch lacks": (["eval", "-m", "starter:llama", "--dtype", "float3"], 2, "'float3'"),
+    "dtype that is not floating": (["merge", "-m", "absent", "--out", "merged", "--dtype", "int8"], 2, "'int8'"),
     "factor that is no number": (["check", "-m", "starter:llama", "-s", "yarn", "-f", "two"], 2, "--factor"),
 }
 

@@ -14,6 +14,7 @@ from hf_posenc.cli.arguments import (
     Base,
     Model,
     check_unread,
+    floating_dtype,
     loading_of,
     model_named,
     whole_numbers,
@@ -89,7 +90,10 @@ def bench(
     ] = False,
     dtype: Annotated[
         str | None,
-        Option(help="Data type of the weights; default: as stored (starters and --shape: float32)."),
+        Option(
+            callback=floating_dtype,
+            help="Data type of the weights; default: as stored (starters and --shape: float32).",
+        ),
     ] = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
     threads: Annotated[int, Option(min=1, help="CPU threads.")] = 1,
@@ -189,8 +193,7 @@ def load(model: str, base: str | None, shape: str | None, kind: str, trained_len
         raise BadArgument(f"--shape takes LAYERS,HIDDEN,HEADS,KV_HEADS, got {shape!r}. Write for example 2,512,8,8.")
     if kind not in KINDS:
         raise BadArgument(f"--kind takes {', '.join(KINDS)}, got {kind!r}. Choose one of them.")
-    found = getattr(torch, dtype or "float32", None)
-    if not isinstance(found, torch.dtype):
-        raise BadArgument(f"--dtype takes a torch dtype, got {dtype!r}. Write for example bfloat16.")
+    if dtype == "auto":
+        raise BadArgument("--dtype auto needs stored weights, which --shape has not. Write for example bfloat16.")
     layers, hidden, heads, kv_heads = numbers
-    return random_model((layers, hidden, heads, kv_heads), kind, trained_length, found)
+    return random_model((layers, hidden, heads, kv_heads), kind, trained_length, getattr(torch, dtype or "float32"))
