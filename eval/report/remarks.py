@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hf_posenc.eval.catalogue import JOINT, TEXT_TASKS
@@ -10,6 +10,7 @@ from hf_posenc.eval.report.phrases import metric_name, model_title
 from hf_posenc.eval.report.settings import chosen_options, names_of, trained_lengths
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.gate import Gate, gates
+from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.task_settings import read_by
 
 LEFT_OUT = "these shares are left out of the tables, and kept in results.csv"
@@ -34,12 +35,28 @@ def remarks(comparison: Comparison, below_gate: str = LEFT_OUT) -> list[str]:
 
 
 def not_measured(comparison: Comparison) -> Iterator[str]:
-    """Say which schemes were refused or failed, where, and why."""
+    """Say which schemes were refused or failed, where, and why: once for all that share place and reason."""
     for state in ("refused", "failed"):
+        sharing: dict[tuple[str, str], list[str]] = {}
         for (label, reason), records in comparison.reasons(state).items():
-            where = sorted({f"{r.task} {r.length}" if r.length else r.task for r in records})
             everywhere = len(records) == sum(r.scheme == label for r in comparison.records)
-            yield f"{label}: {state}{'' if everywhere else ' at ' + ', '.join(where)}. {reason}"
+            sharing.setdefault(("" if everywhere else f" at {places(records)}", reason), []).append(label)
+        for (where, reason), labels in sharing.items():
+            what = state.capitalize() if len(labels) == len(comparison.labels) else f"{', '.join(labels)}: {state}"
+            yield f"{what}{where}. {reason}"
+
+
+def places(records: Sequence[Record]) -> str:
+    """List the tasks of cells with their lengths: ``posenc_passkey 512; posenc_ppl 512, 1024``."""
+    lengths: dict[str, set[int]] = {}
+    for record in records:
+        lengths.setdefault(record.task, set()).update([record.length] if record.length else [])
+    return "; ".join(f"{task} {listed(lengths[task])}".rstrip() for task in sorted(lengths))
+
+
+def listed(lengths: Iterable[int]) -> str:
+    """Lengths in order: ``256, 512``."""
+    return ", ".join(map(str, sorted(lengths)))
 
 
 def needing_training(comparison: Comparison) -> Iterator[str]:
