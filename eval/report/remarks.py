@@ -9,6 +9,7 @@ from hf_posenc.eval.catalogue import JOINT, TEXT_TASKS
 from hf_posenc.eval.report.phrases import metric_name, model_title
 from hf_posenc.eval.report.settings import chosen_options, names_of, trained_lengths
 from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.effective_length import trained_length_of
 from hf_posenc.eval.results.gate import Gate, gates
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.task_settings import read_by
@@ -25,6 +26,7 @@ def remarks(comparison: Comparison, below_gate: str = LEFT_OUT) -> list[str]:
     """
     return [
         *not_measured(comparison),
+        *without_effect(comparison),
         *needing_training(comparison),
         *without_reference(comparison),
         *dict.fromkeys(remark for record in comparison.records for remark in record.remarks),
@@ -57,6 +59,28 @@ def places(records: Sequence[Record]) -> str:
 def listed(lengths: Iterable[int]) -> str:
     """Lengths in order: ``256, 512``."""
     return ", ".join(map(str, sorted(lengths)))
+
+
+def without_effect(comparison: Comparison) -> Iterator[str]:
+    """Say which schemes change nothing at which lengths, and why where no length asks for an extension."""
+    about, sharing, reasons = comparison.about, dict[str, list[str]](), list[str]()
+    reach = about["lengths"][-1] if about.get("factor_per_length") else about.get("longest") or about["lengths"][-1]
+    for scheme in about["schemes"]:
+        if lengths := scheme.get("without_effect"):
+            sharing.setdefault(listed(lengths), []).append(scheme["label"])
+            if reach <= (trained := trained_length_of(comparison, scheme["label"])):
+                reasons.append(no_extension(reach, trained))
+    for lengths, labels in sharing.items():
+        yield f"{', '.join(labels)}: no effect at {lengths} tokens; numbers are those of the model without a scheme."
+    yield from dict.fromkeys(reasons)
+
+
+def no_extension(reach: int, trained: int) -> str:
+    """Say that the schemes of a comparison have nothing to extend, and what to do."""
+    return (
+        f"Schemes are patched for {reach:,} tokens, and the model was trained on {trained:,}: their factor is 1. "
+        "Compare longer lengths, pass --longest, or give a factor, as in yarn:factor=4."
+    )
 
 
 def needing_training(comparison: Comparison) -> Iterator[str]:

@@ -1,10 +1,22 @@
-"""Remarks of a comparison: one sentence for schemes that share it."""
+"""Remarks of a comparison: one sentence for schemes that share it, and a word on numbers that must be equal."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hf_posenc.eval import compare
 from hf_posenc.eval.report.remarks import remarks
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.record import Record
+
+from .conftest import TRAINED
+
+pytest.importorskip("matplotlib")
+
+SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "tasks": ["posenc_ppl"]}
 
 
 def made(reasons: dict[str, dict[tuple[str, int], str]]) -> Comparison:
@@ -31,3 +43,36 @@ def test_a_reason_is_said_once_for_all_that_share_it() -> None:
         "yarn: failed at posenc_ppl 256, 1024. Too short.",
         "pi: failed. Too short.",
     ]
+
+
+@pytest.fixture
+def run(llama, tokenizer, tmp_path) -> Callable:
+    def compared(schemes: str, lengths: list[int], **given: Any) -> Comparison:
+        return compare(llama, schemes, tokenizer=tokenizer, out=tmp_path, lengths=lengths, **SMALL, **given)
+
+    return compared
+
+
+def test_schemes_with_a_factor_of_1_are_named(run, tmp_path) -> None:
+    found = run("unpatched,yarn,yarn+logn,yarn:factor=2,dca", [TRAINED // 2, TRAINED])
+    losses = {row.scheme: row.value for row in found.rows if (row.metric, row.length) == ("nll", TRAINED)}
+    assert losses["yarn"] == losses["yarn+logn"] == pytest.approx(losses["unpatched"], rel=1e-5)
+    assert losses["dca"] != pytest.approx(losses["unpatched"], rel=1e-5)
+    expected = f"yarn, yarn+logn: no effect at {TRAINED // 2}, {TRAINED} tokens; numbers are those of the model without"
+    assert [one for one in remarks(found) if one.startswith("yarn")] == [f"{expected} a scheme."]
+    assert sum("their factor is 1" in one for one in remarks(found)) == 1
+    for name in ("results.md", "page.html"):
+        assert expected in (tmp_path / name).read_text(encoding="utf-8")
+    schemes = {scheme["label"]: scheme["without_effect"] for scheme in found.to_dict()["about"]["schemes"]}
+    assert schemes["yarn"] == [TRAINED // 2, TRAINED]
+    assert schemes["unpatched"] == schemes["yarn:factor=2"] == []
+
+
+def test_of_several_lengths_only_those_without_effect_are_named(run) -> None:
+    lengths = [TRAINED, 2 * TRAINED]
+    assert not [one for one in remarks(run("unpatched,pi", lengths)) if "no effect" in one]
+    assert f"pi: no effect at {TRAINED} tokens; numbers are those of the model without a scheme." in remarks(
+        run("pi", lengths, factor_per_length=True)
+    )
+    assert not any("factor is 1" in one for one in remarks(run("pi", lengths, factor_per_length=True)))
+    assert not [one for one in remarks(run("pi", [TRAINED], longest=2 * TRAINED)) if "no effect" in one]
