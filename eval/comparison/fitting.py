@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_posenc.core.lengths import Lengths, resolve_lengths
 from hf_posenc.core.random_state import drawn_from
-from hf_posenc.errors import PosEncError
+from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.eval.comparison.code_digest import code_digest
 from hf_posenc.eval.comparison.terms_digest import terms_digest
 from hf_posenc.eval.lm.native_length import trained_length_under
@@ -81,6 +81,14 @@ class Fitting:
         if slot not in self.known:
             self.known[slot] = self.terms(entry, reach)
         return {"code": code_digest(classes), "terms": self.known[slot]}
+
+    def needs_training(self, entry: Entry) -> bool:
+        """Whether the model's weights need training with an entry; see `Entry.needs_training`."""
+        try:
+            base, adapter = base_model_of(self.lm.model)
+        except UnsupportedModel:  # on which every scheme is refused
+            return entry.needs_training()
+        return entry.needs_training(rotary=unscaled_geometry(adapter, base.config).rotary is not None)
 
     def has_effect(self, entry: Entry, reach: int, length: int) -> bool:
         """Whether an entry that is put on the model for a reach differs from the unpatched model up to a length.

@@ -218,7 +218,7 @@ def about_entry(entry: Entry, cells: Sequence[Cell], request: MeasurementRequest
     }
     return {
         "label": entry.label, "scheme": entry.scheme, "options": to_json(entry.options),
-        "chosen": chosen if any(chosen.values()) else {}, "needs_training": entry.needs_training(),
+        "chosen": chosen if any(chosen.values()) else {}, "needs_training": fitting.needs_training(entry),
         "without_effect": [
             length for length, fitted in sorted(used.items())
             if not fitting.has_effect(fitted, request.reach(length), length)

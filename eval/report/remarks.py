@@ -85,9 +85,10 @@ def no_extension(reach: int, trained: int) -> str:
 
 def needing_training(comparison: Comparison) -> Iterator[str]:
     """Say which schemes would have to be trained."""
-    for scheme in comparison.about["schemes"]:
-        if scheme["needs_training"]:
-            yield f"{scheme['label']} needs training, and these weights were not trained with it."
+    labels = [scheme["label"] for scheme in comparison.about["schemes"] if scheme["needs_training"]]
+    if labels:
+        need, them = ("needs", "it") if len(labels) == 1 else ("need", "them")
+        yield f"{', '.join(labels)} {need} training, and these weights were not trained with {them}."
 
 
 def without_reference(comparison: Comparison) -> Iterator[str]:

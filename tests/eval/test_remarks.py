@@ -76,3 +76,11 @@ def test_of_several_lengths_only_those_without_effect_are_named(run) -> None:
     )
     assert not any("factor is 1" in one for one in remarks(run("pi", lengths, factor_per_length=True)))
     assert not [one for one in remarks(run("pi", [TRAINED], longest=2 * TRAINED)) if "no effect" in one]
+
+
+def test_a_rotation_needs_training_on_a_model_that_never_rotated(gpt2, llama, tokenizer, tmp_path) -> None:
+    weights = "training, and these weights were not trained with"
+    for model, expected in ((gpt2, f"yarn+logn, alibi need {weights} them."), (llama, f"alibi needs {weights} it.")):
+        out = tmp_path / type(model).__name__
+        found = compare(model, "yarn+logn,logn,alibi", out=out, tokenizer=tokenizer, lengths=[TRAINED], **SMALL)
+        assert [one for one in remarks(found) if weights in one] == [expected]
