@@ -84,8 +84,9 @@ def no_extension(reach: int, trained: int) -> str:
 
 
 def needing_training(comparison: Comparison) -> Iterator[str]:
-    """Say which schemes would have to be trained."""
-    labels = [scheme["label"] for scheme in comparison.about["schemes"] if scheme["needs_training"]]
+    """Say which schemes that have numbers would have to be trained."""
+    measured = {record.scheme for record in comparison.with_state("done")}
+    labels = [s["label"] for s in comparison.about["schemes"] if s["needs_training"] and s["label"] in measured]
     if labels:
         need, them = ("needs", "it") if len(labels) == 1 else ("need", "them")
         yield f"{', '.join(labels)} {need} training, and these weights were not trained with {them}."
