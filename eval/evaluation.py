@@ -221,13 +221,16 @@ def fit_length(lm: Any, longest: int, *, given: bool) -> None:
     """Make room for requests of ``longest`` tokens.
 
     Raises:
+        BeyondTable: the unpatched model has a table of fewer positions.
         RequestTooLong: somebody else's model object has less room; it would cut what is longer without a word.
         NotMeasurable: a text of that length takes more memory than there is.
     """
     from hf_posenc.core.memory import check_text_memory
     from hf_posenc.errors import RequestTooLong
+    from hf_posenc.eval.lm.native_length import check_reach
 
     if hasattr(lm, "rows_at_once"):
+        check_reach(lm, longest)
         check_text_memory(lm.model, longest, lm.rows_at_once(longest))
         if lm.max_length < longest or not given:
             lm.max_length = longest

@@ -66,9 +66,13 @@ class MeasurementRequest:
     fit: Fit = lambda entry, reach: entry
     computes: Computes = lambda entry, reach: {}
 
+    def reach(self, length: int) -> int:
+        """Tokens that a scheme is patched for, to be measured at a length."""
+        return length if self.factor_per_length else self.longest
+
     def cell(self, entry: Entry, task: str, lengths: Sequence[int]) -> Cell:
         """Build a cell with its key."""
-        reach = lengths[-1] if self.factor_per_length else self.longest
+        reach = self.reach(lengths[-1])
         fitted = self.fit(entry, reach)
         settings = {
             **fitted.settings(), **self.computes(fitted, reach), **self.identity, "task": task,

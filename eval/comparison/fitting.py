@@ -9,11 +9,12 @@ from typing import Any
 
 from hf_posenc.core.lengths import Lengths, resolve_lengths
 from hf_posenc.core.random_state import drawn_from
-from hf_posenc.errors import PosEncError
+from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.eval.comparison.code_digest import code_digest
 from hf_posenc.eval.comparison.terms_digest import terms_digest
 from hf_posenc.eval.lm.native_length import trained_length_under
 from hf_posenc.eval.results.record import canonical
+from hf_posenc.patching.expected_effect import differs_from_host, spread_positions
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.trained_length import unscaled_geometry
@@ -80,6 +81,31 @@ class Fitting:
         if slot not in self.known:
             self.known[slot] = self.terms(entry, reach)
         return {"code": code_digest(classes), "terms": self.known[slot]}
+
+    def needs_training(self, entry: Entry) -> bool:
+        """Whether the model's weights need training with an entry; see `Entry.needs_training`."""
+        try:
+            base, adapter = base_model_of(self.lm.model)
+        except UnsupportedModel:  # on which every scheme is refused
+            return entry.needs_training()
+        return entry.needs_training(rotary=unscaled_geometry(adapter, base.config).rotary is not None)
+
+    def has_effect(self, entry: Entry, reach: int, length: int) -> bool:
+        """Whether an entry that is put on the model for a reach differs from the unpatched model up to a length.
+
+        True where it is refused, and past its target length, where a scheme need not be defined.
+        """
+        if entry.scheme is None:
+            return True
+        try:
+            schemes, target = self.built(entry, reach), self.lengths(entry, reach).target
+        except PosEncError:  # patching says why
+            return True
+        base, adapter = base_model_of(self.lm.model)
+        geometry, positions = unscaled_geometry(adapter, base.config), spread_positions(length)
+        return length > target or any(
+            differs_from_host(scheme, positions, geometry.of_layer(layer)) for layer, scheme in enumerate(schemes)
+        )
 
     def terms(self, entry: Entry, reach: int) -> str:
         """Digest of the terms of an entry's schemes; the reason where they cannot be built."""

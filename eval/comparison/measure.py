@@ -128,11 +128,10 @@ def patched(lm: Any, cell: Cell, request: MeasurementRequest) -> Iterator[None]:
         check_reach(lm, cell.length)
         yield
         return
-    reach = cell.length if request.factor_per_length else request.longest
     lengths = dict(entry.lengths)
     with scheme_set_aside(lm.model):
         if not fixed(entry):
-            lengths["target_length"] = max(reach, trained_length_under(lm, entry))
+            lengths["target_length"] = max(request.reach(cell.length), trained_length_under(lm, entry))
         with drawn_from(request.measure["seed"]):  # learned parameters are initialized randomly
             patch_model(lm.model, entry.scheme, **lengths, **entry.own_options)
         try:

@@ -137,13 +137,14 @@ def compare_on(
     with scheme_set_aside(lm.model):
         cells = list(cells_of(request, entries, lengths, tasks))
         gating = gate_cells(request, entries, tasks, trained)
+        schemes = [about_entry(entry, cells, request, fitting) for entry in entries]
     check_targets(cells, before, store, request.longest)
     check_disk_space(folder, space_of(len(gating + cells), settings.measure), "Results")
     measured = measure_cells(lm, gating + cells, store, request, settings.measure | settings.passed_on, progress)
     gates, records = measured[: len(gating)], measured[len(gating) :]
     about = {
         "model": given.shown_name, "model_scheme": carried, "trained_length": trained, "lengths": lengths,
-        "tasks": tasks, "schemes": [about_entry(entry, cells) for entry in entries], "longest": request.longest,
+        "tasks": tasks, "schemes": schemes, "longest": request.longest,
         **settings.about, "gates": [gate_of(record, trained, given.shown_name).to_dict() for record in gates],
         "digests": text_digests(settings) | digests,
     }  # fmt: skip
@@ -206,14 +207,20 @@ def as_saved(entry: Entry, scheme: str | None) -> Entry:
     return replace(entry, label=f"{scheme} (as saved)") if named else entry
 
 
-def about_entry(entry: Entry, cells: Sequence[Cell]) -> dict[str, Any]:
-    """Describe an entry for reports, with the options that the comparison chose for it at each length."""
-    used = {cell.length: cell.entry.options for cell in cells if cell.entry.label == entry.label}
+def about_entry(entry: Entry, cells: Sequence[Cell], request: MeasurementRequest, fitting: Fitting) -> dict[str, Any]:
+    """Describe an entry for reports, with the options that the comparison chose for it at each length, and the lengths
+    at which it changes nothing.
+    """
+    used = {cell.length: cell.entry for cell in cells if cell.entry.label == entry.label}
     chosen = {
-        str(length): to_json({name: value for name, value in options.items() if name not in entry.options})
-        for length, options in sorted(used.items())
+        str(length): to_json({name: value for name, value in fitted.options.items() if name not in entry.options})
+        for length, fitted in sorted(used.items())
     }
     return {
         "label": entry.label, "scheme": entry.scheme, "options": to_json(entry.options),
-        "chosen": chosen if any(chosen.values()) else {}, "needs_training": entry.needs_training(),
+        "chosen": chosen if any(chosen.values()) else {}, "needs_training": fitting.needs_training(entry),
+        "without_effect": [
+            length for length, fitted in sorted(used.items())
+            if not fitting.has_effect(fitted, request.reach(length), length)
+        ],
     }  # fmt: skip

@@ -30,12 +30,11 @@ def cost_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 def costs_csv(comparison: Comparison) -> str:
     """Format as CSV: one line per finished cell."""
-    models = {scheme["label"]: scheme.get("model") for scheme in comparison.about["schemes"]}
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for record in comparison.with_state("done"):
-        names = (models.get(record.scheme) or comparison.about["model"], record.scheme, record.task)
+        names = (comparison.model_of(record.scheme), record.scheme, record.task)
         costs = comparison.costs.get(record.key)
         values = (costs.peak_memory, costs.memory_of, costs.cache_per_token) if costs else (None, "", None)
         writer.writerow([*map(escape_formula, names), record.length, f"{record.seconds:.3f}", *values])

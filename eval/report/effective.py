@@ -27,12 +27,11 @@ def effective_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]
 
 def effective_csv(comparison: Comparison) -> str:
     """Format as CSV: one line per scheme and task, lengths in tokens, 0 where no length passes."""
-    models = {scheme["label"]: scheme.get("model") for scheme in comparison.about["schemes"]}
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for one in effective_lengths(comparison):
-        names = (models.get(one.scheme) or comparison.about["model"], one.scheme, one.task, one.metric)
+        names = (comparison.model_of(one.scheme), one.scheme, one.task, one.metric)
         writer.writerow([*map(escape_formula, names), one.threshold, one.length, one.low, one.high])
     return file.getvalue()
 

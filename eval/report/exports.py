@@ -73,7 +73,7 @@ def csv_text(comparison: Comparison) -> str:
     for record in comparison.records:
         if record.state != "done":
             note = escape_formula(f"{record.state}: {record.reason}")
-            names = map(escape_formula, (comparison.about["model"], record.scheme, record.task))
+            names = map(escape_formula, (comparison.model_of(record.scheme), record.scheme, record.task))
             writer.writerow([*names, record.length, *[""] * 7, note, *[""] * (1 + len(COMPARED))])
     return file.getvalue()
 

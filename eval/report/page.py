@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TEMPLATE = Path(__file__).parent / "page.html"
 TOGETHER = "Bands: 95 % confidence intervals."
 PANELS = (
-    "One panel per scheme, all on the same axes; grey is the unpatched model, dashed the trained length. "
+    "One panel per scheme, all on the same axes; grey is the same model unpatched, dashed the trained length. "
     "Bands: 95 % confidence intervals."
 )
 

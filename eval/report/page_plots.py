@@ -1,12 +1,13 @@
 """Plots of a comparison for its HTML page: a metric against length.
 
 The palette of Okabe and Ito is colour-blind safe and visible on white and black; beyond six schemes, colours repeat
-with other line styles and markers. The unpatched baseline has the colour of the text.
+with other line styles and markers. Unpatched baselines, one for each model, have the colour of the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure, length_ticks, panels
@@ -19,9 +20,12 @@ from hf_posenc.eval.report.phrases import (
 )
 from hf_posenc.eval.report.plots import mark_trained
 from hf_posenc.eval.results.comparison import Comparison, interval, rows_by_cell
+from hf_posenc.eval.results.effective_length import trained_length_of
 from hf_posenc.eval.results.rows import Row
 
 HUES = COLOURS[1:7]
+BASELINES = (((0, (1, 1.2)), "o"), ((0, (3, 1.2)), "*"), ((0, (1, 3)), "X"))
+"""Line styles and markers of the unpatched models."""
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 Rows = Mapping[tuple[str, int | None], Row]
 MOST_TOGETHER = 4  # entries whose bands can be told apart in one plot
@@ -32,7 +36,11 @@ LEGEND_WIDTH = 46  # characters per legend line
 def styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
     """Choose colour, line style and marker of every entry, the same in all plots."""
     schemes = [scheme["label"] for scheme in comparison.about["schemes"] if scheme["scheme"] is not None]
-    found = {label: {"color": NEUTRAL, "linestyle": (0, (1, 1.2)), "marker": MARKERS[0]} for label in comparison.labels}
+    baselines = [label for label in comparison.labels if label not in schemes]
+    found = {
+        label: {"color": NEUTRAL, "linestyle": dash, "marker": marker}
+        for label, (dash, marker) in zip(baselines, cycle(BASELINES), strict=False)
+    }
     for number, label in enumerate(schemes):
         found[label] = {
             "color": HUES[number % len(HUES)],
@@ -96,22 +104,25 @@ def curves_together(comparison: Comparison, rows: Rows, labels: Sequence[str], m
 
 
 def curves_in_panels(comparison: Comparison, rows: Rows, labels: Sequence[str], metric: str) -> Any:
-    """Draw one panel per scheme on shared axes, with its 95 % confidence band and the baseline in grey."""
+    """Draw one panel per scheme on shared axes, with its 95 % confidence band and its model's baseline in grey."""
     from matplotlib import rc_context
 
-    trained, baseline = comparison.about["trained_length"], baseline_of(comparison)
+    baselines = baselines_of(comparison)
     lengths = sorted({length for _, length in rows if length is not None})
-    drawn = [label for label in labels if label != baseline]
+    behind = {baselines.get(label) for label in labels if baselines.get(label) != label}
+    drawn = [label for label in labels if label not in behind]
     lines = {label: [rows[label, n] for n in lengths if (label, n) in rows] for label in labels}
     with rc_context(SETTINGS):
         canvas, grid = panels(
             4.6, 0.8 + 1.3 * -(-len(drawn) // PANEL_COLUMNS), -(-len(drawn) // PANEL_COLUMNS), PANEL_COLUMNS
         )
         for axes, label in zip(grid, drawn, strict=False):
-            if baseline in lines:
-                x, y = [row.length for row in lines[baseline]], [to_units(metric, row.value) for row in lines[baseline]]
-                axes.plot(x, y, color=NEUTRAL, alpha=0.4, linewidth=1.4, zorder=2)
-            draw_line(axes, lines[label], 1.0, metric, styles(comparison)[label] | {"linestyle": "-", "marker": ""})
+            trained = trained_length_of(comparison, label)
+            if under := lines.get(baselines.get(label, "")):
+                x, y = [row.length for row in under], [to_units(metric, row.value) for row in under]
+                axes.plot(x, y, color=NEUTRAL, alpha=0.4, linewidth=1.4, marker=only_point(under), zorder=2)
+            style = {"linestyle": "-", "marker": only_point(lines[label])}
+            draw_line(axes, lines[label], 1.0, metric, styles(comparison)[label] | style)
             axes.axvline(trained, color=NEUTRAL, linestyle=(0, (4, 3)), linewidth=0.8, alpha=0.6, zorder=1)
             axes.set_title(shortened(label, 26), loc="left", fontsize=9, pad=3)
             set_axes(axes, lengths, trained, metric)
@@ -125,9 +136,17 @@ def curves_in_panels(comparison: Comparison, rows: Rows, labels: Sequence[str], 
         return canvas
 
 
-def baseline_of(comparison: Comparison) -> str | None:
-    """Label of the first unpatched entry; None where there is none."""
-    return next((entry["label"] for entry in comparison.about["schemes"] if entry["scheme"] is None), None)
+def baselines_of(comparison: Comparison) -> dict[str, str]:
+    """Label of every entry to that of the unpatched entry on the same model, where there is one."""
+    entries = comparison.about["schemes"]
+    unpatched = {entry.get("model_digest"): entry["label"] for entry in entries if entry["scheme"] is None}
+    digests = {entry["label"]: entry.get("model_digest") for entry in entries}
+    return {label: unpatched[digest] for label, digest in digests.items() if digest in unpatched}
+
+
+def only_point(line: Sequence[Row]) -> str:
+    """Marker of a line in a panel: none, but where it is a single point, which would not be seen."""
+    return MARKERS[0] if len(line) == 1 else ""
 
 
 def set_axes(axes: Any, lengths: Sequence[int], trained_length: int, metric: str) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hf_posenc.eval.catalogue import JOINT, TEXT_TASKS
 from hf_posenc.eval.report.phrases import metric_name, model_title
 from hf_posenc.eval.report.settings import chosen_options, names_of, trained_lengths
 from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.eval.results.effective_length import trained_length_of
 from hf_posenc.eval.results.gate import Gate, gates
+from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.task_settings import read_by
 
 LEFT_OUT = "these shares are left out of the tables, and kept in results.csv"
@@ -24,6 +26,7 @@ def remarks(comparison: Comparison, below_gate: str = LEFT_OUT) -> list[str]:
     """
     return [
         *not_measured(comparison),
+        *without_effect(comparison),
         *needing_training(comparison),
         *without_reference(comparison),
         *dict.fromkeys(remark for record in comparison.records for remark in record.remarks),
@@ -34,19 +37,59 @@ def remarks(comparison: Comparison, below_gate: str = LEFT_OUT) -> list[str]:
 
 
 def not_measured(comparison: Comparison) -> Iterator[str]:
-    """Say which schemes were refused or failed, where, and why."""
+    """Say which schemes were refused or failed, where, and why: once for all that share place and reason."""
     for state in ("refused", "failed"):
+        sharing: dict[tuple[str, str], list[str]] = {}
         for (label, reason), records in comparison.reasons(state).items():
-            where = sorted({f"{r.task} {r.length}" if r.length else r.task for r in records})
             everywhere = len(records) == sum(r.scheme == label for r in comparison.records)
-            yield f"{label}: {state}{'' if everywhere else ' at ' + ', '.join(where)}. {reason}"
+            sharing.setdefault(("" if everywhere else f" at {places(records)}", reason), []).append(label)
+        for (where, reason), labels in sharing.items():
+            what = state.capitalize() if len(labels) == len(comparison.labels) else f"{', '.join(labels)}: {state}"
+            yield f"{what}{where}. {reason}"
+
+
+def places(records: Sequence[Record]) -> str:
+    """List the tasks of cells with their lengths: ``posenc_passkey 512; posenc_ppl 512, 1024``."""
+    lengths: dict[str, set[int]] = {}
+    for record in records:
+        lengths.setdefault(record.task, set()).update([record.length] if record.length else [])
+    return "; ".join(f"{task} {listed(lengths[task])}".rstrip() for task in sorted(lengths))
+
+
+def listed(lengths: Iterable[int]) -> str:
+    """Lengths in order: ``256, 512``."""
+    return ", ".join(map(str, sorted(lengths)))
+
+
+def without_effect(comparison: Comparison) -> Iterator[str]:
+    """Say which schemes change nothing at which lengths, and why where no length asks for an extension."""
+    about, sharing, reasons = comparison.about, dict[str, list[str]](), list[str]()
+    reach = about["lengths"][-1] if about.get("factor_per_length") else about.get("longest") or about["lengths"][-1]
+    for scheme in about["schemes"]:
+        if lengths := scheme.get("without_effect"):
+            sharing.setdefault(listed(lengths), []).append(scheme["label"])
+            if reach <= (trained := trained_length_of(comparison, scheme["label"])):
+                reasons.append(no_extension(reach, trained))
+    for lengths, labels in sharing.items():
+        yield f"{', '.join(labels)}: no effect at {lengths} tokens; numbers are those of the model without a scheme."
+    yield from dict.fromkeys(reasons)
+
+
+def no_extension(reach: int, trained: int) -> str:
+    """Say that the schemes of a comparison have nothing to extend, and what to do."""
+    return (
+        f"Schemes are patched for {reach:,} tokens, and the model was trained on {trained:,}: their factor is 1. "
+        "Compare longer lengths, pass --longest, or give a factor, as in yarn:factor=4."
+    )
 
 
 def needing_training(comparison: Comparison) -> Iterator[str]:
-    """Say which schemes would have to be trained."""
-    for scheme in comparison.about["schemes"]:
-        if scheme["needs_training"]:
-            yield f"{scheme['label']} needs training, and these weights were not trained with it."
+    """Say which schemes that have numbers would have to be trained."""
+    measured = {record.scheme for record in comparison.with_state("done")}
+    labels = [s["label"] for s in comparison.about["schemes"] if s["needs_training"] and s["label"] in measured]
+    if labels:
+        need, them = ("needs", "it") if len(labels) == 1 else ("need", "them")
+        yield f"{', '.join(labels)} {need} training, and these weights were not trained with {them}."
 
 
 def without_reference(comparison: Comparison) -> Iterator[str]:

@@ -40,12 +40,16 @@ class Comparison:
     @cached_property
     def rows(self) -> list[Row]:
         """All numbers, with the model's name in reports and the labels of the entries."""
-        models = {scheme["label"]: scheme["model"] for scheme in self.about["schemes"] if "model" in scheme}
         return [
-            Row(**{**row, "model": models.get(record.scheme, self.about["model"]), "scheme": record.scheme})
+            Row(**{**row, "model": self.model_of(record.scheme), "scheme": record.scheme})
             for record in self.records
             for row in record.rows
         ]
+
+    def model_of(self, label: str) -> str:
+        """Name in reports of the model that an entry is on."""
+        models = {scheme["label"]: scheme["model"] for scheme in self.about["schemes"] if "model" in scheme}
+        return models.get(label, self.about["model"])
 
     @property
     def labels(self) -> list[str]:

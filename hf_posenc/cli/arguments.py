@@ -81,6 +81,7 @@ PushToHub = Annotated[
 
 REMOVED = "The checkpoint carries scheme {}, which was removed first."
 DISPLAY_OPTIONS = ("as_json", "quiet")  # change how results are shown, not what is computed
+FILE = "config"  # whose values a command names itself, so that it repeats without the file
 
 
 def model_named(given: str, base: str | None = None) -> ModelName:
@@ -119,25 +120,26 @@ def dtype_of(named: ModelName, given: str | None) -> str:
     return given or named.dtype or "auto"
 
 
-def is_given(context: Context, name: str) -> bool:
-    """Whether a parameter of a command has its value from the command line."""
+def is_given(context: Context, name: str, *, in_file: bool = False) -> bool:
+    """Whether a parameter of a command has its value from the command line; with ``in_file``, or from ``--config``."""
     source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+    return source is not None and source.name in ("COMMANDLINE", *(["DEFAULT_MAP"] if in_file else []))
 
 
-def check_unread(context: Context, names: Collection[str], why: str) -> None:
+def check_unread(context: Context, names: Collection[str], why: str, *, in_file: bool = False) -> None:
     """Refuse options on the command line that others leave without effect.
 
     Args:
         context: of the command.
         names: of its parameters.
         why: what follows the name of the option in the error.
+        in_file: refuse those of ``--config`` as well. A run writes all its options into such a file, needed or not.
 
     Raises:
         BadArgument: there is one.
     """
     for parameter in context.command.params:
-        if parameter.name in names and is_given(context, str(parameter.name)):
+        if parameter.name in names and is_given(context, str(parameter.name), in_file=in_file):
             off = parameter.secondary_opts if context.params[str(parameter.name)] is False else ()
             raise BadArgument(f"{(*off, *parameter.opts)[0]} {why}")
 
@@ -207,7 +209,7 @@ def command_line(context: Context, *, command: str | None = None) -> str:
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
         unsaid = value in (None, [], ()) or str(value) == str(parameter.default)
-        if unsaid or parameter.name in DISPLAY_OPTIONS:
+        if unsaid or parameter.name in (*DISPLAY_OPTIONS, FILE):
             continue
         if value is False:  # switched off by a flag of its own, such as --no-train-embeddings
             words += parameter.secondary_opts[:1]

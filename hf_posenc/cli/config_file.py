@@ -1,7 +1,7 @@
 """``--config FILE``: the options of a command from a YAML file, which the command line overrides.
 
 A file holds names of options as on the command line, without the dashes in front, and their values; lists where an
-option may be repeated; for ``option``, names and values of the scheme's options:
+option may be repeated; for ``option``, names and values of the scheme's options; for what takes JSON, a mapping:
 
     model: starter:llama
     scheme: rerope
@@ -79,6 +79,8 @@ def as_default(parameter: Any, name: str, value: Any, path: Path) -> Any:
     Raises:
         BadArgument: it is a list or a mapping where the option takes one value, or a text where it is on or off.
     """
+    if isinstance(value, Mapping) and parameter.metavar == "JSON":
+        return json.dumps(value)
     if isinstance(value, Mapping) and parameter.multiple:
         return [f"{key}={single if isinstance(single, str) else json.dumps(single)}" for key, single in value.items()]
     if parameter.multiple:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from typer import Context, Option
 
+from hf_posenc.cli.arguments import is_given
 from hf_posenc.cli.errors import BadArgument
 
 Samples = Annotated[int, Option(min=1, help="Windows of text at each length.")]
@@ -32,15 +33,14 @@ IncludePath = Annotated[Path | None, Option(help="Folder of further task files; 
 
 
 def check_settings(context: Context, tasks: Sequence[str]) -> None:
-    """Refuse settings of tasks on the command line that none of the tasks reads.
+    """Refuse settings of tasks, on the command line or in ``--config``, that none of the tasks reads.
 
     Raises:
         UnknownOption: there is one.
     """
     from hf_posenc.eval.task_settings import TASKS_READING, check_settings_read
 
-    sources = {name: context.get_parameter_source(name) for name in TASKS_READING if name in context.params}
-    check_settings_read([name for name, source in sources.items() if source and source.name == "COMMANDLINE"], tasks)
+    check_settings_read([name for name in TASKS_READING if is_given(context, name, in_file=True)], tasks)
 
 
 def json_mapping(option: str, given: str | None) -> dict[str, Any]:

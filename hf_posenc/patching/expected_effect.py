@@ -13,6 +13,13 @@ from hf_posenc.core.regions import EVERYTHING, Band, Region
 from hf_posenc.schemes.base import Scheme, implements, overrides
 from hf_posenc.schemes.host_rotation import HostRotation
 
+TOKENS = 64
+
+
+def spread_positions(reach: int) -> Tensor:
+    """Up to `TOKENS` positions spread over a reach in tokens, the first and the last among them, ``[1, n]``."""
+    return torch.linspace(0, reach - 1, min(TOKENS, reach)).round().long().unique()[None]
+
 
 def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry) -> bool:
     """Whether the scheme's values at these positions differ from those of the unpatched layer of this geometry."""

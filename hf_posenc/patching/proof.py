@@ -29,7 +29,7 @@ from hf_posenc.errors import NoEffect
 from hf_posenc.patches.offloading import computing_device, offloads_of
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.validate_adapter import probed
-from hf_posenc.patching.expected_effect import differs_from_host
+from hf_posenc.patching.expected_effect import differs_from_host, spread_positions
 from hf_posenc.patching.float32_run import in_float32, runs_in_float32
 from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.base import Scheme
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
     from hf_posenc.patching.state import Patch
 
-TOKENS = 64
 SHARPENING = (1.0, 10.0, 100.0)
 SCORE_FACTORS = ("scaling", "inv_norm_factor", "softmax_scale")  # what attention classes call the factor of q · k
 # Largest relative change that is rounding: a layer's accumulated error in each dtype, ten times over.
@@ -85,10 +84,9 @@ class EffectProbe:
             return
         # Both must have the probed positions, and a position table ends.
         reach = min(geometry.target_length, geometry.table or geometry.target_length)
-        positions = torch.linspace(0, reach - 1, min(TOKENS, reach)).round().long().unique()
-        self.positions = positions[None].to(device)
+        self.positions = spread_positions(reach).to(device)
         generator = torch.Generator().manual_seed(0)
-        hidden = torch.randn(1, len(positions), geometry.width, generator=generator)
+        hidden = torch.randn(1, self.positions.shape[1], geometry.width, generator=generator)
         config: Any = base.config
         self.own_dtype = parameter.dtype
         modules = [self.attentions[layer] for layer in layers]

@@ -58,11 +58,16 @@ class Entry:
             lengths["factor"] = float(lengths["factor"])
         return {"scheme": scheme, "lengths": lengths}
 
-    def needs_training(self) -> bool:
-        """Whether the scheme, or a part of it, is not meant for weights that were trained without it."""
-        from hf_posenc.schemes.registry import scheme_record
+    def needs_training(self, *, rotary: bool = True) -> bool:
+        """Whether the scheme, or a part of it, is not meant for weights that were trained without it.
 
-        return self.scheme is not None and not all(scheme_record(n).zero_shot for n in self.scheme.split("+"))
+        Args:
+            rotary: whether the model rotates. One that does not never saw a rotation in the place of its positions.
+        """
+        from hf_posenc.schemes.registry import scheme_class, scheme_record
+
+        parts = self.scheme.split("+") if self.scheme else ()
+        return any(not scheme_record(n).zero_shot or (not rotary and scheme_class(n).replaces_host) for n in parts)
 
 
 Given: TypeAlias = "str | tuple[str, dict[str, Any]] | Entry"

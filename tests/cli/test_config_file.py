@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,6 +98,46 @@ def test_the_file_of_a_run_serves_the_search_for_its_learning_rate(call, written
     assert answer.code == 0, answer.err
     assert "sets learning-rate, which find-learning-rate does not use" in answer.err
     assert len(answer.data["rates"]) == 2
+
+
+COMPARED: Mapping[str, Any] = {
+    "model": "starter:llama", "schemes": ["unpatched", "yarn:beta_fast=16,factor=2"], "lengths": [128, 256],
+    "tasks": "posenc_docs", "samples": 1, "text": [argparse.__file__, textwrap.__file__], "metadata": {"from_start": 1},
+}  # fmt: skip
+
+
+@pytest.fixture
+def compared(call, written, tmp_path):
+    """Runs ``compare`` with a file that differs from `COMPARED` in some options, and words behind it."""
+    pytest.importorskip("lm_eval", reason="an extra")
+    pytest.importorskip("matplotlib", reason="an extra")
+
+    def run(*words: str, **changed: Any):
+        return call("compare", "--config", written({**COMPARED, **changed}), "--out", str(tmp_path / "out"), *words)
+
+    return run
+
+
+def test_a_comparison_from_a_file(call, compared):
+    answer = compared("--seed", "3", "--lengths", "128", "--samples", "16", "--json", samples=2)
+    assert answer.code == 0, answer.err
+    about = answer.data["about"]
+    assert [scheme["label"] for scheme in about["schemes"]] == ["unpatched", "yarn:beta_fast=16,factor=2"]
+    assert (about["lengths"], about["seed"], about["samples"]) == ([128], 3, 16), "the command line counts"
+    assert about["options"] == {"from_start": 1}
+    assert "--config" not in about["command"]
+    again = call(*shlex.split(about["command"])[1:], "--json")
+    assert again.data == answer.data, "the command in the report repeats the run without the file"
+
+
+def test_options_in_a_file_that_no_task_reads_are_refused(compared, tmp_path):
+    answer = compared(keys=4)
+    assert answer.code == 2
+    assert "None of the tasks posenc_docs reads keys" in answer.err
+    answer = compared("--merge", str(tmp_path / "a"), "--merge", str(tmp_path / "b"))
+    assert answer.code == 2
+    assert "--model has no effect beside --merge" in answer.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_file_is_named(call, tmp_path):

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.errors import LengthTooShort, NotMeasurable, TextTooShort
+from hf_posenc.eval.errors import BeyondTable, LengthTooShort, NotMeasurable, TextTooShort
 from hf_posenc.eval.lm.models import PosEncLM
 from hf_posenc.eval.texts.stdlib_source import module_text
 
@@ -100,3 +100,10 @@ def test_rolling_past_the_window_raises_or_uses_windows(llama, tokenizer) -> Non
     ours = PosEncLM(llama, tokenizer=tokenizer, on_overflow="truncate").loglikelihood_rolling(asked)
     assert ours == pytest.approx(stock, rel=1e-6)
     assert torch.isfinite(torch.tensor(ours)).all()
+
+
+def test_a_length_past_the_table_is_refused_before_anything_is_scored(gpt2, tokenizer) -> None:
+    seen: list[int] = []
+    with pytest.raises(BeyondTable, match=f"{TRAINED} positions, and {2 * TRAINED} are requested"):
+        evaluate(gpt2, tokenizer, lengths=[TRAINED, 2 * TRAINED], on_request=lambda: seen.append(1))
+    assert not seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from lm_eval.tasks import TaskManager
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from hf_posenc import patch_model
-from hf_posenc.errors import CheckpointMismatch, PosEncError
+from hf_posenc.errors import CheckpointMismatch, NothingStretched, PosEncError
 from hf_posenc.eval import TASKS, compare, evaluate, register_models
 from hf_posenc.eval.lm.models import PosEncLM
 from hf_posenc.eval.texts.stdlib_source import module_text
@@ -41,6 +42,15 @@ def test_a_name_and_a_scheme_are_a_patched_model(folder, llama, tokenizer) -> No
     live = PosEncLM(patch_model(llama, "yarn", factor=4, beta_fast=16), tokenizer=tokenizer)
     assert named.max_length == 4 * TRAINED
     assert scores(named) == pytest.approx(scores(live), rel=1e-6)
+
+
+def test_a_scheme_without_a_factor_is_warned_of_when_its_model_is_measured(folder) -> None:
+    options = {"tasks": ["posenc_ppl"], "lengths": [TRAINED], "samples": 2, "scored": 16, "device": "cpu"}
+    with pytest.warns(NothingStretched, match="yarn was given no factor"):
+        evaluate(str(folder), scheme="yarn", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NothingStretched)
+        evaluate(str(folder), scheme="yarn", factor=2, **options)
 
 
 def test_a_name_without_a_scheme_is_the_plain_model(folder, llama, tokenizer) -> None:

@@ -7,6 +7,7 @@ import io
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from hf_posenc.core.student_t import student_t
 from hf_posenc.eval.report.exports import csv_text
 from hf_posenc.eval.report.page import page_html
+from hf_posenc.eval.report.page_plots import curves_figure, styles
 from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.results.comparison import Comparison, interval
 from hf_posenc.eval.results.record import Record
@@ -183,7 +185,7 @@ def test_a_page_of_refusals_only() -> None:
     ]
     page = page_html(Comparison(made.about, records))
     assert "No cell gave a number" in page
-    assert page.count("yarn: refused. It is not defined.") == 1
+    assert page.count("Refused. It is not defined.") == 1, "once for all"
 
 
 def test_intervals_against_another_library() -> None:
@@ -196,3 +198,44 @@ def test_intervals_against_another_library() -> None:
     assert interval(none) == pytest.approx(tuple(stats.binomtest(0, 8).proportion_ci(method="wilson")), abs=1e-9)
     assert interval(Row("m", "s", "t", 1, None, "nll", 2.0, 0.1, 2)) is None
     assert interval(Row("m", "s", "t", 1, None, "acc", 0.9, 0.3, 8))[1] == 1.0  # type: ignore[index]
+
+
+TWO = ("a · unpatched", "a · yarn", "b · unpatched", "b · yarn", "b · pi")
+
+
+def of_two_models() -> Comparison:
+    """Lines of two models with trained lengths of their own; the first model cannot read the longest length."""
+    made = comparison(TWO)
+    schemes = [
+        {**entry, "scheme": None if "unpatched" in entry["label"] else "x", "model": entry["label"][0],
+         "model_digest": entry["label"][0]}
+        for entry in made.about["schemes"]
+    ]  # fmt: skip
+    models = [{"name": n, "digest": n, "scheme": None, "trained_length": t} for n, t in (("a", 256), ("b", 512))]
+    records = [
+        replace(r, state="refused", reason="Too long.", rows=[])
+        if (r.scheme, r.length) == (TWO[0], 512) else r
+        for r in made.records
+    ]  # fmt: skip
+    return Comparison(made.about | {"schemes": schemes, "models": models}, records)
+
+
+def test_each_model_is_plotted_over_its_own_baseline() -> None:
+    made = of_two_models()
+    canvas, _ = curves_figure(made, "posenc_ppl", "nll")
+    panels = {axes.get_title(loc="left"): axes.get_lines() for axes in canvas.axes}
+    assert list(panels) == [label for label in TWO if "unpatched" not in label]
+    for label, (under, line, trained) in panels.items():
+        start = 2.0 + 0.1 * TWO.index(f"{label[0]} · unpatched") + 256 / 4096
+        assert under.get_ydata()[0] == pytest.approx(start)
+        assert len(line.get_xdata()) == 2
+        assert trained.get_xdata()[0] == {"a": 256, "b": 512}[label[0]]
+        assert (under.get_marker() == "o") == (label[0] == "a"), "a single point needs a marker to be seen"
+    looks = [(style["linestyle"], style["marker"]) for label, style in styles(made).items() if "unpatched" in label]
+    assert len(set(looks)) == 2, "two black lines"
+
+
+def test_a_cell_without_a_number_names_its_own_model() -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_text(of_two_models()))))
+    assert {row["model"] for row in rows if row["note"]} == {"a"}
+    assert {row["model"] for row in rows if not row["note"]} == {"a", "b"}

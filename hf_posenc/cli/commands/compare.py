@@ -23,6 +23,7 @@ from hf_posenc.cli.arguments import (
     words_of,
 )
 from hf_posenc.cli.commands.compare_result import finish
+from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.task_arguments import (
@@ -127,6 +128,7 @@ def compare(
     report_to: Annotated[
         list[str] | None, Option(help="Experiment tracker, such as trackio, wandb or tensorboard; may be repeated.")
     ] = None,
+    config: ConfigFile = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -141,7 +143,7 @@ def compare(
 
     check_results_folder("compare", out)
     if merged:
-        check_alone("--merge", context, {"merged", "out", "against", "quiet", "as_json"})
+        check_alone("--merge", context, {"merged", "out", "against", "config", "quiet", "as_json"})
         finish(merge(merged, out, against, command_line(context)), out, quiet, as_json)
         return
     if not (model and schemes):
@@ -198,4 +200,4 @@ def check_alone(option: str, context: Context, allowed: set[str]) -> None:
         BadArgument: there is one.
     """
     others = {str(parameter.name) for parameter in context.command.params} - allowed
-    check_unread(context, others, f"has no effect beside {option}, which measures nothing. Leave it out.")
+    check_unread(context, others, f"has no effect beside {option}, which measures nothing. Leave it out.", in_file=True)

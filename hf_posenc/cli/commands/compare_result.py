@@ -50,12 +50,13 @@ def show(comparison: Comparison, out: Path) -> None:
         for metric in shown_metrics(comparison, task)[:1]:
             head, lines = table_of(comparison, task, metric)
             output.show_table(head, lines, title=f"{task}: {axis_label(metric)}")
-    output.show_text("± is one standard error over documents.")
+    if comparison.rows:
+        output.show_text("± is one standard error over documents.")
     if marks := legend(comparison):
         output.show_text(marks)
     if (effective := effective_table(comparison)) is not None:
         output.show_table(*effective, title=TITLE)
-    if comparison.costs:
+    if comparison.rows and comparison.costs:  # costs are of all cells in the folder
         output.show_table(*cost_table(comparison), title=COSTS)
     for remark in remarks(comparison):
         output.show_text(remark)
