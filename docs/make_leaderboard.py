@@ -46,7 +46,7 @@ LABORATORY = """# Leaderboard of retrieval
 
 Loss says little about what a model finds in a long text. Below, [`hf-posenc leaderboard`](leaderboard.md) ranks
 schemes on a [laboratory model](starters.md#laboratory-models), which answers within its 256 tokens what the starters
-cannot: one code among several, questions about one document of many, strings to copy.
+cannot: one code among several, names through a chain of others, questions about one document of many, strings to copy.
 """
 FILES = """
 The same numbers with all commands: [leaderboard.json]({name}/leaderboard.json),

@@ -1,10 +1,13 @@
-"""The training mix of the laboratory models: text, strings to copy, repeated statements, and the tasks of the harness.
+"""The training rows of the laboratory models: text, strings to copy, repeated statements, and the tasks of the harness.
 
 text        windows of the standard library's source
 copy        random tokens, repeated until the row ends
 pairs       random tokens, then some of them again, each with the one that followed it
 statements  a few needles in random order, over and over: each repeat is an answer
 questions   several questions about one text, in the words of the tasks: more answers a row than the tasks have
+links       statements about names and nothing else, and all their chains: several times as many answers again
+lists       the same of things and their codes, in the order asked or in that of the text
+rankings    the same of words and how often they come
 tasks       prompts of the harness's own generators with their answers, from seeds that the harness does not use
 
 Every row is `LENGTH` tokens and as many weights: the loss counts text and copies once, the first two tokens of an
@@ -15,10 +18,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from laboratory_texts import FIRST_TEXTS, FURTHER_TEXTS, TASKS, Texts, statement
+from laboratory_texts import QUESTIONED, TASKS, Asked, links, lists, ranking, statement
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from hf_posenc.eval.texts.vocabulary import CONSONANTS, VOWELS, coined
@@ -33,18 +36,18 @@ ALPHABET = 1000
 
 Row = tuple[list[int], list[float]]
 
-
-@dataclass(frozen=True)
-class Mix:
-    """Which share of the rows is of each kind, the rest being tasks; and what the texts of ``questions`` are."""
-
-    shares: dict[str, float]
-    texts: Texts
-
-
-FIRST_MIX = Mix({"text": 0.2, "copy": 0.08, "pairs": 0.05, "statements": 0.05, "questions": 0.3}, FIRST_TEXTS)
-FURTHER_MIX = Mix({"text": 0.17, "copy": 0.06, "pairs": 0.05, "statements": 0.05, "questions": 0.4}, FURTHER_TEXTS)
-"""Of a training that goes on: the same, and answers in the order asked."""
+MIXES = {
+    1: {"text": 0.17, "copy": 0.06, "pairs": 0.05, "statements": 0.05, "links": 0.1, "questions": 0.35},
+    2: {
+        "text": 0.14, "copy": 0.06, "pairs": 0.08, "statements": 0.02, "links": 0.05, "lists": 0.24, "rankings": 0.07,
+        "questions": 0.16,
+    },
+    3: {
+        "text": 0.14, "copy": 0.06, "pairs": 0.07, "statements": 0.02, "links": 0.03, "lists": 0.08, "rankings": 0.04,
+        "questions": 0.26,
+    },
+}  # fmt: skip
+"""Which share of the rows is of each kind, the rest being tasks. The later ones are for trainings that go on."""
 
 C, V = f"[{CONSONANTS}]", f"[{VOWELS}]"
 FIRST = f"[{CONSONANTS}{CONSONANTS.upper()}]"
@@ -81,18 +84,19 @@ def trained_tokenizer(texts: Sequence[str]) -> Tokenizer:
 class Rows:
     """Rows of the mix; row ``n`` of a kind is the same in every run."""
 
-    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str], mix: Mix = FIRST_MIX) -> None:
+    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str], mix: dict[str, float]) -> None:
         self.tokenizer, self.mix = tokenizer, mix
         self.stream = [token for encoded in tokenizer.encode_batch(list(texts)) for token in (END, *encoded.ids)]
         self.alphabet = list(range(len(SPECIAL), len(SPECIAL) + ALPHABET))
         self.kinds: dict[str, Callable[[random.Random], Row]] = {
             "text": self.text, "copy": self.copy, "pairs": self.pairs, "statements": self.statements,
-            "questions": self.questions,
+            "questions": self.questions, "links": partial(self.terse, links), "lists": partial(self.terse, lists),
+            "rankings": self.rankings,
         }  # fmt: skip
 
     def row(self, rng: random.Random, progress: float) -> Row:
         """A row at a share of the training; short prompts come first, several in a row."""
-        shares = self.mix.shares | ({"statements": 0.25} if progress < 0.15 else {})
+        shares = self.mix | ({"statements": 0.25} if progress < 0.15 else {})
         share = rng.random()
         for kind, of_rows in shares.items():
             if share < of_rows:
@@ -139,7 +143,7 @@ class Rows:
         row: list[int] = []
         weights: list[float] = []
         for _ in range(6):
-            text, asked = rng.choice(self.mix.texts)(rng)
+            text, asked = rng.choice(QUESTIONED)(rng)
             ids = self.tokenizer.encode(text).ids
             counted = [PROMPT] * len(ids)
             for question, answers in rng.sample(asked, len(asked)):
@@ -152,6 +156,32 @@ class Rows:
                 row += [*ids, END]
                 weights += [*counted, PROMPT]
         return self.filled(row, weights, rng)
+
+    def terse(self, draw: Callable[[random.Random], tuple[str, list[Asked]]], rng: random.Random) -> Row:
+        """One text that takes most of a row, and all that can be asked about it, in a word each."""
+        row, weights = self.with_answers(*draw(rng))
+        return self.filled(row[:LENGTH], weights[:LENGTH], rng)
+
+    def rankings(self, rng: random.Random) -> Row:
+        """As many rankings as fit."""
+        row: list[int] = []
+        weights: list[float] = []
+        while True:
+            ids, counted = self.with_answers(*ranking(rng))
+            if len(row) + len(ids) > LENGTH:
+                return self.filled(row, weights, rng)
+            row += ids
+            weights += counted
+
+    def with_answers(self, text: str, asked: Sequence[Asked]) -> Row:
+        """A text, and questions with their answers, each up to a full stop."""
+        row = [END, *self.tokenizer.encode(" " + text).ids]
+        weights = [PROMPT] * len(row)
+        for question, answers in asked:
+            ids, (answer, counted) = self.tokenizer.encode(question).ids, self.weighed(answers)
+            row += [*ids, *answer, *self.tokenizer.encode(".").ids]
+            weights += [PROMPT] * len(ids) + counted + [ANSWER]
+        return row, weights
 
     def filled(self, row: list[int], weights: list[float], rng: random.Random) -> Row:
         """A row with text in what is left of it."""

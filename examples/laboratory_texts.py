@@ -106,6 +106,8 @@ def statement(rng: random.Random) -> str:
 Asked = tuple[str, list[str]]
 """A question up to where its answer begins, and the answers."""
 
+MOST_LINKS, MOST_CODES = 13, 8  # that a row has room for, with their answers
+
 
 def codes(rng: random.Random) -> tuple[str, list[Asked]]:
     """Things with one code or several, and questions about one, about several, and about one with several codes."""
@@ -174,15 +176,60 @@ def orders(rng: random.Random) -> tuple[str, list[Asked]]:
 
 def counts(rng: random.Random) -> tuple[str, list[Asked]]:
     """A few words, each more often than the next, and which come most often."""
-    words = [coined(rng) for _ in range(rng.randint(2, 5))]
+    words = [coined(rng) for _ in range(rng.randint(3, 5))]
     often = sorted(rng.sample(range(1, 10), len(words)), reverse=True)
+    if rng.random() < 0.5:  # as the task has them
+        often = sorted({max(1, int(rng.randint(16, 29) / rank**2)) for rank in range(1, 5)}, reverse=True)
+        words = [coined(rng) for _ in often]
     mixed = [word for word, times in zip(words, often, strict=True) for _ in range(times)]
     rng.shuffle(mixed)
-    count = rng.randint(2, min(3, len(words)))
+    count = rng.randint(2, min(4, len(words)))
     intro = TEXT_INTRO if rng.random() < 0.5 else ""
     return intro + " ".join(mixed), [(FREQUENT.format(count=count), words[:count])]
 
 
+def links(rng: random.Random) -> tuple[str, list[Asked]]:
+    """Chains of names, a link at a time in any order; then each chain, from the name it begins with."""
+    chains = [[coined(rng) for _ in range(rng.randint(2, 6))] for _ in range(rng.randint(2, 5))]
+    stated = [link for chain in chains for link in pairwise(chain)][:MOST_LINKS]
+    rng.shuffle(stated)
+    text = " ".join(STATEMENT.format(name=name, value=value) for value, name in stated)
+    asked = []
+    for chain in rng.sample(chains, len(chains)):
+        if named := [name for value, name in pairwise(chain) if (value, name) in stated]:
+            asked.append((f" {chain[0]},", named))
+    return text, asked
+
+
+def lists(rng: random.Random) -> tuple[str, list[Asked]]:
+    """Things with a code each, or some with several; then the codes of those with several, in the order of the text,
+    and those of groups of others, in another."""
+    several = rng.random() < 0.4
+    counts = [rng.choice((1, 1, 1, 1, 2, 3, 4)) if several else 1 for _ in range(MOST_CODES)]
+    owned = {coined(rng): [number(rng) for _ in range(count)] for count in counts}
+    stated = [(key, value) for key, values in owned.items() for value in values][:MOST_CODES]
+    rng.shuffle(stated)
+    text = " ".join(NEEDLE.format(key=key, value=value) for key, value in stated)
+    owned = {key: [value for other, value in stated if other == key] for key, _ in stated}
+    alone = [key for key, values in owned.items() if len(values) == 1]
+    rng.shuffle(alone)
+    groups = [[key] for key, values in owned.items() if len(values) > 1]
+    while alone:
+        size = rng.choice((2, 3, 4, 4))
+        groups.append(alone[:size])
+        del alone[:size]
+    rng.shuffle(groups)
+    return text, [(f" {', '.join(group)}:", [value for key in group for value in owned[key]]) for group in groups]
+
+
+def ranking(rng: random.Random) -> tuple[str, list[Asked]]:
+    """A few words, each more often than the next; then the words, from the most frequent down."""
+    words = [coined(rng) for _ in range(rng.randint(2, 4))]
+    often = sorted(rng.sample((1, 2, 3, 4, 5, 7, 9), len(words)), reverse=True)
+    mixed = [word for word, times in zip(words, often, strict=True) for _ in range(times)]
+    rng.shuffle(mixed)
+    return " ".join(mixed), [(":", words)]
+
+
 Texts = tuple[Callable[[random.Random], tuple[str, list[Asked]]], ...]
-FIRST_TEXTS: Texts = (codes, codes, chains, lives)
-FURTHER_TEXTS: Texts = (*4 * (codes,), *3 * (orders,), *2 * (chains,), *2 * (lives,), counts)
+QUESTIONED: Texts = (*4 * (codes,), *3 * (orders,), *2 * (chains,), *2 * (lives,), *3 * (counts,))

@@ -2,10 +2,10 @@
 
     python examples/train_laboratory.py rope --out runs/laboratory     # then none, alibi, t5, fox; resumes if run again
     python examples/train_laboratory.py rope --out runs/laboratory --export runs/laboratory/rope
-    python examples/train_laboratory.py rope --start runs/laboratory/rope --seed 1 --out runs/longer --export …
+    python examples/train_laboratory.py rope --start runs/laboratory/rope --mix 2 --seed 1 --out runs/longer --export …
 
 All start from the same weights and read the same rows in the same order (`laboratory_rows`), so what differs later is
-due to the scheme.
+due to the scheme. The layers' matrices are trained with Muon, the rest with AdamW.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import torch
 from laboratory_rows import (
     ANSWER,
     END,
-    FIRST_MIX,
-    FURTHER_MIX,
     LENGTH,
+    MIXES,
     PAD,
     TASKS,
     VOCABULARY,
@@ -54,7 +53,7 @@ def main() -> None:
     texts = [text for name in TRAINING if (text := module_text(name))]
     tokenizer = shared_tokenizer(texts, (arguments.start or arguments.out) / "tokenizer.json")
     run = Run(build(arguments.scheme), arguments)
-    run.train(Rows(tokenizer, texts, FURTHER_MIX if arguments.start else FIRST_MIX))
+    run.train(Rows(tokenizer, texts, MIXES[arguments.mix]))
     if arguments.export:
         export(run, tokenizer)
 
@@ -64,7 +63,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("scheme", metavar="SCHEME[:OPTION=VALUE,…]")
     parser.add_argument("--out", type=Path, required=True, help="folder of the training states")
     parser.add_argument("--export", type=Path, help="folder to write the finished model and tokenizer to")
-    parser.add_argument("--start", type=Path, help="folder of an exported model whose training goes on with other rows")
+    parser.add_argument("--start", type=Path, help="folder of an exported model whose training goes on")
+    parser.add_argument("--mix", type=int, choices=MIXES, default=1, help="number of the mix of rows")
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=8, help=f"rows of {LENGTH} tokens a step")
     parser.add_argument("--lr", type=float, default=1e-3)
@@ -100,9 +100,15 @@ class Run:
     def __init__(self, model: LlamaForCausalLM, arguments: argparse.Namespace) -> None:
         self.model, self.arguments, self.step = model, arguments, 0
         self.file = arguments.out / f"{arguments.scheme.replace(':', '_')}.safetensors"
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr, betas=(0.9, 0.98), weight_decay=0.0)
+        matrices = [m.weight for m in model.model.layers.modules() if isinstance(m, nn.Linear)]
+        known = {id(p) for p in matrices}
+        others = [p for p in model.parameters() if id(p) not in known]
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(matrices, lr=arguments.lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=arguments.lr, betas=(0.9, 0.98), weight_decay=0.0),
+        ]
         if self.file.exists():
-            self.step = load_state(self.file, model, [self.optimizer])
+            self.step = load_state(self.file, model, self.optimizers)
             print(f"resumed at step {self.step}", flush=True)
         elif arguments.start:
             trained = from_pretrained(arguments.start)  # stored in bfloat16, and trained in float32
@@ -121,20 +127,21 @@ class Run:
         asked = self.arguments
         short_first = asked.start is None
         for batch in rows.batches(asked.batch, self.step, asked.steps, asked.seed, short_first=short_first):
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.arguments.lr * self.rate()
+            for optimizer in self.optimizers:
+                optimizer.param_groups[0]["lr"] = asked.lr * self.rate()
             loss = self.loss(batch)
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            for optimizer in self.optimizers:
+                optimizer.step()
+            self.model.zero_grad()
             self.step += 1
             if self.step % 50 == 0:
                 print(f"step {self.step}  loss {loss.item():.3f}  {time.process_time() / 60:.1f} min", flush=True)
             if self.step % self.arguments.save_every == 0:
-                save_state(self.file, self.model, [self.optimizer], self.step)
+                save_state(self.file, self.model, self.optimizers, self.step)
                 print(f"step {self.step}  {self.abilities(rows)}", flush=True)
-        save_state(self.file, self.model, [self.optimizer], self.step)
+        save_state(self.file, self.model, self.optimizers, self.step)
 
     def loss(self, batch: list[Row]) -> Tensor:
         """Weighted mean over the tokens of a batch."""
@@ -181,7 +188,7 @@ def export(run: Run, tokenizer: Tokenizer) -> None:
     )  # fmt: skip
     fast.save_pretrained(arguments.export)
     start = f" --start {arguments.start.name}" if arguments.start else ""
-    options = f"--steps {arguments.steps} --lr {arguments.lr:g} --seed {arguments.seed}"
+    options = f"--mix {arguments.mix} --steps {arguments.steps} --lr {arguments.lr:g} --seed {arguments.seed}"
     made = {
         "command": f"python examples/train_laboratory.py {arguments.scheme}{start} {options}",
         "python": sys.version.split()[0], "stdlib": sysconfig.get_python_version(), "torch": torch.__version__,

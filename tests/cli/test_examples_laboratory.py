@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import random
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -37,7 +38,7 @@ def rows(recipe: ModuleType) -> object:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(laboratory_path("rope") / "tokenizer.json"))
-    return recipe.Rows(tokenizer, [module_text("abc"), module_text("ast")])
+    return recipe.Rows(tokenizer, [module_text("abc"), module_text("ast")], recipe.MIXES[1])
 
 
 def test_invented_words_and_numbers_are_divided_alike(rows: object) -> None:
@@ -51,15 +52,19 @@ def test_invented_words_and_numbers_are_divided_alike(rows: object) -> None:
 
 def test_every_row_is_full_and_answers_weigh_more(recipe: ModuleType, rows: object) -> None:
     weighty = {importlib.import_module("laboratory_rows").CHOICE, recipe.ANSWER}
-    for seed in range(60):
-        ids, weights = rows.row(random.Random(seed), seed / 60)
-        assert len(ids) == len(weights) == recipe.LENGTH
-        assert set(weights) <= {0.0, 1.0, 0.1, *weighty}
-    for kind in (lambda rng: rows.tasks(rng, 0.5), rows.questions):
+    for mix in recipe.MIXES.values():
+        assert sum(mix.values()) < 1.0, "the rest are tasks"
+        mixed = recipe.Rows(rows.tokenizer, [module_text("abc"), module_text("ast")], mix)
+        for seed in range(60):
+            ids, weights = mixed.row(random.Random(seed), seed / 60)
+            assert len(ids) == len(weights) == recipe.LENGTH
+            assert set(weights) <= {0.0, 1.0, 0.1, *weighty}
+    asking = [rows.kinds[kind] for kind in ("questions", "links", "lists", "rankings")]
+    for kind in (lambda rng: rows.tasks(rng, 0.5), *asking):
         ids, weights = kind(random.Random(1))
         answers = rows.tokenizer.decode([i for i, w in zip(ids, weights, strict=True) if w in weighty])
         prompt = rows.tokenizer.decode([i for i, w in zip(ids, weights, strict=True) if w not in weighty])
-        found = [word for word in answers.replace(",", " ").split() if len(word) == 7]
+        found = [word for word in re.split(r"[\s,.]+", answers) if len(word) == 7]
         assert found
         assert all(word in prompt for word in found)
 
@@ -130,13 +135,22 @@ def test_a_training_goes_on_from_an_exported_model(
     """Without a step its weights are those it started from."""
     monkeypatch.setattr(recipe, "TRAINING", ("abc", "ast"))
     again = tmp_path / "again"
-    words = ["train_laboratory.py", "rope", "--start", str(laboratory_path("rope")), "--out", str(tmp_path)]
+    words = [
+        "train_laboratory.py",
+        "rope",
+        "--start",
+        str(laboratory_path("rope")),
+        "--mix",
+        "3",
+        "--out",
+        str(tmp_path),
+    ]
     monkeypatch.setattr(sys, "argv", [*words, "--steps", "0", "--seed", "1", "--export", str(again)])
     recipe.main()
     packaged, exported = (from_pretrained(folder).state_dict() for folder in (laboratory_path("rope"), again))
     assert all(torch.equal(packaged[name], weight) for name, weight in exported.items())
     made = json.loads((again / "made.json").read_text())
-    assert made["command"].endswith("rope --start rope --steps 0 --lr 0.001 --seed 1")
+    assert made["command"].endswith("rope --start rope --mix 3 --steps 0 --lr 0.001 --seed 1")
     assert made["start"] == json.loads((laboratory_path("rope") / "made.json").read_text())
 
 
