@@ -196,7 +196,7 @@ def test_a_comparison_patches_for_the_length_it_measures(
 ) -> None:
     lm: Any = SimpleNamespace(model=model_of("llama3"), report={})
     cell: Any = SimpleNamespace(entry=Entry("", scheme, options), length=256)
-    request: Any = SimpleNamespace(factor_per_length=True, longest=256, measure={"seed": 0})
+    request: Any = SimpleNamespace(reach=lambda length: length, measure={"seed": 0})
     with patched(lm, cell, request):
         report = describe(lm.model)
     assert (report.trained_length, report.target_length) == lengths
