@@ -25,13 +25,8 @@ PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "key_nats",
 
 @dataclass(frozen=True)
 class Comparison:
-    """The cells of a comparison.
-
-    Attributes:
-        about: settings they were measured with.
-        records: of all cells, in order of measurement.
-        costs: of cells by key, where they are known.
-    """
+    """Records of all cells in order of measurement, the settings they were measured with (``about``), and the costs of
+    cells by key, where they are known."""
 
     about: dict[str, Any]
     records: list[Record]
