@@ -29,5 +29,5 @@ def four_bit_keywords() -> dict[str, Any]:
 
 
 def is_quantised(model: nn.Module) -> bool:
-    """Whether weights of a model are integers, whichever library packed them."""
-    return any(not weight.is_floating_point() for weight in model.parameters())
+    """Whether weights of a model are integers, whichever library packed them; torchao's say that they are floating."""
+    return getattr(model, "is_quantized", False) or any(not weight.is_floating_point() for weight in model.parameters())

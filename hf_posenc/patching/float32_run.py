@@ -1,9 +1,12 @@
-"""Run a layer of a half-precision model in float32: half precision rounds away what a scheme does to weak scores."""
+"""Run a layer of a half-precision model in float32: half precision rounds away what a scheme does to weak scores.
+
+Quantised projections have kernels of their own, which may read half precision only: they are run as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,9 +22,19 @@ PLAIN = (*HALF, torch.float32, torch.float64, torch.bool)
 
 
 class InFloat32(TorchFunctionMode):
-    """Every operation of the block reads half-precision tensors as float32; parameters stay as they are."""
+    """Every operation of the block reads half-precision tensors as float32; parameters stay as they are.
+
+    Attributes:
+        paused: while true, operations read tensors as they are.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paused = False
 
     def __torch_function__(self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.paused:
+            return function(*args, **kwargs or {})
         stand_in = next((kind for kind in types if not issubclass(kind, Tensor)), None)
         if stand_in is not None:  # scores that are left pending: what they call runs in float32, too
             with InFloat32():
@@ -36,13 +49,52 @@ def widened(x: Any) -> Any:
     return x.float() if isinstance(x, Tensor) and x.dtype in HALF else x
 
 
+def packed(attention: nn.Module) -> list[nn.Module]:
+    """Modules of an attention that hold quantised weights: integers, or tensors of a class of their own."""
+    return [module for module in attention.modules() if any(not is_plain(tensor) for tensor in held(module))]
+
+
+def held(module: nn.Module) -> list[Tensor]:
+    """Parameters and buffers of a module's own."""
+    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether it holds floating-point numbers, or a mask."""
+    return type(tensor) in (nn.Parameter, Tensor) and tensor.dtype in PLAIN
+
+
 def runs_in_float32(attentions: Sequence[nn.Module], backend: str | None) -> bool:
-    """Whether attention modules can be run in float32; kernels of half precision and quantised weights cannot be."""
-    held = (tensor for attention in attentions for tensor in (*attention.parameters(), *attention.buffers()))
-    plain = all(type(tensor) in (nn.Parameter, Tensor) and tensor.dtype in PLAIN for tensor in held)
-    return plain and (backend or "eager") in ENGINE_BACKENDS
+    """Whether attention modules can be run in float32, but for their quantised projections.
+
+    Attention that multiplies quantised weights itself, and kernels of half precision alone, cannot be.
+    """
+    itself = any(attention in packed(attention) for attention in attentions)
+    return not itself and (backend or "eager") in ENGINE_BACKENDS
 
 
-def in_float32(wanted: bool) -> AbstractContextManager[Any]:
-    """`InFloat32`, or nothing where that is not wanted."""
-    return InFloat32() if wanted else nullcontext()
+@contextmanager
+def in_float32(attention: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Run an attention module in float32, and its quantised projections in ``dtype``."""
+    mode = InFloat32()
+
+    def as_it_is(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        mode.paused = True
+        return tree_map(lambda x: narrowed(x, dtype), (args, kwargs))
+
+    def go_on(module: nn.Module, args: Any, output: Any) -> None:
+        mode.paused = False
+
+    hooks = [module.register_forward_pre_hook(as_it_is, with_kwargs=True) for module in packed(attention)]
+    hooks += [module.register_forward_hook(go_on, always_call=True) for module in packed(attention)]
+    try:
+        with mode:
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def narrowed(x: Any, dtype: torch.dtype) -> Any:
+    """A tensor of float32 in ``dtype``; anything else as it is."""
+    return x.to(dtype) if isinstance(x, Tensor) and x.dtype == torch.float32 else x

@@ -6,7 +6,7 @@ must, and tokens that the scheme promises not to affect must not. Freshly initia
 hide any scheme, so the scores are multiplied until the effect shows.
 
 Half precision would round away what a scheme does to weak scores, so layers of such models are run in float32, where
-they can be, and once as they are: what overflows must show.
+they can be, and once as they are: what overflows must show. Quantised projections are run as they are.
 
 A rotary model computes its angles in float32, and the scheme the same ones in float64: at position 10⁵ they are
 hundredths of a radian apart. How much that changes the outputs is measured on the unpatched model, with positions moved
@@ -16,7 +16,7 @@ by one unit in the last place of float32.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +30,7 @@ from hf_posenc.patches.offloading import computing_device, offloads_of
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.expected_effect import differs_from_host, spread_positions
-from hf_posenc.patching.float32_run import in_float32, runs_in_float32
+from hf_posenc.patching.float32_run import in_float32, packed, runs_in_float32
 from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.base import Scheme
 
@@ -105,7 +105,9 @@ class EffectProbe:
 
     def run(self, layer: int, sharper: float, positions: Tensor) -> Tensor:
         """A layer's output ``[token, width]``, float32, with its scores multiplied."""
-        with torch.no_grad(), scaled_scores(self.attentions[layer], sharper), in_float32(self.widened):
+        attention = self.attentions[layer]
+        widened = in_float32(attention, self.own_dtype) if self.widened else nullcontext()
+        with torch.no_grad(), scaled_scores(attention, sharper), widened:
             return probed(self.adapter, self.base, self.hidden, positions, layer)[0].float()
 
     def run_in_own_dtype(self, layer: int) -> Tensor:
@@ -145,7 +147,7 @@ class EffectProbe:
                     before, nudged = self.run_unpatched(layer, sharper)
             moved = relative_change(self.run(layer, sharper, self.positions), before)
             angles = relative_change(nudged, before).cummax(0).values
-            shown = (MIN_CHANGE * angles).clamp(min=ROUNDING[self.hidden.dtype] * sharper)
+            shown = (MIN_CHANGE * angles).clamp(min=self.rounding(layer, sharper))
             allowed = (MAX_CHANGE * angles).clamp(min=ROUNDING[self.own_dtype] * sharper)
             self.check_unaffected(moved, allowed, scheme)
             change = float(moved.max())
@@ -159,6 +161,13 @@ class EffectProbe:
                 "weights, and report this if they are sound."
             )
         return Proof("moved" if must_move else "identity", change, scheme.unchanged_below if must_move else 0)
+
+    def rounding(self, layer: int, sharper: float) -> float:
+        """Largest relative change of a layer's outputs that may be rounding, with its scores multiplied."""
+        accumulated = ROUNDING[self.hidden.dtype] * sharper
+        if self.widened and packed(self.attentions[layer]):  # the output projection may round to the other side
+            return max(accumulated, 2 * torch.finfo(self.own_dtype).eps)
+        return accumulated
 
     def check_unaffected(self, moved: Tensor, limit: Tensor, scheme: Scheme) -> None:
         """Refuse changes ``moved [token]`` that are not finite, or above ``limit [token]`` where none is promised."""

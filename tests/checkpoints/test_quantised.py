@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import LlamaForCausalLM, TorchAoConfig
 
-from hf_posenc import patch_model, unpatch_model
+from hf_posenc import from_pretrained, patch_model, unpatch_model
+from hf_posenc.checkpoints.four_bit import is_quantised
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
+from hf_posenc.errors import WeightsNotFinite
 
 
 class PackedLinear(nn.Module):
@@ -96,3 +100,44 @@ def test_bitsandbytes() -> None:
         unpatch_model(model)
         with torch.no_grad():
             assert torch.equal(model(ids).logits, plain)
+
+
+class NamedFloating(Tensor):
+    """A quantiser's tensor class, such as torchao's: it says that it is floating, and has few operations."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is Tensor.aminmax:
+            raise NotImplementedError("Int8Tensor dispatch: attempting to run unimplemented operator/function")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_weight_whose_class_cannot_be_searched_for_nan_is_left_alone() -> None:
+    model = contract_model("llama")
+    projection = model.model.layers[0].self_attn.q_proj
+    projection.weight = nn.Parameter(projection.weight.detach().as_subclass(NamedFloating))
+    with pytest.raises(NotImplementedError):
+        projection.weight.aminmax()
+    patch_model(model, "yarn", factor=4)
+    projection.weight = nn.Parameter(torch.full_like(projection.weight.as_subclass(Tensor), math.nan))
+    with pytest.raises(WeightsNotFinite):  # an ordinary one is searched
+        patch_model(unpatch_model(model), "yarn", factor=4)
+
+
+def test_torchao(tmp_path) -> None:
+    """Its 8-bit layers under a scheme of every route: an effect, saved and loaded, and undone."""
+    quantization = pytest.importorskip("torchao.quantization", reason="no dependency; it quantises where installed")
+    contract_model("llama").save_pretrained(tmp_path / "plain")
+    asked = TorchAoConfig(quantization.Int8WeightOnlyConfig())
+    ids = torch.randint(3, 96, (1, 40), generator=torch.Generator().manual_seed(0))
+    for scheme in ("yarn", "t5", "rerope", "deberta", "dynamic_ntk"):
+        model = LlamaForCausalLM.from_pretrained(tmp_path / "plain", quantization_config=asked)
+        assert is_quantised(model)
+        with torch.no_grad():
+            plain = model(ids).logits
+            patch_model(model, scheme, factor=4)
+            patched = model(ids).logits
+            assert (patched - plain).abs().max() > 0.01
+            model.save_pretrained(tmp_path / scheme)
+            assert torch.equal(from_pretrained(tmp_path / scheme)(ids).logits, patched)
+            assert torch.equal(unpatch_model(model)(ids).logits, plain)

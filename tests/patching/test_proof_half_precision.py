@@ -5,11 +5,13 @@ Half precision rounds outputs by 1e-3 to 1e-2, which is more than most schemes m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from accelerate import cpu_offload
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import describe, is_patched, list_schemes, patch_model
@@ -60,10 +62,50 @@ def test_the_control_without_float32(dtype: torch.dtype, monkeypatch: pytest.Mon
     assert verdict(untrained().to(dtype), "rerope") == "NoEffect"
 
 
+class Packed(nn.Module):
+    """A projection as quantisers leave it: packed weights, and a kernel that reads one half-precision type alone."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.dtype, self.scale = linear.weight.dtype, linear.weight.abs().max().item() / 127
+        self.weight = nn.Parameter((linear.weight / self.scale).round().to(torch.int8), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.dtype == self.dtype
+        return nn.functional.linear(x, self.weight.to(x.dtype) * self.scale)
+
+
+def as_it_is(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    return model
+
+
+def quantised(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """With all projections of attention packed."""
+    for layer in model.model.layers:
+        for name, linear in list(layer.self_attn.named_children()):
+            setattr(layer.self_attn, name, Packed(linear))
+    return model
+
+
 @HALF
+@pytest.mark.parametrize("scheme", [record.name for record in list_schemes()])
+@pytest.mark.filterwarnings("ignore::hf_posenc.errors.NothingStretched")
+def test_every_scheme_on_quantised_projections_is_judged_as_in_float32(scheme: str, dtype: torch.dtype) -> None:
+    """Their kernels read half precision, and what is between them is run in float32."""
+    model = quantised(untrained().to(dtype))
+    assert verdict(model, scheme, factor=4) == verdict(untrained(), scheme, factor=4)
+    with torch.no_grad():
+        assert model(torch.ones(1, 20, dtype=torch.long)).logits.dtype == dtype
+    assert not any(layer.self_attn.q_proj._forward_pre_hooks for layer in model.model.layers)
+
+
+@HALF
+@pytest.mark.parametrize("made", [as_it_is, quantised])
 @pytest.mark.parametrize("scheme", ["pi", "ntk"])
-def test_a_rotation_that_nobody_applies(scheme: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, model = call_plan.region_rotations, untrained().to(dtype)
+def test_a_rotation_that_nobody_applies(
+    scheme: str, made: Callable[..., LlamaForCausalLM], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, model = call_plan.region_rotations, made(untrained().to(dtype))
     monkeypatch.setattr(
         call_plan, "region_rotations", lambda scheme, ctx, **stored: plain(RoPE(scheme.geometry), ctx, **stored)
     )

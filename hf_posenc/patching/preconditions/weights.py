@@ -26,7 +26,10 @@ def check_finite(model: nn.Module) -> None:
     for name, weight in model.named_parameters():
         if not weight.is_floating_point() or weight.dtype.itemsize < 2 or weight.is_meta or weight.numel() == 0:
             continue
-        low, high = (float(end) for end in weight.detach().aminmax())
+        try:
+            low, high = (float(end) for end in weight.detach().aminmax())
+        except NotImplementedError:  # a tensor class of a quantiser, such as torchao's, which says it is floating
+            continue
         if not (math.isfinite(low) and math.isfinite(high)):
             raise WeightsNotFinite(
                 f"The weight {name!r} holds values that are not finite numbers, so that this model computes nothing. "
