@@ -41,7 +41,7 @@ def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} was trained under scheme {wanted}, but this base carries "
             f"{present or 'none'}. "
-            'Load a base that matches, or pass patch="apply" to patch this one.'
+            'Load a base that matches, or patch this one by load_peft_adapter(base, folder, patch="apply").'
         )
     if present is not None:
         unpatch_model(model)
