@@ -74,6 +74,8 @@ Dtype = Annotated[
     ),
 ]
 
+Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")]
+
 PushToHub = Annotated[
     str | None,
     Option("--push-to-hub", metavar="OWNER/NAME", help="Also upload the result there; a new repository is private."),

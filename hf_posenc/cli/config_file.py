@@ -85,6 +85,8 @@ def as_default(parameter: Any, name: str, value: Any, path: Path) -> Any:
         return [f"{key}={single if isinstance(single, str) else json.dumps(single)}" for key, single in value.items()]
     if parameter.multiple:
         return [str(single) for single in (value if isinstance(value, list) else [value])]
+    if is_numbers(value) and parameter.type.name == "text":  # as --depths takes them, comma-separated
+        return ",".join(map(str, value))
     if isinstance(value, (list, Mapping)):
         raise BadArgument(f"--config {path} sets {name} to {shown(value)}. Write a single value.")
     if getattr(parameter, "is_flag", False):
@@ -92,6 +94,11 @@ def as_default(parameter: Any, name: str, value: Any, path: Path) -> Any:
             raise BadArgument(f"--config {path} sets {name} to {shown(value)}. Write true or false.")
         return value
     return None if value is None else str(value)
+
+
+def is_numbers(value: Any) -> bool:
+    """Whether a value is a list of numbers."""
+    return isinstance(value, list) and bool(value) and all(type(single) in (int, float) for single in value)
 
 
 ConfigFile = Annotated[

@@ -12,6 +12,7 @@ from hf_posenc.cli.arguments import (
     REMOVED,
     AsJson,
     Base,
+    Device,
     Model,
     check_unread,
     floating_dtype,
@@ -95,7 +96,7 @@ def bench(
             help="Data type of the weights; default: as stored (starters and --shape: float32).",
         ),
     ] = None,
-    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
+    device: Device = None,
     threads: Annotated[int, Option(min=1, help="CPU threads.")] = 1,
     cpus: Annotated[
         list[str] | None, Option(help="Run on these processors only, such as 0 or 2,3; default: wherever.")

@@ -11,6 +11,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
     AsJson,
     Base,
+    Device,
     Dtype,
     Longest,
     TrustTasks,
@@ -121,7 +122,7 @@ def compare(
     ] = None,
     base: Base = None,
     dtype: Dtype = None,
-    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
+    device: Device = None,
     batch_size: Annotated[int, Option(min=1, help="Requests of one length per forward pass.")] = 1,
     include_path: IncludePath = None,
     trust_tasks: TrustTasks = False,

@@ -12,6 +12,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
     AsJson,
     Base,
+    Device,
     Dtype,
     Factor,
     Longest,
@@ -98,7 +99,7 @@ def evaluate(
     trust_tasks: TrustTasks = False,
     base: Base = None,
     dtype: Dtype = None,
-    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
+    device: Device = None,
     batch_size: Annotated[str, Option(help="Requests per forward pass, or auto.")] = "1",
     option: SchemeOptions = None,
     as_json: AsJson = False,

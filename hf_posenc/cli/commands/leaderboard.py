@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Dtype, command_line, depths_of, whole_numbers, words_of
+from hf_posenc.cli.arguments import AsJson, Device, Dtype, command_line, depths_of, whole_numbers, words_of
 from hf_posenc.cli.commands.compare import Quiet, measured_model
 from hf_posenc.cli.errors import FAILED
 from hf_posenc.cli.output_paths import check_results_folder
@@ -63,7 +63,7 @@ def leaderboard(
     rounds: Annotated[int, Option(min=1, help="Pairs of time measurements.")] = 7,
     threads: Annotated[int, Option(min=1, help="CPU threads, while time is measured.")] = 1,
     dtype: Dtype = None,
-    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
+    device: Device = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip

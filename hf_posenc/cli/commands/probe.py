@@ -12,6 +12,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
     AsJson,
     Base,
+    Device,
     Dtype,
     Factor,
     Model,
@@ -68,6 +69,7 @@ def probe(
     out: Annotated[Path | None, Option(help="Write plots and probe.json to this folder.")] = None,
     base: Base = None,
     dtype: Dtype = None,
+    device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Probe a trained model: where its heads attend, which of them use position, how much context it uses.
@@ -78,6 +80,7 @@ def probe(
     """
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.checkpoints.tokenizer import tokenizer_of
+    from hf_posenc.insight.bench import device_of
     from hf_posenc.insight.probe import probe as run
 
     if scheme is None and (factor is not None or target_length is not None):
@@ -91,11 +94,11 @@ def probe(
 
         require_matplotlib()
         check_results_folder("probe", out)
-    named, options = model_named(model, base), scheme_options(scheme, option)
+    named, options, measured_on = model_named(model, base), scheme_options(scheme, option), device_of(device)
     with output.progress() as progress:
         progress(None, "loading")
         found = run(
-            from_pretrained(**loading_of(named, dtype)), tokenizer_of(named),
+            from_pretrained(**loading_of(named, dtype)).to(measured_on.torch), tokenizer_of(named),
             scheme=scheme, factor=factor, target_length=target_length, length=length, text=own_text, samples=samples,
             rows=rows, scored=scored, sinks=sinks, seed=seed, progress=lambda doing: progress(None, doing), **options,
         )  # fmt: skip

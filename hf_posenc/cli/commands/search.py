@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Base, Dtype, Model, command_line, dtype_of, model_named
+from hf_posenc.cli.arguments import AsJson, Base, Device, Dtype, Model, command_line, dtype_of, model_named
 from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.text_arguments import (
     FIELD,
@@ -52,7 +52,7 @@ def search(
     seed: Annotated[int, Option(min=0, help="Random seed of windows, and of the order of options.")] = 0,
     base: Base = None,
     dtype: Dtype = None,
-    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")] = None,
+    device: Device = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Write nothing but the result and errors.")] = False,
     as_json: AsJson = False,
 ) -> None:
