@@ -85,7 +85,7 @@ def as_default(parameter: Any, name: str, value: Any, path: Path) -> Any:
         return [f"{key}={single if isinstance(single, str) else json.dumps(single)}" for key, single in value.items()]
     if parameter.multiple:
         return [str(single) for single in (value if isinstance(value, list) else [value])]
-    if is_numbers(value) and parameter.type.name == "text":  # as --depths takes them, comma-separated
+    if is_numbers(value) and isinstance(parameter.default, str):  # as --depths takes them, comma-separated
         return ",".join(map(str, value))
     if isinstance(value, (list, Mapping)):
         raise BadArgument(f"--config {path} sets {name} to {shown(value)}. Write a single value.")

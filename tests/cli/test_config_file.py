@@ -130,6 +130,15 @@ def test_a_comparison_from_a_file(call, compared):
     assert again.data == answer.data, "the command in the report repeats the run without the file"
 
 
+def test_a_list_of_numbers_where_the_command_line_has_commas(compared):
+    answer = compared("--json", tasks="posenc_docs,posenc_passkey", depths=[0.25, 1], keys=1, lengths=[256])
+    assert answer.code == 0, answer.err
+    assert answer.data["about"]["depths"] == [0.25, 1.0]
+    refused = compared(seed=[1, 2])
+    assert refused.code == 2
+    assert "Write a single value" in refused.err
+
+
 def test_options_in_a_file_that_no_task_reads_are_refused(compared, tmp_path):
     answer = compared(keys=4)
     assert answer.code == 2

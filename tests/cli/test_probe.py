@@ -58,7 +58,13 @@ def test_without_matplotlib_it_says_so_before_it_works(
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"), [("--factor 4", "--factor"), ("--scheme yarm", "'yarn'"), ("--option window=3", "window")]
+    ("words", "hint"),
+    [
+        ("--factor 4", "--factor"),
+        ("--scheme yarm", "'yarn'"),
+        ("--option window=3", "window"),
+        ("--device cuda:99", "device"),
+    ],
 )
 def test_invalid_arguments_are_named_in_the_error(call: Callable, words: str, hint: str) -> None:
     answer = call("probe", "--model", "starter:llama", *words.split())
