@@ -17,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.routes import dense_blocks, exported, exported_rotation
-from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs
+from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs, steady_table
 from hf_posenc.attention.routes.sequence_start import one_start
-from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.rotation.apply import Table, rotate, table
 from hf_posenc.core.terms import KeyBias, RowRotation
 from hf_posenc.core.tracing import is_traced
 
@@ -118,7 +119,7 @@ def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall
     here, there = call.ctx.query_positions[:, rows], call.ctx.key_positions
 
     def keys_in(columns: slice) -> Tensor:
-        return rotate(call.keys[0][:, :, columns], rotation, table(rotation, there[:, columns]))
+        return rotate(call.keys[0][:, :, columns], rotation, table_of_keys(call, rotation, columns))
 
     keys = keys_in(slice(None)) if call.rotated_keys is None else call.rotated_keys(length, there[:, 0], keys_in)
     return replace(
@@ -130,6 +131,20 @@ def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall
         mask=call.mask_of(rows),
         start=call.first_query + rows.start,
     )
+
+
+def table_of_keys(call: AttentionCall, rotation: Rotation, columns: slice) -> Table:
+    """Factors of some keys; those of a decoded token are worked out once for all layers."""
+    positions = call.ctx.key_positions[:, columns]
+    if call.rotated_keys is None:
+        return table(rotation, positions)
+
+    def made() -> Table:
+        if call.ctx.contiguous and len(positions) == 1 and positions.device.type == "cpu":
+            return steady_table(rotation, int(positions[0, 0]), positions.shape[1])
+        return table(rotation, positions)
+
+    return call.ctx.once(("rotated keys", rotation, columns.start, columns.stop), made)
 
 
 def sample(call: AttentionCall, b: int) -> AttentionCall:
