@@ -7,11 +7,13 @@ statements  a few needles in random order, over and over: each repeat is an answ
 questions   several questions about one text, in the words of the tasks: more answers a row than the tasks have
 links       statements about names and nothing else, and all their chains: several times as many answers again
 lists       the same of things and their codes, in the order asked or in that of the text
+people      the same of people and their towns
 rankings    the same of words and how often they come
 tasks       prompts of the harness's own generators with their answers, from seeds that the harness does not use
 
 Every row is `LENGTH` tokens and as many weights: the loss counts text and copies once, the first two tokens of an
-answer, which must be chosen, `CHOICE` times, the rest of it `ANSWER` times, and prompts `PROMPT` times.
+answer, which must be chosen, `CHOICE` times, the rest of it `ANSWER` times, pairs `PAIR` times, and prompts `PROMPT`
+times.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from laboratory_texts import QUESTIONED, TASKS, Asked, links, lists, ranking, statement
+from laboratory_texts import QUESTIONED, TASKS, Asked, links, lists, people, ranking, statement
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from hf_posenc.eval.texts.vocabulary import CONSONANTS, VOWELS, coined
@@ -30,7 +32,7 @@ LENGTH = 256
 VOCABULARY = 1536
 SPECIAL = ("<|endoftext|>", "<pad>")
 END, PAD = range(len(SPECIAL))
-CHOICE, ANSWER, PROMPT = 10.0, 5.0, 0.1
+CHOICE, ANSWER, PAIR, PROMPT = 10.0, 5.0, 3.0, 0.1
 ALPHABET = 1000
 """Distinct tokens of random strings, as the harness's tasks have."""
 
@@ -45,6 +47,14 @@ MIXES = {
     3: {
         "text": 0.14, "copy": 0.06, "pairs": 0.07, "statements": 0.02, "links": 0.03, "lists": 0.08, "rankings": 0.04,
         "questions": 0.26,
+    },
+    4: {
+        "text": 0.12, "copy": 0.04, "pairs": 0.1, "statements": 0.01, "links": 0.02, "lists": 0.14, "rankings": 0.1,
+        "people": 0.07, "questions": 0.12,
+    },
+    5: {
+        "text": 0.12, "copy": 0.05, "pairs": 0.05, "statements": 0.01, "links": 0.02, "lists": 0.24, "rankings": 0.12,
+        "people": 0.03, "questions": 0.12,
     },
 }  # fmt: skip
 """Which share of the rows is of each kind, the rest being tasks. The later ones are for trainings that go on."""
@@ -91,7 +101,7 @@ class Rows:
         self.kinds: dict[str, Callable[[random.Random], Row]] = {
             "text": self.text, "copy": self.copy, "pairs": self.pairs, "statements": self.statements,
             "questions": self.questions, "links": partial(self.terse, links), "lists": partial(self.terse, lists),
-            "rankings": self.rankings,
+            "rankings": self.rankings, "people": partial(self.terse, people),
         }  # fmt: skip
 
     def row(self, rng: random.Random, progress: float) -> Row:
@@ -124,7 +134,7 @@ class Rows:
         while len(row) < LENGTH:
             place = rng.randrange(size - 1)
             row += row[place : place + 2]
-            weights += [0.0, 1.0]
+            weights += [0.0, PAIR]
         return row[:LENGTH], weights[:LENGTH]
 
     def statements(self, rng: random.Random) -> Row:

@@ -215,17 +215,28 @@ def lists(rng: random.Random) -> tuple[str, list[Asked]]:
     rng.shuffle(alone)
     groups = [[key] for key, values in owned.items() if len(values) > 1]
     while alone:
-        size = rng.choice((2, 3, 4, 4))
+        size = rng.choice((1, 2, 3, 4, 4))
         groups.append(alone[:size])
         del alone[:size]
     rng.shuffle(groups)
     return text, [(f" {', '.join(group)}:", [value for key in group for value in owned[key]]) for group in groups]
 
 
+def people(rng: random.Random) -> tuple[str, list[Asked]]:
+    """People and where they were born; then the towns, in another order."""
+    born = [(f"{coined(rng).capitalize()} {coined(rng).capitalize()}", coined(rng).capitalize()) for _ in range(7)]
+    text = " ".join(f"{name} was born in {town}." for name, town in born)
+    return text, [(f" {name}:", [town]) for name, town in rng.sample(born, len(born))]
+
+
 def ranking(rng: random.Random) -> tuple[str, list[Asked]]:
     """A few words, each more often than the next; then the words, from the most frequent down."""
-    words = [coined(rng) for _ in range(rng.randint(2, 4))]
-    often = sorted(rng.sample((1, 2, 3, 4, 5, 7, 9), len(words)), reverse=True)
+    if rng.random() < 0.35:  # as the task has them
+        first = rng.randint(21, 30)
+        often = [first // rank**2 for rank in range(1, 5)]
+    else:
+        often = sorted(rng.sample((1, 2, 3, 4, 5, 7, 9), rng.randint(2, 4)), reverse=True)
+    words = [coined(rng) for _ in often]
     mixed = [word for word, times in zip(words, often, strict=True) for _ in range(times)]
     rng.shuffle(mixed)
     return " ".join(mixed), [(":", words)]

@@ -81,15 +81,20 @@ def shared_tokenizer(texts: list[str], path: Path) -> Tokenizer:
 
 
 def build(scheme: str) -> LlamaForCausalLM:
-    """Four layers of width 192, with random weights."""
+    """Four layers of width 192, with random weights.
+
+    Without a scheme attention is computed as written: in half precision, the backward pass of torch's attention kernel
+    for CPUs takes longer.
+    """
     config = LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
         num_key_value_heads=8, max_position_embeddings=LENGTH, tie_word_embeddings=True, bos_token_id=END,
-        eos_token_id=END, pad_token_id=PAD,
+        eos_token_id=END, pad_token_id=PAD, attn_implementation="eager",
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     (entry,) = entries_of([scheme])
     if entry.scheme != "rope":
+        model.set_attn_implementation("sdpa")  # the schemes have kernels of their own
         patch_model(model, scheme=entry.scheme, **entry.options)
     return model
 

@@ -58,8 +58,8 @@ def test_every_row_is_full_and_answers_weigh_more(recipe: ModuleType, rows: obje
         for seed in range(60):
             ids, weights = mixed.row(random.Random(seed), seed / 60)
             assert len(ids) == len(weights) == recipe.LENGTH
-            assert set(weights) <= {0.0, 1.0, 0.1, *weighty}
-    asking = [rows.kinds[kind] for kind in ("questions", "links", "lists", "rankings")]
+            assert set(weights) <= {0.0, 1.0, 3.0, 0.1, *weighty}
+    asking = [rows.kinds[kind] for kind in ("questions", "links", "lists", "people", "rankings")]
     for kind in (lambda rng: rows.tasks(rng, 0.5), *asking):
         ids, weights = kind(random.Random(1))
         answers = rows.tokenizer.decode([i for i, w in zip(ids, weights, strict=True) if w in weighty])
