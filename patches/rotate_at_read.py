@@ -121,7 +121,7 @@ def differences(
 
     if is_traced():
         return of_columns
-    first, use = first_of_run(ctx), (number, "at read", rotation)
+    first, use = ctx.first_key, (number, "at read", rotation)
     return once(of_columns if first is None else partial(_kept, scheme, ctx, use, first, of_positions))
 
 
@@ -136,14 +136,6 @@ def once(make: Callable[[slice], Table]) -> Callable[[slice], Table]:
         return made[ends]
 
     return known
-
-
-def first_of_run(ctx: PositionContext) -> int | None:
-    """Position of the first key, where the others follow in steps of one and a CPU knows it; else None."""
-    positions = ctx.key_positions
-    if not ctx.contiguous or positions.device.type != "cpu" or len(positions) > 1 or positions.is_floating_point():
-        return None
-    return int(positions[0, 0])
 
 
 def _kept(

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from hf_posenc.patching.state import base_model_of
 
@@ -28,7 +31,8 @@ def model_digest(model: Any) -> str:
     digest.update(json.dumps([type(base).__name__, config], sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        for part in plain_parts(tensor):
+            digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
@@ -47,8 +51,18 @@ def sampled_weights_digest(model: Any, *, values: bool = True) -> str:
         if NOT_LOADED & set(name.split(".")):
             continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        if values and not tensor.is_meta:
-            flat = tensor.detach().reshape(-1)
+        for part in plain_parts(tensor) if values and not tensor.is_meta else ():
+            flat = part.detach().reshape(-1)
             sample = flat[:: max(1, -(-flat.numel() // SAMPLE))].cpu().contiguous()
             digest.update(sample.view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensor, or those that it is made of where it is of a class of its own, such as a quantiser's."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for name in names:
+        yield from plain_parts(getattr(tensor, name))

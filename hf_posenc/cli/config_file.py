@@ -1,7 +1,8 @@
 """``--config FILE``: the options of a command from a YAML file, which the command line overrides.
 
 A file holds names of options as on the command line, without the dashes in front, and their values; lists where an
-option may be repeated; for ``option``, names and values of the scheme's options; for what takes JSON, a mapping:
+option may be repeated, or takes numbers with commas; for ``option``, names and values of the scheme's options; for what
+takes JSON, a mapping:
 
     model: starter:llama
     scheme: rerope

@@ -76,6 +76,14 @@ class PositionContext:
             return False
         return not has_dynamic_length(self.query_positions.shape[1], self.key_positions.shape[1])
 
+    @property
+    def first_key(self) -> int | None:
+        """Position of the first key, where the others follow in steps of one and a CPU knows it; else None."""
+        positions = self.key_positions
+        if not self.contiguous or positions.device.type != "cpu" or len(positions) > 1 or positions.is_floating_point():
+            return None
+        return int(positions[0, 0])
+
     def constant(self, values: tuple[float, ...]) -> Tensor:
         """Python numbers as a float32 tensor on the right device, made once per forward pass."""
         return self.once(("constant", values), lambda: torch.tensor(values, dtype=torch.float32, device=self.device))

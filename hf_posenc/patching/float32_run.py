@@ -76,7 +76,7 @@ def runs_in_float32(attentions: Sequence[nn.Module], backend: str | None) -> boo
 @contextmanager
 def in_float32(attention: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     """Run an attention module in float32, and its quantised projections in ``dtype``."""
-    mode = InFloat32()
+    mode, projections = InFloat32(), packed(attention)
 
     def as_it_is(module: nn.Module, args: Any, kwargs: Any) -> Any:
         mode.paused = True
@@ -85,8 +85,8 @@ def in_float32(attention: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     def go_on(module: nn.Module, args: Any, output: Any) -> None:
         mode.paused = False
 
-    hooks = [module.register_forward_pre_hook(as_it_is, with_kwargs=True) for module in packed(attention)]
-    hooks += [module.register_forward_hook(go_on, always_call=True) for module in packed(attention)]
+    hooks = [module.register_forward_pre_hook(as_it_is, with_kwargs=True) for module in projections]
+    hooks += [module.register_forward_hook(go_on, always_call=True) for module in projections]
     try:
         with mode:
             yield

@@ -12,6 +12,7 @@ from transformers import LlamaForCausalLM, TorchAoConfig
 
 from hf_posenc import from_pretrained, patch_model, unpatch_model
 from hf_posenc.checkpoints.four_bit import is_quantised
+from hf_posenc.checkpoints.model_digest import model_digest, sampled_weights_digest
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
 from hf_posenc.errors import WeightsNotFinite
 
@@ -139,5 +140,13 @@ def test_torchao(tmp_path) -> None:
             patched = model(ids).logits
             assert (patched - plain).abs().max() > 0.01
             model.save_pretrained(tmp_path / scheme)
-            assert torch.equal(from_pretrained(tmp_path / scheme)(ids).logits, patched)
+            again = from_pretrained(tmp_path / scheme)
+            assert torch.equal(again(ids).logits, patched)
+            assert model_digest(again) == model_digest(model)
+            projection = again.model.layers[0].self_attn.q_proj.weight
+            before = sampled_weights_digest(again)
+            assert before == sampled_weights_digest(model)
+            projection.qdata.neg_()
+            assert sampled_weights_digest(again) != before
+            assert model_digest(again) != model_digest(model)
             assert torch.equal(unpatch_model(model)(ids).logits, plain)

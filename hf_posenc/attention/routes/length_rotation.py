@@ -140,9 +140,10 @@ def table_of_keys(call: AttentionCall, rotation: Rotation, columns: slice) -> Ta
         return table(rotation, positions)
 
     def made() -> Table:
-        if call.ctx.contiguous and len(positions) == 1 and positions.device.type == "cpu":
-            return steady_table(rotation, int(positions[0, 0]), positions.shape[1])
-        return table(rotation, positions)
+        first = call.ctx.first_key
+        if first is None:
+            return table(rotation, positions)
+        return steady_table(rotation, first + (columns.start or 0), positions.shape[1])
 
     return call.ctx.once(("rotated keys", rotation, columns.start, columns.stop), made)
 
