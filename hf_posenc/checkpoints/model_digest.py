@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from hf_posenc.patching.state import base_model_of
@@ -58,7 +57,7 @@ def sampled_weights_digest(model: Any, *, values: bool = True) -> str:
     return digest.hexdigest()
 
 
-def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
+def plain_parts(tensor: Any) -> Iterator[Any]:
     """The tensor, or those that it is made of where it is of a class of its own, such as a quantiser's."""
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor
