@@ -197,7 +197,7 @@ def test_runs_against_the_formula_in_steps() -> None:
 @pytest.mark.parametrize("length", [1, 64, 65, 1000])
 def test_steady_table_is_the_table(layout: str, length: int) -> None:
     rotation = Rotation((1.0, 0.1, 0.003), layout)
-    ours = length_rotation_runs.steady_table(rotation, 999_999, length)
+    ours = length_rotation_runs.steady_table(rotation, 999_999, length, torch.device("cpu"))
     exact = table(rotation, torch.arange(999_999, 999_999 + length)[None])
     for one, other in zip(ours, exact, strict=True):
         assert one.shape == other.shape

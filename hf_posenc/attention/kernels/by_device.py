@@ -20,6 +20,11 @@ Added = Tensor | int | None
 BY_DEVICE: dict[str, ModuleType] = {"cpu": flash_cpu, "cuda": flash_cuda}
 
 
+def of(tensor: Tensor) -> ModuleType:
+    """The kernel of a tensor's device."""
+    return BY_DEVICE[tensor.device.type]
+
+
 def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether these tensors can go through a kernel of their device."""
     kernel = BY_DEVICE.get(query.device.type)
@@ -33,8 +38,7 @@ def attend(
 
     Causality is that of a square. Every query needs a visible key: the result for others differs by kernel.
     """
-    kernel = BY_DEVICE[query.device.type]
-    return kernel.attend(query, key, value, causal=causal, scale=scale, **_added(mask))
+    return of(query).attend(query, key, value, causal=causal, scale=scale, **_added(mask))
 
 
 def gradient(
@@ -50,8 +54,7 @@ def gradient(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value; ``out`` and ``lse`` may be those of a merge that includes this call."""
-    kernel = BY_DEVICE[query.device.type]
-    return kernel.gradient(grad, query, key, value, out, lse, causal=causal, scale=scale, **_added(mask))
+    return of(query).gradient(grad, query, key, value, out, lse, causal=causal, scale=scale, **_added(mask))
 
 
 def has_windows(device: torch.device) -> bool:

@@ -30,21 +30,30 @@ from hf_posenc.core.terms import (
 from hf_posenc.core.tracing import has_dynamic_length, is_traced
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
+PAIRS = 2**25  # scores of a block on other devices, where small blocks leave most of the device idle; 128 MiB
 
 
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
-    starts = range(0, call.query_length, ROWS)
+    size = rows_of_block(call)
+    starts = range(0, call.query_length, size)
     keys, values = upcast(call)
     mixed = []
     for start in starts:
-        rows = slice(start, min(start + ROWS, call.query_length))
+        rows = slice(start, min(start + size, call.query_length))
         arguments = _seen_by(rows, call, keys, values) if len(starts) > 1 else (call, keys, values)
         if torch.is_grad_enabled() and len(starts) > 1:  # a learned bias may be the only tensor with a gradient
             mixed.append(checkpoint(mix_rows, *arguments, rows, use_reentrant=False))
         else:
             mixed.append(mix_rows(*arguments, rows))
     return torch.cat(mixed, dim=2)
+
+
+def rows_of_block(call: AttentionCall) -> int:
+    """Queries of a block."""
+    if call.values.device.type == "cpu":
+        return ROWS
+    return max(ROWS, PAIRS // (len(call.values) * call.heads * call.key_length))
 
 
 def _seen_by(

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.routes import dense_blocks, exported, exported_rotation
 from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs, steady_table
 from hf_posenc.attention.routes.sequence_start import one_start
@@ -54,7 +54,7 @@ def takes_kernel(call: AttentionCall) -> bool:
         call.is_unmasked_suffix
         and call.terms.only("row_rotation")
         and one_start(call)
-        and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
+        and by_device.usable(call.queries[0], call.keys[0], call.values)
     )
 
 
@@ -72,12 +72,12 @@ def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
     scale, parts = call.scaling * call.terms.logit_scale, tuple(runs(lengths))
     if call.rotated_keys is not None and call.query_length == 1 and not torch.is_grad_enabled():
         row = rotated_call(call, *parts[0])
-        return flash_cpu.attend(
+        return by_device.of(row.keys[0]).attend(
             row.queries[0], row.keys[0], call.values, causal=False, mask=None, scale=scale
         )[:1]  # fmt: skip
     rotations: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
     first = int(call.ctx.key_positions[0, 0])
-    plan = Runs(rotations, parts, first, call.first_query, call.key_length, call.ctx.causal)
+    plan = Runs(rotations, parts, first, call.first_query, call.key_length, call.ctx.causal, call.values.device)
     return (RotatedRuns.apply(plan, scale, call.queries[0], call.keys[0], call.values),)
 
 
@@ -143,7 +143,7 @@ def table_of_keys(call: AttentionCall, rotation: Rotation, columns: slice) -> Ta
         first = call.ctx.first_key
         if first is None:
             return table(rotation, positions)
-        return steady_table(rotation, first + (columns.start or 0), positions.shape[1])
+        return steady_table(rotation, first + (columns.start or 0), positions.shape[1], positions.device)
 
     return call.ctx.once(("rotated keys", rotation, columns.start, columns.stop), made)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.merge import PartialSum
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import Table, rotate, table
@@ -35,6 +35,7 @@ class Runs:
         ahead: number of keys before the first query.
         keys: number of keys.
         causal: whether later keys are masked.
+        device: of the queries.
     """
 
     rotations: RowRotation
@@ -43,13 +44,14 @@ class Runs:
     ahead: int
     keys: int
     causal: bool
+    device: torch.device
 
     def __iter__(self) -> Iterator[LengthRun]:
         for rows, length in self.runs:
             own = slice(self.ahead + rows.start, self.ahead + rows.stop)
             rotation = self.rotations.rotation_of(length)
             seen = own.stop if self.causal else self.keys
-            cos_sin = steady_table(rotation, self.first, seen)
+            cos_sin = steady_table(rotation, self.first, seen, self.device)
             if not self.causal or rows.stop - rows.start == 1:
                 pieces: tuple[tuple[slice, bool], ...] = ((slice(0, seen), False),)
             else:
@@ -79,13 +81,14 @@ class LengthRun:
         return rotate(dq, self.rotation, (own, -partner)), rotate(dk, self.rotation, (keys_own, -keys_partner))
 
 
-def steady_table(rotation: Rotation, first: int, length: int) -> Table:
+def steady_table(rotation: Rotation, first: int, length: int, device: torch.device) -> Table:
     """`table` at positions ``first, first + 1, …``, by the addition theorem from one angle in ``STEP``.
 
     Errors are those of three float32 roundings; a run has thousands of angles, used by one layer only.
     """
-    own, partner = (t[..., None, :] for t in table(rotation, torch.arange(first, first + length, STEP)[None]))
-    step, step_partner = (t[:, :, None] for t in table(rotation, torch.arange(STEP)[None]))
+    starts, steps = torch.arange(first, first + length, STEP, device=device), torch.arange(STEP, device=device)
+    own, partner = (t[..., None, :] for t in table(rotation, starts[None]))
+    step, step_partner = (t[:, :, None] for t in table(rotation, steps[None]))
     both = (
         (own * step).addcmul_(partner, step_partner, value=-1),
         (partner * step).addcmul_(own, step_partner),
@@ -99,11 +102,11 @@ class RotatedRuns(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, runs: Runs, scale: float, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Mixed values ``[batch, heads, query, value_dim]`` of raw queries and keys."""
-        total = PartialSum(query)
+        kernel, total = by_device.of(query), PartialSum(query)
         for run in runs:
             q, k = run.rotated(query, key)
             for seen, causal in run.pieces:
-                more, lse = flash_cpu.attend(
+                more, lse = kernel.attend(
                     q, k[:, :, seen], value[:, :, seen], causal=causal, mask=None, scale=scale
                 )  # fmt: skip
                 total.add(run.rows, more, lse)
@@ -117,12 +120,13 @@ class RotatedRuns(torch.autograd.Function):
         """Gradients of the raw tensors."""
         query, key, value, out, lse = ctx.saved_tensors
         d_query, d_key, d_value = (torch.zeros_like(t) for t in (query, key, value))
+        kernel = by_device.of(query)
         for run in ctx.runs:
             rows = run.rows
             q, k = run.rotated(query, key)
             d_q, d_k = torch.zeros_like(q), torch.zeros_like(k)
             for seen, causal in run.pieces:
-                dq, dk, dv = flash_cpu.gradient(
+                dq, dk, dv = kernel.gradient(
                     grad[:, :, rows], q, k[:, :, seen], value[:, :, seen], out[:, :, rows], lse[:, :, rows],
                     causal=causal, mask=None, scale=ctx.scale,
                 )  # fmt: skip
