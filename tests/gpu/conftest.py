@@ -1,0 +1,19 @@
+"""Tests of what only a CUDA GPU runs: its kernels, its asynchronous calls, its graphs.
+
+    pytest --whole tests/gpu -n 8 --dist loadgroup
+
+Kernels are compiled in the process that calls them first, and tests of one ``xdist_group`` share theirs.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def device() -> str:
+    """The GPU; a test that asks for it is skipped where there is none."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU, and a torch that is built for it")
+    return "cuda"

@@ -1,0 +1,87 @@
+"""Patched copies of the tiny Llama, and how far two results are apart."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_posenc import patch_model
+from hf_posenc.checks.case import perturb_parameters
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, VOCABULARY, tiny_model
+from hf_posenc.core.random_state import drawn_from
+
+from ..docs.test_gpu_kernels import table
+
+SCHEMES = sorted(table())
+UNPATCHED = "unpatched"
+WITHIN = ("learned", "norm01")  # are not extended: neither has positions beyond its own
+WHOLE = ("norm01", "randpos")  # refuse to continue a text from a cache
+LENGTH = 3 * TRAINED_LENGTH
+
+
+def patched(scheme: str) -> PreTrainedModel:
+    """The tiny Llama with a scheme, on the CPU in float32, its learned parameters moved off their first values."""
+    model = tiny_model("llama")
+    if scheme != UNPATCHED:
+        with drawn_from(0):
+            patch_model(model, scheme, factor=None if scheme in WITHIN else 4)
+        perturb_parameters(model)
+    return model
+
+
+def exact(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy in float64, for the CPU."""
+    return copy.deepcopy(model).double()
+
+
+def tokens_of(scheme: str, seed: int = 0) -> Tensor:
+    """Two texts of three times the trained length, or as long as the scheme has positions."""
+    length = TRAINED_LENGTH if scheme in WITHIN else LENGTH
+    return torch.randint(VOCABULARY, (2, length), generator=torch.Generator().manual_seed(seed))
+
+
+def each(schemes: Iterable[str], group: str) -> list:
+    """Parameters of a test; schemes with a kernel that is compiled share a process, and so the kernel."""
+    on_flex = [name for name, kernels in table().items() if "`flex_attention`" in kernels]
+    mark = pytest.mark.xdist_group(f"flex {group}")
+    return [pytest.param(scheme, marks=[mark] if scheme in on_flex else []) for scheme in schemes]
+
+
+def gap(ours: Tensor, theirs: Tensor) -> float:
+    """Largest difference, relative to the largest entry of ``theirs``; infinite where something is no number."""
+    value = (ours.detach().cpu().double() - theirs.detach().cpu().double()).abs().max()
+    value = value / theirs.detach().abs().max().cpu().double().clamp(min=1e-30)
+    return float(value) if bool(value.isfinite()) else float("inf")
+
+
+def rms_gap(ours: Tensor, theirs: Tensor) -> float:
+    """Root mean square of the difference, relative to that of ``theirs``."""
+    ours, theirs = ours.detach().cpu().double(), theirs.detach().cpu().double()
+    return float((ours - theirs).pow(2).mean().sqrt() / theirs.pow(2).mean().sqrt())
+
+
+def gradients(model: PreTrainedModel, tokens: Tensor) -> dict[str, Tensor]:
+    """Gradients of the loss on a text."""
+    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    loss = model.train()(tokens, labels=tokens, use_cache=False).loss
+    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {name: grad for name, grad in zip(named, found, strict=True) if grad is not None}
+
+
+def gradient_gap(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> tuple[float, str]:
+    """The largest gap of a parameter's gradient, and the parameter.
+
+    Gradients a thousand times smaller than the largest one count relative to that: what is left of a sum that cancels.
+    """
+    assert set(ours) == set(theirs)
+    least = 1e-3 * max(float(grad.abs().max()) for grad in theirs.values())
+
+    def one(name: str) -> float:
+        return gap(ours[name], theirs[name]) * min(1.0, float(theirs[name].abs().max()) / least)
+
+    return max((one(name), name) for name in theirs)

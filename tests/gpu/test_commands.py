@@ -1,0 +1,65 @@
+"""Commands on a GPU, as a user calls them: each ends well, and with its result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_posenc.cli import main
+
+YARN = ("--model", "starter:llama", "--scheme", "yarn", "--factor", "2")
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """What a command writes with ``--json``."""
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--json"])
+    out, err = capsys.readouterr()
+    assert int(end.value.code or 0) == 0, err
+    return json.loads(out)
+
+
+def test_probe(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("--samples", "2", "--rows", "16", "--length", "128")
+    found = answer(capsys, "probe", *YARN, *small, "--device", device)
+    assert [variant["label"] for variant in found["variants"]] == ["unpatched", "yarn"]
+
+
+def test_eval(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("lm_eval", reason="evaluation needs the extra `eval`")
+    small = ("--tasks", "posenc_ppl", "--lengths", "128", "--samples", "2")
+    rows = {place: answer(capsys, "eval", *YARN, *small, "--device", place) for place in dict.fromkeys((device, "cpu"))}
+    losses = {place: next(row["value"] for row in found if row["metric"] == "nll") for place, found in rows.items()}
+    assert losses[device] == pytest.approx(losses["cpu"], rel=1e-3)
+
+
+def test_finetune(device: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+    small = ("--steps", "4", "--length", "64", "--rank", "2", "--eval-lengths", "64", "--no-train-embeddings")
+    found = answer(capsys, "finetune", *YARN, *small, "--out", str(tmp_path / "run"))
+    assert found["curve"][-1]["step"] == 4
+
+
+@pytest.mark.xdist_group("flex bench")
+def test_bench(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("--lengths", "128", "--rounds", "1", "--prefill", "--decode", "--train", "--baselines", "unpatched")
+    schemes = "yarn,rerope,fire"
+    found = answer(
+        capsys, "bench", "--schemes", schemes, "--device", device, "--dtype", "bfloat16", "--shape", "2,128,4,2", *small
+    )
+    assert [(cell["scheme"], cell["case"]) for cell in found["cells"]] == [
+        (scheme, case) for case in ("prefill", "decode", "train") for scheme in schemes.split(",")
+    ]
+    for cell in found["cells"]:
+        assert cell["state"] == "done", cell
+        assert cell["over"]["unpatched"]["time"]["median"] > 0
+        assert cell["models"]["patched"]["memory_bytes"] > 0
+
+
+def test_check(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no option for a device, and must not mind that there is one."""
+    chosen = ("batch", "cache_crop", "dtype_cast", "effect", "generate", "offload", "precision")
+    assert answer(capsys, "check", *YARN, *(word for name in chosen for word in ("--check", name)))
