@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from hf_posenc.core.tracing import has_dynamic_length, is_traced
+from hf_posenc.core.constants import constant
+from hf_posenc.core.tracing import has_dynamic_length, is_captured, is_traced
 from hf_posenc.errors import FractionalPosition, PositionOutOfTable
 
 T = TypeVar("T")
@@ -80,13 +82,15 @@ class PositionContext:
     def first_key(self) -> int | None:
         """Position of the first key, where the others follow in steps of one and a CPU knows it; else None."""
         positions = self.key_positions
+        if self.contiguous and self.first is not None:
+            return self.first + self.query_positions.shape[1] - positions.shape[1]
         if not self.contiguous or positions.device.type != "cpu" or len(positions) > 1 or positions.is_floating_point():
             return None
         return int(positions[0, 0])
 
     def constant(self, values: tuple[float, ...]) -> Tensor:
         """Python numbers as a float32 tensor on the right device, made once per forward pass."""
-        return self.once(("constant", values), lambda: torch.tensor(values, dtype=torch.float32, device=self.device))
+        return self.once(("constant", values), partial(constant, values, torch.float32, self.device))
 
     def exact(self, values: Tensor) -> Tensor:
         """Cast to float64, or to float32 where the device has no float64."""
@@ -129,7 +133,7 @@ def check_positions(positions: Tensor, end: int | None, name: str) -> None:
             f"Scheme {name!r} has integer positions only, and a recipe such as cape makes them fractional. "
             'Use one that is a function of position, such as "sinusoidal" or "rope", or another recipe.'
         )
-    if end is None or positions.numel() == 0 or is_traced():
+    if end is None or positions.numel() == 0 or is_traced() or is_captured(positions):
         return
     highest = int(positions.max())
     if highest >= end:

@@ -17,6 +17,11 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._are_functorch_transforms_active()
 
 
+def is_captured(x: Tensor) -> bool:
+    """Whether the kernels of a tensor are being recorded in a CUDA graph: no value of it may be read."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def has_values(x: Tensor) -> bool:
     """Whether a value of a tensor may be read: nothing is traced, and it is neither on the meta device nor fake."""
     return not (is_traced() or x.is_meta or isinstance(x, FakeTensor))

@@ -78,7 +78,7 @@ def deviation(dtype: torch.dtype, dim: int, device: str) -> float:
     learned = torch.randn(4, 41, generator=draw).to(device)
     positions = torch.arange(length, device=device)[None]
     falling = torch.tensor([0.5, 0.25, 0.125, 0.0], dtype=torch.float64, device=device)[:, None] * positions
-    leaves = [x.requires_grad_() for x in ((q, k, v, learned) if torch.device(device).type == "cuda" else ())]
+    leaves = [x.requires_grad_() for x in ((q, k, v, learned, falling) if torch.device(device).type == "cuda" else ())]
 
     def mixed(route: Callable[[AttentionCall], Tensor]) -> tuple[Tensor, ...]:
         table = ToeplitzBias(lambda distance: learned[:, distance.clamp(-20, 20) + 20])

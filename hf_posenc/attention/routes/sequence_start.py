@@ -19,4 +19,7 @@ def start_of(call: AttentionCall) -> int:
     """Position of the first key; 0 where nothing depends on it."""
     if by_distance(call.terms.regions):
         return 0
+    known = call.ctx.first_key
+    if known is not None:
+        return known
     return call.ctx.once("position of the first key", lambda: int(call.ctx.key_positions[0, 0]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hf_posenc.core.constants import constant
 from hf_posenc.core.geometry import Layout, Rotation
 from hf_posenc.core.tracing import is_traced
 
@@ -31,14 +32,17 @@ def cos_sin(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = 
         chunks = [cos_sin(rotation, positions[:, s], None if decay_steps is None else decay_steps[:, s]) for s in some]
         return torch.cat([cos for cos, _ in chunks], dim=1), torch.cat([sin for _, sin in chunks], dim=1)
     exact = torch.float32 if positions.device.type == "mps" else torch.float64  # Metal has no float64
-    frequencies = torch.as_tensor(rotation.frequencies, dtype=exact, device=positions.device)
+    if isinstance(rotation.frequencies, Tensor):
+        frequencies = rotation.frequencies.to(positions.device, exact)
+    else:
+        frequencies = constant(tuple(rotation.frequencies), exact, positions.device)
     coordinates = positions[..., None] if rotation.axes is None else positions[..., list(rotation.axes)]
     angles = coordinates.to(exact) * frequencies
     if rotation.amplitude == 1 and (decay_steps is None or not rotation.decay):
         return angles.cos().float(), angles.sin().float()
     size: float | Tensor = rotation.amplitude
     if decay_steps is not None and rotation.decay:
-        decay = torch.tensor(rotation.decay, dtype=exact, device=positions.device)
+        decay = constant(tuple(rotation.decay), exact, positions.device)
         size = size * (decay_steps.to(exact)[..., None] * decay).exp()
     return (angles.cos() * size).float(), (angles.sin() * size).float()
 

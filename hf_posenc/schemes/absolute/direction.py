@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.core.constants import constant
+
 Direction = Literal["ones", "random", "learned"]
 SEED = 0
 
@@ -34,7 +36,7 @@ class Along(nn.Module):
     def forward(self, numbers: Tensor) -> Tensor:
         """``numbers […]``, float32, to ``[…, width]``, float32."""
         if self.vector is None:
-            return numbers[..., None] * torch.tensor(self.signs, device=numbers.device)
+            return numbers[..., None] * constant(self.signs, torch.float32, numbers.device)
         return numbers[..., None] * self.vector.float()
 
 

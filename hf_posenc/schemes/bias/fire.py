@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import Block, BlockBias
-from hf_posenc.core.tracing import is_traced
+from hf_posenc.core.tracing import is_captured, is_traced
 from hf_posenc.schemes.attention_scale.logn import keys_seen
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import of_even_block
@@ -106,7 +106,7 @@ class FIRE(Scheme):
     def network(self, x: Tensor) -> Tensor:
         """f at ``x […]``, ``[heads, …]``."""
         flat = x.reshape(1, -1)
-        if is_traced() or flat.numel() <= FEW:
+        if is_traced() or is_captured(flat) or flat.numel() <= FEW:
             inner = torch.addmm(self.inner.bias.float()[:, None], self.inner.weight.float(), flat).relu_()
             return torch.addmm(self.outer.bias.float()[:, None], self.outer.weight.float(), inner).view(-1, *x.shape)
         weight, shift, out = self.bent_units(flat)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.core.constants import constant
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import ToeplitzBias
@@ -82,7 +83,7 @@ class T5Bias(Scheme):
     def bucket(self, distance: Tensor) -> Tensor:
         """Bucket of each distance (query − key), int64, same shape."""
         far = distance.clamp(min=0) if self.geometry.causal else distance.abs()
-        starts = torch.tensor(self.thresholds, dtype=distance.dtype, device=distance.device)
+        starts = constant(self.thresholds, distance.dtype, distance.device)
         later = 0 if self.geometry.causal else (distance < 0) * self.buckets_a_side
         return torch.bucketize(far, starts, right=True) + later
 

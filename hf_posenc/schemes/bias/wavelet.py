@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from hf_posenc.core.constants import constant
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import Block, BlockBias
@@ -83,7 +84,7 @@ class Wavelet(Scheme):
 
     def table(self, reach: int, later: int, device: torch.device) -> Tensor:
         """p at the distances ``reach … −later``, ``[reach + later + 1, head_dim]``, float32."""
-        a, b = (torch.tensor(values, device=device)[None] for values in zip(*self.wavelets, strict=True))
+        a, b = (constant(values, torch.float32, device)[None] for values in zip(*self.wavelets, strict=True))
         distance = torch.arange(reach, -later - 1, -1, device=device)[:, None]
         squared = ((distance - b) / a) ** 2
         return (1 - squared) * torch.exp(-squared / 2)

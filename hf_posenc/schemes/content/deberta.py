@@ -29,6 +29,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from hf_posenc.core.constants import constant
 from hf_posenc.core.context import PositionContext, Projections
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.grouped_heads import products
@@ -213,7 +214,7 @@ class DeBERTa(Scheme):
                 f"Scheme {self.record.name!r} reads a table by whole distances, and another scheme of this composition "
                 "places tokens between whole positions. Use 'transformer_xl', which has a value for every distance."
             )
-        starts = torch.tensor(self.starts, dtype=distance.dtype, device=distance.device)
+        starts = constant(self.starts, distance.dtype, distance.device)
         steps = torch.bucketize(distance.abs(), starts, right=True)
         return (self.side + torch.where(distance < 0, -steps, steps)).clamp(max=2 * self.side - 1)
 

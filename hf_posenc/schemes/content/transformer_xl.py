@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.core.constants import constant
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation, geometric
 from hf_posenc.core.grouped_heads import products
@@ -173,7 +174,7 @@ class TransformerXL(Scheme):
         if self.clamp_len < 0:
             return of_pairs
         distance = block.distance[:, None]
-        ends = torch.tensor([[-self.clamp_len, self.clamp_len]], device=distance.device)
+        ends = constant((-self.clamp_len, self.clamp_len), torch.long, distance.device)[None]
         before, behind = (folded @ self.sinusoids(ends)[0].T).split(1, dim=-1)
         of_pairs = torch.where(distance < -self.clamp_len, before, of_pairs)
         return torch.where(distance > self.clamp_len, behind, of_pairs)

@@ -1,0 +1,260 @@
+"""Train laboratory models of several schemes at once on one GPU: all stages of the recipe, in minutes.
+
+    python examples/train_laboratory_gpu.py rope none alibi t5 fox fire sinusoidal learned irope --out runs/laboratory
+
+Rows, starts and rates are those of `train_laboratory`; every model reads every row. Models of this size are bound by
+the launches of kernels, so a step of all of them is one CUDA graph: each computes its gradients on a stream of its own,
+and matrices of one shape are orthogonalised together. An exported model stands in OUT/SCHEME.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import multiprocessing
+import os
+import time
+from multiprocessing.pool import Pool
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from laboratory_rows import LENGTH, MIXES, Rows
+from laboratory_start import start_from_induction
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from train_laboratory import build, export, shared_tokenizer
+from transformers import DynamicCache, LlamaForCausalLM
+
+from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
+
+STAGES = ((1, 6000, 0), (2, 3500, 1), (3, 3500, 3), (4, 7000, 4), (5, 6000, 5))
+"""Mix of rows, steps and seed of each."""
+PEAK = 1e-3
+DEVICE = "cuda"
+Batch = tuple[np.ndarray, np.ndarray]
+
+
+def main() -> None:
+    arguments = parse()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    tokenizer = shared_tokenizer(training_texts(), arguments.out / "tokenizer.json")
+    models = {scheme: started(scheme, arguments.out) for scheme in arguments.schemes}
+    if arguments.starts_only:
+        return
+    with multiprocessing.get_context("spawn").Pool(
+        arguments.workers, initializer=prepare_rows, initargs=(str(arguments.out / "tokenizer.json"),)
+    ) as pool:
+        Fleet(models, arguments.batch).train(pool, arguments.seconds)
+    for scheme, model in models.items():
+        export_of(model.cpu(), scheme, tokenizer, arguments)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("schemes", metavar="SCHEME[:OPTION=VALUE,…]", nargs="+")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the finished models")
+    parser.add_argument("--batch", type=int, default=8, help=f"rows of {LENGTH} tokens a step")
+    parser.add_argument(
+        "--workers", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="processes that draw rows"
+    )
+    parser.add_argument("--starts-only", action="store_true", help="compute the starting weights, on the CPU, and stop")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="fewer steps, if all would take longer")
+    return parser.parse_args()
+
+
+def training_texts() -> list[str]:
+    return [text for name in TRAINING if (text := module_text(name))]
+
+
+def started(scheme: str, out: Path) -> LlamaForCausalLM:
+    """A model with its starting weights, which are computed once."""
+    torch.manual_seed(0)
+    model = build(scheme)
+    model.set_attn_implementation("sdpa")
+    file = out / f"start-{scheme.replace(':', '_')}.safetensors"
+    if file.exists():
+        model.load_state_dict(load_file(file), strict=False)
+        return model
+    before, matched = start_from_induction(model, 0)
+    print(f"{scheme} missed: {before:.2f} of the tokens before, {matched:.2f} of what followed the same", flush=True)
+    save_file({name: p.detach().contiguous() for name, p in model.named_parameters()}, file)
+    return model
+
+
+# Rows, drawn by processes of their own
+
+ROWS: list[Rows] = []
+
+
+def prepare_rows(tokenizer: str) -> None:
+    torch.set_num_threads(1)
+    ROWS.append(Rows(Tokenizer.from_file(tokenizer), training_texts(), MIXES[1]))
+
+
+def batch_of(request: tuple[int, int, bool, int, int, int]) -> Batch:
+    """Tokens and weights ``[row, token]`` of a step."""
+    mix, seed, short_first, step, steps, size = request
+    (rows,) = ROWS
+    rows.mix = MIXES[mix]
+    drawn = next(rows.batches(size, step, steps, seed, short_first=short_first))
+    ids, weights = zip(*drawn, strict=True)
+    return np.array(ids, np.int64), np.array(weights, np.float32)
+
+
+class Fleet:
+    """Models of one shape that are trained on the same rows."""
+
+    def __init__(self, models: dict[str, LlamaForCausalLM], batch: int) -> None:
+        self.models = {scheme: model.to(DEVICE).train() for scheme, model in models.items()}
+        self.ids = torch.zeros(batch, LENGTH, dtype=torch.long, device=DEVICE)
+        self.weights = torch.ones(batch, LENGTH, device=DEVICE)
+        self.rate = torch.zeros((), device=DEVICE)
+        self.losses = torch.zeros(len(models), device=DEVICE)
+        self.streams = [torch.cuda.Stream() for _ in models]
+        matrices = [
+            m.weight for model in models.values() for m in model.model.layers.modules() if isinstance(m, nn.Linear)
+        ]
+        known = {id(p) for p in matrices}
+        others = [p for model in models.values() for p in model.parameters() if id(p) not in known]
+        self.muon = Muon(matrices, self.rate)
+        self.adam = torch.optim.AdamW(
+            others, lr=self.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True, capturable=True
+        )
+        self.graph = self.captured()
+
+    def gradients(self, number: int, model: LlamaForCausalLM) -> None:
+        """Clipped gradients of the weighted mean over the tokens of the batch."""
+        with torch.autocast(DEVICE, torch.bfloat16):
+            # With a cache, transformers does not look for packed texts, which it would ask of the GPU.
+            logits = model(input_ids=self.ids, past_key_values=DynamicCache()).logits[:, :-1].float()
+        losses = nn.functional.cross_entropy(logits.flatten(0, 1), self.ids[:, 1:].flatten(), reduction="none")
+        loss = (losses * self.weights[:, 1:].flatten()).sum() / self.weights[:, 1:].sum()
+        self.losses[number] = loss.detach()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    def step(self) -> None:
+        """One step of all models, each on its stream."""
+        main = torch.cuda.current_stream()
+        for number, (stream, model) in enumerate(zip(self.streams, self.models.values(), strict=True)):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                self.gradients(number, model)
+        for stream in self.streams:
+            main.wait_stream(stream)
+        self.muon.step()
+        self.adam.step()
+
+    def captured(self) -> torch.cuda.CUDAGraph:
+        """The graph of a step, taken at rate zero after three steps that compile what has to be compiled."""
+        before = [p.detach().clone() for model in self.models.values() for p in model.parameters()]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.step()
+                self.forget_gradients()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=side):
+            self.step()
+        with torch.no_grad():
+            parameters = [p for model in self.models.values() for p in model.parameters()]
+            torch._foreach_copy_(parameters, before)
+        self.forget_steps()
+        return graph
+
+    def forget_gradients(self) -> None:
+        for model in self.models.values():
+            model.zero_grad(set_to_none=True)
+
+    def forget_steps(self) -> None:
+        """What the optimizers remember, set to zero in place."""
+        remembered = [*self.muon.momenta, *(t for state in self.adam.state.values() for t in state.values())]
+        for tensor in remembered:
+            tensor.zero_()
+
+    def train(self, pool: Pool, seconds: float) -> None:
+        """All stages; before each the steps that are left of all are cut to the time that is left."""
+        begun = time.monotonic()
+        pace = self.pace()
+        for number, (mix, steps, seed) in enumerate(STAGES):
+            left = sum(steps for _, steps, _ in STAGES[number:])
+            share = min(1.0, (seconds - (time.monotonic() - begun)) / (left * pace))
+            stage = time.monotonic()
+            self.stage(pool, number, mix, round(steps * share), seed)
+            pace = (time.monotonic() - stage) / max(1, round(steps * share))
+
+    def pace(self, count: int = 200) -> float:
+        """Seconds of a step, at rate zero."""
+        torch.cuda.synchronize()
+        begun = time.monotonic()
+        for _ in range(count):
+            self.graph.replay()
+        torch.cuda.synchronize()
+        return (time.monotonic() - begun) / count
+
+    def stage(self, pool: Pool, number: int, mix: int, steps: int, seed: int) -> None:
+        """One stage: the rate rises for 100 steps, and falls to zero over the last 40 %."""
+        self.forget_steps()
+        begun = time.monotonic()
+        size = len(self.ids)
+        requests = [(mix, seed, number == 0, step, steps, size) for step in range(steps)]
+        for step, (ids, weights) in enumerate(pool.imap(batch_of, requests, chunksize=4)):
+            self.ids.copy_(torch.from_numpy(ids))
+            self.weights.copy_(torch.from_numpy(weights))
+            self.rate.fill_(PEAK * min(1.0, (step + 1) / 100, (1 - step / steps) / 0.4))
+            self.graph.replay()
+            if (step + 1) % 500 == 0 or step + 1 == steps:
+                losses = "  ".join(f"{s} {v:.3f}" for s, v in zip(self.models, self.losses.tolist(), strict=True))
+                pace = (time.monotonic() - begun) / (step + 1) * 1000
+                print(f"stage {number + 1}  step {step + 1} of {steps}  {pace:.2f} ms a step  {losses}", flush=True)
+
+
+class Muon:
+    """`torch.optim.Muon` without decay, its learning rate matched to AdamW's; matrices of one shape together.
+
+    Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon; the rate: Liu et al. 2025, arXiv:2502.16982, §2.2.
+    """
+
+    def __init__(self, matrices: list[nn.Parameter], rate: Tensor) -> None:
+        by_shape = itertools.groupby(sorted(matrices, key=lambda m: m.shape), key=lambda m: m.shape)
+        self.groups = [list(group) for _, group in by_shape]
+        self.momenta = [torch.zeros(len(g), *g[0].shape, device=g[0].device) for g in self.groups]
+        self.rate = rate
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group, momentum in zip(self.groups, self.momenta, strict=True):
+            gradient = torch.stack([m.grad for m in group])  # type: ignore[misc]
+            momentum.lerp_(gradient, 0.05)
+            update = orthogonal(gradient.lerp(momentum, 0.95))
+            change = (update * (-0.2 * math.sqrt(max(update.shape[-2:])) * self.rate)).to(torch.float32)
+            torch._foreach_add_(group, list(change))
+
+
+def orthogonal(x: Tensor) -> Tensor:
+    """Newton-Schulz iteration towards the nearest orthogonal matrices, ``[matrix, row, column]``, bfloat16."""
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.bfloat16()
+    if tall:
+        x = x.mT
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
+    return x.mT if tall else x
+
+
+def export_of(model: LlamaForCausalLM, scheme: str, tokenizer: Tokenizer, arguments: argparse.Namespace) -> None:
+    folder = arguments.out / scheme.replace(":", "_")
+    settings = {"scheme": scheme, "mix": 5, "steps": 0, "lr": PEAK, "seed": 5, "start": None, "export": folder}
+    export(SimpleNamespace(model=model, arguments=SimpleNamespace(**settings)), tokenizer)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Python numbers on a device.
+
+A copy from the host makes the host wait for the kernels launched before it, and cannot be part of a CUDA graph: on a
+GPU, constants are copied once and kept.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.tracing import is_traced
+
+
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers as a tensor ``[n]``, which the caller must not change."""
+    if device.type != "cuda" or is_traced():
+        return torch.tensor(values, dtype=dtype, device=device)
+    return _kept(values, dtype, device)
+
+
+@lru_cache(maxsize=256)
+def _kept(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # else the tensor could be part of no later training
+        return torch.tensor(values, dtype=dtype, device=device)
