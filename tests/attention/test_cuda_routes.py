@@ -270,6 +270,9 @@ def test_compiled_without_a_break() -> None:
     torch.testing.assert_close(one, two, atol=1e-6, rtol=0)
 
 
+KIND = flex_cuda.Kind(torch.float32, 16, "cpu", trained=False, merged=False)
+
+
 class TestFlex:
     """The route of biases: uncompiled, where the arithmetic is the same."""
 
@@ -283,19 +286,24 @@ class TestFlex:
         flex_cuda._checked.cache_clear()
         flex_cuda.FAILED.clear()
 
+    @pytest.mark.parametrize("merged", [False, True])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_its_check_passes(self, dtype: torch.dtype) -> None:
+    def test_its_check_passes(self, dtype: torch.dtype, merged: bool) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*is not used")
-            assert flex_cuda.sound(dtype, 16, "cpu", False)
+            assert flex_cuda.sound(KIND._replace(dtype=dtype, merged=merged), False)
 
+    @pytest.mark.parametrize("kind", [KIND, KIND._replace(merged=True)], ids=["one region", "merged"])
     @pytest.mark.parametrize("lost", ["score_mod", "block_mask"])
-    def test_a_kernel_that_drops_a_term_fails_its_check(self, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_kernel_that_drops_a_term_fails_its_check(
+        self, lost: str, kind: flex_cuda.Kind, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         right = flex.flex.flex_attention
         monkeypatch.setattr(flex, "kernel", lambda family: lambda *a, **k: right(*a, **(k | {lost: None})))
         with pytest.warns(UserWarning, match="not used for biases: it is off by"):
-            assert not flex_cuda.sound(torch.float32, 16, "cpu", False)
-        assert not flex_cuda.sound(torch.float32, 16, "cpu", True), "known to fail, it is not traced either"
+            assert not flex_cuda.sound(kind, False)
+        assert not flex_cuda.sound(kind, True), "known to fail, it is not traced either"
+        assert flex_cuda.sound(kind._replace(dim=32), True), "control: of another kind nothing is known"
 
     def test_a_failing_kernel_warns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def failing(*args: object, **settings: object) -> None:
@@ -303,7 +311,7 @@ class TestFlex:
 
         monkeypatch.setattr(flex, "kernel", lambda family: failing)
         with pytest.warns(UserWarning, match="flash_attention|no triton here|failed"):
-            assert not flex_cuda.sound(torch.float32, 16, "cpu", False)
+            assert not flex_cuda.sound(KIND, False)
 
     def test_deviation_is_relative(self, monkeypatch: pytest.MonkeyPatch) -> None:
         right = flex.flex.flex_attention
@@ -313,7 +321,7 @@ class TestFlex:
             return out * 1.1, log_sum_exp
 
         monkeypatch.setattr(flex, "kernel", lambda family: louder)
-        assert flex_cuda.deviation(torch.float32, 16, "cpu") == pytest.approx(0.1, abs=1e-3)
+        assert flex_cuda.deviation(KIND._replace(merged=True)) == pytest.approx(0.1, abs=1e-3)
 
     @pytest.mark.parametrize(
         ("changes", "accepted"),
@@ -340,7 +348,8 @@ class TestFlex:
             ctx = PositionContext(positions, positions, causal=True, contiguous=True)
             call = AttentionCall((q,), (k,), v, terms, ctx, mask, 0.3, changes.get("dropout", 0.0))
             assert flex_cuda.accepts(call) == accepted
-            assert asked == [(torch.float32, 8, "cuda:0", False)] * accepted
+            kind = flex_cuda.Kind(torch.float32, 8, "cuda:0", trained=True, merged=False)
+            assert asked == [(kind, False)] * accepted
             everything = replace(call, mask=None, dropout=0.0)
             assert not flex_cuda.accepts(replace(everything, values=torch.empty(2, 2, 40, 8))), "control: on the CPU"
 

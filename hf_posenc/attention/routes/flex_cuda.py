@@ -1,7 +1,8 @@
 """Route of structured biases on CUDA: flex attention, where it agrees with the formula on a small example.
 
 Its kernels are generated for each dtype and head size, and some do not compile, or are wrong. Each kind is computed
-once on a small example, with its gradients; a kind that fails is computed by another route, with a warning.
+once on a small example; a kind that fails is computed by another route, with a warning. Compiling takes seconds, so an
+example has gradients and merged regions only where the calls have.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels.flash_cuda import ALLOWED
 from hf_posenc.attention.routes import dense_blocks, flex
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.regions import EVERYTHING, Band, Region
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 
@@ -29,7 +31,7 @@ def accepts(call: AttentionCall) -> bool:
         call.values.device.type == "cuda"
         and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
         and flex.unable(call) is None
-        and sound(call.values.dtype, call.values.shape[-1], str(call.values.device), is_traced())
+        and sound(kind_of(call), is_traced())
     )
 
 
@@ -38,60 +40,82 @@ def attend(call: AttentionCall) -> Tensor:
     return flex.attend(call, call.mask)
 
 
+class Kind(NamedTuple):
+    """Of calls whose kernels are checked together.
+
+    Attributes:
+        dtype: of the values.
+        dim: channels of a head.
+        device: as text.
+        trained: whether gradients are wanted.
+        merged: whether there are several regions, and the log-sum-exp of each is wanted.
+    """
+
+    dtype: torch.dtype
+    dim: int
+    device: str
+    trained: bool
+    merged: bool
+
+
+def kind_of(call: AttentionCall) -> Kind:
+    """The kind of a call."""
+    values, merged = call.values, len(call.terms.regions) > 1
+    return Kind(values.dtype, values.shape[-1], str(values.device), torch.is_grad_enabled(), merged)
+
+
 @torch.compiler.assume_constant_result
-def sound(dtype: torch.dtype, dim: int, device: str, tracing: bool) -> bool:
+def sound(kind: Kind, tracing: bool) -> bool:
     """Whether compiled flex attention agrees with the formula on a small example of this kind.
 
     While a model is being compiled nothing else can be, and only a kind known to fail is avoided.
     """
-    kind = (dtype, dim, device)
     if tracing:
-        return dtype in ALLOWED and kind not in FAILED
-    return dtype in ALLOWED and _checked(*kind)
+        return kind.dtype in ALLOWED and kind not in FAILED
+    return kind.dtype in ALLOWED and _checked(kind)
 
 
-FAILED: set[tuple[torch.dtype, int, str]] = set()
+FAILED: set[Kind] = set()
 
 
 @lru_cache(maxsize=64)
-def _checked(dtype: torch.dtype, dim: int, device: str) -> bool:
+def _checked(kind: Kind) -> bool:
     try:
-        off = deviation(dtype, dim, device)
-        reason = None if off <= ALLOWED[dtype] else f"it is off by {off:.1e} on a small example"
+        off = deviation(kind)
+        reason = None if off <= ALLOWED[kind.dtype] else f"it is off by {off:.1e} on a small example"
     except Exception as error:  # compiling fails with whatever the compiler, or a driver, raises
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
     if reason is not None:
-        FAILED.add((dtype, dim, device))
+        FAILED.add(kind)
         warnings.warn(
-            f"PyTorch's flex attention for {dtype} with {dim} channels a head on {device} is not used for biases: "
-            f"{reason}. A slower way with the same result is taken.",
+            f"PyTorch's flex attention for {kind.dtype} with {kind.dim} channels a head on {kind.device} is not used "
+            f"for biases: {reason}. A slower way with the same result is taken.",
             stacklevel=2,
         )
     return reason is None
 
 
-def deviation(dtype: torch.dtype, dim: int, device: str) -> float:
+def deviation(kind: Kind) -> float:
     """Deviation of output and gradients of a small call from the general route, relative to the largest entry."""
+    dtype, dim, device, trained, merged = kind
     draw, length = torch.Generator().manual_seed(0), 200
     shapes = ((1, 4, length, dim), (1, 2, length, dim), (1, 2, length, dim), (1, 4, length, dim))
     q, k, v, weight = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
     learned = torch.randn(4, 41, generator=draw).to(device)
     positions = torch.arange(length, device=device)[None]
     falling = torch.tensor([0.5, 0.25, 0.125, 0.0], dtype=torch.float64, device=device)[:, None] * positions
-    leaves = [x.requires_grad_() for x in ((q, k, v, learned, falling) if torch.device(device).type == "cuda" else ())]
+    leaves = [x.requires_grad_() for x in ((q, k, v, learned, falling) if trained else ())]
+    regions = (Region(Band(None, 70)), Region(Band(70, None))) if merged else (Region(EVERYTHING),)
 
     def mixed(route: Callable[[AttentionCall], Tensor]) -> tuple[Tensor, ...]:
         table = ToeplitzBias(lambda distance: learned[:, distance.clamp(-20, 20) + 20])
-        terms = Terms(
-            bias=(KeyBias(falling[None]), table), regions=(Region(Band(None, 70)), Region(Band(70, None))),
-        )  # fmt: skip
-        call = AttentionCall(
-            (q, q), (k, k), v, terms, PositionContext(positions, positions, True, True), None, dim**-0.5
-        )
+        terms = Terms(bias=(KeyBias(falling[None]), table), regions=regions)
+        ctx, count = PositionContext(positions, positions, True, True), len(regions)
+        call = AttentionCall((q,) * count, (k,) * count, v, terms, ctx, None, dim**-0.5)
         out = route(call)
         return (out.detach(), *(torch.autograd.grad(out, leaves, weight) if leaves else ()))
 
-    with torch.set_grad_enabled(bool(leaves)):
+    with torch.set_grad_enabled(trained):
         ours, theirs = mixed(attend), mixed(dense_blocks.attend)
     gaps = [
         float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in zip(ours, theirs, strict=True)

@@ -17,6 +17,7 @@ Table = tuple[Tensor, Tensor]
 
 AT_ONCE = 65_536  # positions whose float64 angles are held at a time
 ROWS = 256  # positions rotated at a time without gradient: their working set fits the cache of a CPU core
+NUMBERS = 2**24  # rotated at a time on other devices, where each operation is a launch; 64 MiB in float32
 
 
 def cos_sin(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = None) -> Table:
@@ -71,16 +72,23 @@ def rotate(x: Tensor, rotation: Rotation, cos_sin: Table) -> Tensor:
     length = x.shape[2]
     if torch.is_grad_enabled() or is_traced() or length <= ROWS:  # last: a comparison ties a graph to its length
         return rotate_at_once(x, rotation.layout, cos_sin)
+    if (rows_at_once := rows_of_chunk(x)) >= length:
+        return rotate_at_once(x, rotation.layout, cos_sin)
     out = torch.empty_like(x)
     whole = cos_sin[0].shape[-1] == x.shape[-1] and cos_sin[0].dtype == x.dtype
-    for start in range(0, length, ROWS):
-        rows = slice(start, start + ROWS)
+    for start in range(0, length, rows_at_once):
+        rows = slice(start, start + rows_at_once)
         some, there = (cos_sin[0][:, :, rows], cos_sin[1][:, :, rows]), out[:, :, rows]
         if whole:  # in half the time of a copy
             rotate_at_once(x[:, :, rows], rotation.layout, some, there)
         else:
             there.copy_(rotate_at_once(x[:, :, rows], rotation.layout, some))
     return out
+
+
+def rows_of_chunk(x: Tensor) -> int:
+    """Positions of ``x [batch, heads, position, head_dim]`` that are rotated at a time without gradient."""
+    return ROWS if x.device.type == "cpu" else max(ROWS, NUMBERS * x.shape[2] // max(1, x.numel()))
 
 
 def rotate_at_once(x: Tensor, layout: Layout, cos_sin: Table, out: Tensor | None = None) -> Tensor:
