@@ -55,7 +55,7 @@ def main() -> None:
     run = Run(build(arguments.scheme), arguments)
     run.train(Rows(tokenizer, texts, MIXES[arguments.mix]))
     if arguments.export:
-        export(run, tokenizer)
+        export(run.model, tokenizer, arguments.export, made_by(arguments))
 
 
 def parse() -> argparse.Namespace:
@@ -183,25 +183,29 @@ class Run:
         return sum(right) / max(1, len(right))
 
 
-def export(run: Run, tokenizer: Tokenizer) -> None:
+def export(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path, made: dict[str, object]) -> None:
     """Write half-precision weights, the tokenizer and a note of how they were made."""
-    arguments = run.arguments
-    run.model.to(torch.bfloat16).save_pretrained(arguments.export)
+    model.to(torch.bfloat16).save_pretrained(folder)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, bos_token="<|endoftext|>",
         eos_token="<|endoftext|>", pad_token="<pad>",
     )  # fmt: skip
-    fast.save_pretrained(arguments.export)
-    start = f" --start {arguments.start.name}" if arguments.start else ""
-    options = f"--mix {arguments.mix} --steps {arguments.steps} --lr {arguments.lr:g} --seed {arguments.seed}"
-    made = {
-        "command": f"python examples/train_laboratory.py {arguments.scheme}{start} {options}",
+    fast.save_pretrained(folder)
+    versions = {
         "python": sys.version.split()[0], "stdlib": sysconfig.get_python_version(), "torch": torch.__version__,
         "held_out": HELD_OUT,
     }  # fmt: skip
+    (folder / MADE).write_text(json.dumps(made | versions, indent=2) + "\n")
+
+
+def made_by(arguments: argparse.Namespace) -> dict[str, object]:
+    """The command of a training, and that of the model it started from."""
+    start = f" --start {arguments.start.name}" if arguments.start else ""
+    options = f"--mix {arguments.mix} --steps {arguments.steps} --lr {arguments.lr:g} --seed {arguments.seed}"
+    made: dict[str, object] = {"command": f"python examples/train_laboratory.py {arguments.scheme}{start} {options}"}
     if arguments.start:
         made["start"] = json.loads((arguments.start / MADE).read_text())
-    (arguments.export / MADE).write_text(json.dumps(made, indent=2) + "\n")
+    return made
 
 
 if __name__ == "__main__":

@@ -4,31 +4,34 @@
 
 Rows, starts and rates are those of `train_laboratory`; every model reads every row. Models of this size are bound by
 the launches of kernels, so a step of all of them is one CUDA graph: each computes its gradients on a stream of its own,
-and matrices of one shape are orthogonalised together. An exported model stands in OUT/SCHEME.
+and matrices of one shape are orthogonalised together. After every stage the models are exported to OUT/SCHEME; run
+again, the script goes on with the stage that was not finished.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
+import json
 import math
 import multiprocessing
 import os
 import time
 from multiprocessing.pool import Pool
 from pathlib import Path
-from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from laboratory_rows import LENGTH, MIXES, Rows
 from laboratory_start import start_from_induction
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from train_laboratory import build, export, shared_tokenizer
+from train_laboratory import MADE, build, export, shared_tokenizer
 from transformers import DynamicCache, LlamaForCausalLM
 
+from hf_posenc import from_pretrained
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
 
 STAGES = ((1, 6000, 0), (2, 3500, 1), (3, 3500, 3), (4, 7000, 4), (5, 6000, 5))
@@ -40,48 +43,59 @@ Batch = tuple[np.ndarray, np.ndarray]
 
 def main() -> None:
     arguments = parse()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    tokenizer = shared_tokenizer(training_texts(), arguments.out / "tokenizer.json")
-    models = {scheme: started(scheme, arguments.out) for scheme in arguments.schemes}
-    if arguments.starts_only:
-        return
+    if not torch.cuda.is_available():
+        raise SystemExit("This needs a CUDA GPU. Without one, train_laboratory.py trains one model at a time.")
+    out = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer = shared_tokenizer(training_texts(), out / "tokenizer.json")
+    done = min(finished(folder_of(out, scheme)) for scheme in arguments.schemes)
+    models = {scheme: started(scheme, out, done) for scheme in arguments.schemes}
     with multiprocessing.get_context("spawn").Pool(
-        arguments.workers, initializer=prepare_rows, initargs=(str(arguments.out / "tokenizer.json"),)
+        arguments.workers, initializer=prepare_rows, initargs=(str(out / "tokenizer.json"),)
     ) as pool:
-        Fleet(models, arguments.batch).train(pool, arguments.seconds)
-    for scheme, model in models.items():
-        export_of(model.cpu(), scheme, tokenizer, arguments)
+        fleet = Fleet(models, arguments.batch)
+        for number in range(done, len(STAGES)):
+            fleet.train(pool, number)
+            for scheme, model in models.items():
+                write(copy.deepcopy(model).cpu(), tokenizer, folder_of(out, scheme), arguments, number + 1)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("schemes", metavar="SCHEME[:OPTION=VALUE,…]", nargs="+")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the finished models")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the models")
     parser.add_argument("--batch", type=int, default=8, help=f"rows of {LENGTH} tokens a step")
-    parser.add_argument(
-        "--workers", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="processes that draw rows"
-    )
-    parser.add_argument("--starts-only", action="store_true", help="compute the starting weights, on the CPU, and stop")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="fewer steps, if all would take longer")
+    workers = max(1, (os.cpu_count() or 1) // 2)
+    parser.add_argument("--workers", type=int, default=workers, help="processes that draw rows")
     return parser.parse_args()
+
+
+def folder_of(out: Path, scheme: str) -> Path:
+    return out / scheme.replace(":", "_")
+
+
+def finished(folder: Path) -> int:
+    """Stages that an exported model has been through."""
+    file = folder / MADE
+    return json.loads(file.read_text()).get("stages", 0) if file.exists() else 0
 
 
 def training_texts() -> list[str]:
     return [text for name in TRAINING if (text := module_text(name))]
 
 
-def started(scheme: str, out: Path) -> LlamaForCausalLM:
-    """A model with its starting weights, which are computed once."""
+def started(scheme: str, out: Path, done: int) -> LlamaForCausalLM:
+    """A model as some stages left it, or with its starting weights."""
     torch.manual_seed(0)
     model = build(scheme)
     model.set_attn_implementation("sdpa")
-    file = out / f"start-{scheme.replace(':', '_')}.safetensors"
-    if file.exists():
-        model.load_state_dict(load_file(file), strict=False)
-        return model
-    before, matched = start_from_induction(model, 0)
-    print(f"{scheme} missed: {before:.2f} of the tokens before, {matched:.2f} of what followed the same", flush=True)
-    save_file({name: p.detach().contiguous() for name, p in model.named_parameters()}, file)
+    if done:
+        model.load_state_dict(from_pretrained(folder_of(out, scheme)).state_dict())
+    else:
+        before, matched = start_from_induction(model, 0)
+        print(
+            f"{scheme} missed: {before:.2f} of the tokens before, {matched:.2f} of what followed the same", flush=True
+        )
     return model
 
 
@@ -95,12 +109,22 @@ def prepare_rows(tokenizer: str) -> None:
     ROWS.append(Rows(Tokenizer.from_file(tokenizer), training_texts(), MIXES[1]))
 
 
-def batch_of(request: tuple[int, int, bool, int, int, int]) -> Batch:
+class Request(NamedTuple):
+    """What the rows of a step depend on."""
+
+    mix: int
+    seed: int
+    short_first: bool
+    step: int
+    steps: int
+    size: int
+
+
+def batch_of(request: Request) -> Batch:
     """Tokens and weights ``[row, token]`` of a step."""
-    mix, seed, short_first, step, steps, size = request
     (rows,) = ROWS
-    rows.mix = MIXES[mix]
-    drawn = next(rows.batches(size, step, steps, seed, short_first=short_first))
+    rows.mix = MIXES[request.mix]
+    drawn = next(rows.batches(request.size, request.step, request.steps, request.seed, short_first=request.short_first))
     ids, weights = zip(*drawn, strict=True)
     return np.array(ids, np.int64), np.array(weights, np.float32)
 
@@ -151,7 +175,6 @@ class Fleet:
 
     def captured(self) -> torch.cuda.CUDAGraph:
         """The graph of a step, taken at rate zero after three steps that compile what has to be compiled."""
-        before = [p.detach().clone() for model in self.models.values() for p in model.parameters()]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         graph = torch.cuda.CUDAGraph()
@@ -162,10 +185,6 @@ class Fleet:
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, stream=side):
             self.step()
-        with torch.no_grad():
-            parameters = [p for model in self.models.values() for p in model.parameters()]
-            torch._foreach_copy_(parameters, before)
-        self.forget_steps()
         return graph
 
     def forget_gradients(self) -> None:
@@ -178,32 +197,11 @@ class Fleet:
         for tensor in remembered:
             tensor.zero_()
 
-    def train(self, pool: Pool, seconds: float) -> None:
-        """All stages; before each the steps that are left of all are cut to the time that is left."""
-        begun = time.monotonic()
-        pace = self.pace()
-        for number, (mix, steps, seed) in enumerate(STAGES):
-            left = sum(steps for _, steps, _ in STAGES[number:])
-            share = min(1.0, (seconds - (time.monotonic() - begun)) / (left * pace))
-            stage = time.monotonic()
-            self.stage(pool, number, mix, round(steps * share), seed)
-            pace = (time.monotonic() - stage) / max(1, round(steps * share))
-
-    def pace(self, count: int = 200) -> float:
-        """Seconds of a step, at rate zero."""
-        torch.cuda.synchronize()
-        begun = time.monotonic()
-        for _ in range(count):
-            self.graph.replay()
-        torch.cuda.synchronize()
-        return (time.monotonic() - begun) / count
-
-    def stage(self, pool: Pool, number: int, mix: int, steps: int, seed: int) -> None:
+    def train(self, pool: Pool, number: int) -> None:
         """One stage: the rate rises for 100 steps, and falls to zero over the last 40 %."""
         self.forget_steps()
-        begun = time.monotonic()
-        size = len(self.ids)
-        requests = [(mix, seed, number == 0, step, steps, size) for step in range(steps)]
+        (mix, steps, seed), begun = STAGES[number], time.monotonic()
+        requests = [Request(mix, seed, number == 0, step, steps, len(self.ids)) for step in range(steps)]
         for step, (ids, weights) in enumerate(pool.imap(batch_of, requests, chunksize=4)):
             self.ids.copy_(torch.from_numpy(ids))
             self.weights.copy_(torch.from_numpy(weights))
@@ -250,10 +248,12 @@ def orthogonal(x: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-def export_of(model: LlamaForCausalLM, scheme: str, tokenizer: Tokenizer, arguments: argparse.Namespace) -> None:
-    folder = arguments.out / scheme.replace(":", "_")
-    settings = {"scheme": scheme, "mix": 5, "steps": 0, "lr": PEAK, "seed": 5, "start": None, "export": folder}
-    export(SimpleNamespace(model=model, arguments=SimpleNamespace(**settings)), tokenizer)  # type: ignore[arg-type]
+def write(
+    model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path, arguments: argparse.Namespace, stages: int
+) -> None:
+    """Export a model after some of the stages."""
+    command = f"python examples/train_laboratory_gpu.py {' '.join(arguments.schemes)} --batch {arguments.batch}"
+    export(model, tokenizer, folder, {"command": command, "stages": stages})
 
 
 if __name__ == "__main__":
