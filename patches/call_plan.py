@@ -170,7 +170,8 @@ def make_plan(
         plan.at_read = keys_at_read(scheme, ctx)
     if cache is None and not by_engine and not forward.own_mask and not host.get("output_attentions"):
         # With the mask, which must outlive its identity: layers with a scheme of their own look at the same one.
-        found = ctx.once(("documents", id(in_reach)), lambda: (documents_of(in_reach, ctx, backend), in_reach))
+        whose = None if in_reach is None else id(in_reach)  # torch before 2.13 cannot compile the id of None
+        found = ctx.once(("documents", whose), lambda: (documents_of(in_reach, ctx, backend), in_reach))
         plan.documents = tuple((document, plan_of_document(plan, document)) for document in found[0])
     if not by_engine and not is_traced() and not plan.documents:
         share(plan)

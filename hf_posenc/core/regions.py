@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -96,7 +96,7 @@ class Region:
         query_decay_steps, key_decay_steps: position to the decay steps of its rotation.
     """
 
-    band: Band = EVERYTHING
+    band: Band = field(default_factory=lambda: EVERYTHING)
     query_at: PositionMap = as_it_is
     key_at: PositionMap = as_it_is
     rotation: Rotation | None = None

@@ -9,7 +9,7 @@ Composition is arithmetic on these values (`Terms.merge`); `Terms()` is its neut
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -155,8 +155,8 @@ class Terms:
     query_scale: Tensor | None = None  # [batch or 1, query]
     row_scale: Tensor | None = None  # [batch or 1, heads or 1, query]
     logit_scale: float = 1.0
-    regions: tuple[Region, ...] = ONE_REGION
-    visible: Band = EVERYTHING
+    regions: tuple[Region, ...] = field(default_factory=lambda: ONE_REGION)
+    visible: Band = field(default_factory=lambda: EVERYTHING)
     row_rotation: RowRotation | None = None
     sink: Tensor | None = None  # [heads]
 

@@ -25,7 +25,7 @@ def mask_of(call: AttentionCall, mask: Mask, band: Band) -> BlockMask | None:
         return mask
     if mask is None and not bands and not call.ctx.causal:
         return None
-    key = ("flex mask", bands, id(mask), call.query_length, call.key_length)
+    key = ("flex mask", bands, None if mask is None else id(mask), call.query_length, call.key_length)
     return call.ctx.once(key, lambda: _masked(call, mask, bands))
 
 
