@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_posenc.core.constants import constant
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import PositionMap, Region
 from hf_posenc.core.rotation.apply import Table, rotate_at_once, table
@@ -91,7 +92,7 @@ class DecodeRotation:
         if index is None:
             numbers = [self.uses.index(use) for use in self.different for _ in range(heads)]
             numbers += [self.uses.index(use) for use in self.keys for _ in range(kv_heads)]
-            index = self.indices[kind] = torch.tensor(numbers, device=tables[0].device)
+            index = self.indices[kind] = constant(tuple(numbers), torch.long, tables[0].device)
         return tables[0].index_select(1, index), tables[1].index_select(1, index)
 
 

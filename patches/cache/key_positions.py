@@ -147,7 +147,7 @@ def record(cache: Cache, new: Tensor, padding: Tensor | None, *, own: bool) -> C
         setattr(cache, RECORD, known)
     past: Any = cache.get_seq_length()
     inferred = partial(inferred_positions, padding, new, past)
-    static = bool(cache.layers) and all(isinstance(one, StaticLayer) and not one.is_sliding for one in cache.layers)
+    static = len(cache.layers) > 0 and all(isinstance(one, StaticLayer) and not one.is_sliding for one in cache.layers)
     if is_traced():  # values cannot be looked at
         run = 0 if own and known.run in (0, None) and (known.run == 0 or known.tokens is None) else None
     else:
