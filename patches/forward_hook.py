@@ -59,7 +59,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     """
     if args:
         names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
-        kwargs = dict(zip(names, args, strict=False)) | kwargs
+        kwargs = dict(zip(names[: len(args)], args[: len(names)], strict=True)) | kwargs
     schemes, cache = schemes_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
     by_kind = _take_masks_by_kind(module, kwargs)
     tokens = _validate(module, kwargs, cache, schemes, by_kind=by_kind is not None)

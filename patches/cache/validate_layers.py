@@ -39,13 +39,13 @@ def check_layers(cache: Cache | None, length: int, schemes: Iterable[Scheme], at
     for number, layer in enumerate(() if cache is None else cache.layers):
         if type(layer) in GROWING:  # the usual case, checked at every decoded token
             continue
-        own = next((one for one in attentions if one.layer_idx == number), None)
-        if own is None:  # of a layer that is no attention
+        own = [one for one in attentions if one.layer_idx == number]
+        if not own:  # of a layer that is no attention
             continue
         if not isinstance(layer, CacheLayerMixin):
             raise InvalidInput(f"Layer {number} of the cache is a {type(layer).__name__}, which holds no keys. {FRESH}")
         if layer.is_sliding and layer.get_mask_sizes(length)[1] > 0:
-            _check_window(number, layer, own.window)
+            _check_window(number, layer, own[0].window)
         if isinstance(layer, QUANTISED):
             _check_exact(schemes)
 
