@@ -99,15 +99,32 @@ def build(scheme: str) -> LlamaForCausalLM:
     return model
 
 
+def matrices_and_others(model: LlamaForCausalLM) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The parameters that Muon trains, and those that AdamW does."""
+    matrices = [m.weight for m in model.model.layers.modules() if isinstance(m, nn.Linear)]
+    known = {id(p) for p in matrices}
+    return matrices, [p for p in model.parameters() if id(p) not in known]
+
+
+def share_of_peak(step: int, steps: int) -> float:
+    """Learning rate over its peak: linear warm-up, flat, and linear to zero over the last 40 %."""
+    return min(1.0, (step + 1) / 100, (1 - step / steps) / 0.4)
+
+
+def weighted_mean(logits: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    """Loss over the tokens of a batch, ``ids`` and ``weights [row, token]``."""
+    predicted, wanted = logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten()
+    losses = nn.functional.cross_entropy(predicted, wanted, reduction="none")
+    return (losses * weights[:, 1:].flatten()).sum() / weights[:, 1:].sum()
+
+
 class Run:
     """A training that can be killed at any time, and goes on where it was last saved."""
 
     def __init__(self, model: LlamaForCausalLM, arguments: argparse.Namespace) -> None:
         self.model, self.arguments, self.step = model, arguments, 0
         self.file = arguments.out / f"{arguments.scheme.replace(':', '_')}.safetensors"
-        matrices = [m.weight for m in model.model.layers.modules() if isinstance(m, nn.Linear)]
-        known = {id(p) for p in matrices}
-        others = [p for p in model.parameters() if id(p) not in known]
+        matrices, others = matrices_and_others(model)
         self.optimizers: list[torch.optim.Optimizer] = [
             torch.optim.Muon(matrices, lr=arguments.lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(others, lr=arguments.lr, betas=(0.9, 0.98), weight_decay=0.0),
@@ -122,18 +139,13 @@ class Run:
             before, matched = start_from_induction(model, arguments.seed)
             print(f"missed: {before:.2f} of the tokens before, {matched:.2f} of what followed the same", flush=True)
 
-    def rate(self) -> float:
-        """Linear warm-up, flat, and linear to zero over the last 40 %, as a share of the peak."""
-        done = self.step / self.arguments.steps
-        return min(1.0, (self.step + 1) / 100, (1 - done) / 0.4)
-
     def train(self, rows: Rows) -> None:
         self.model.train()
         asked = self.arguments
         short_first = asked.start is None
         for batch in rows.batches(asked.batch, self.step, asked.steps, asked.seed, short_first=short_first):
             for optimizer in self.optimizers:
-                optimizer.param_groups[0]["lr"] = asked.lr * self.rate()
+                optimizer.param_groups[0]["lr"] = asked.lr * share_of_peak(self.step, asked.steps)
             loss = self.loss(batch)
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -152,9 +164,8 @@ class Run:
         """Weighted mean over the tokens of a batch."""
         ids, weights = (torch.tensor(part) for part in zip(*batch, strict=True))
         with torch.autocast("cpu", torch.bfloat16, enabled=HALF_PRECISION):
-            logits = self.model(input_ids=ids, use_cache=False).logits[:, :-1].float()
-        losses = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-        return (losses * weights[:, 1:].flatten()).sum() / weights[:, 1:].sum()
+            logits = self.model(input_ids=ids, use_cache=False).logits
+        return weighted_mean(logits, ids, weights)
 
     @torch.no_grad()
     def abilities(self, rows: Rows, count: int = 24) -> str:

@@ -4,8 +4,8 @@
 
 Rows, starts and rates are those of `train_laboratory`; every model reads every row. Models of this size are bound by
 the launches of kernels, so a step of all of them is one CUDA graph: each computes its gradients on a stream of its own,
-and matrices of one shape are orthogonalised together. After every stage the models are exported to OUT/SCHEME; run
-again, the script goes on with the stage that was not finished.
+and matrices of one shape are orthogonalised together. The models are exported after every stage, in the end to
+OUT/stage-5/SCHEME; run again, the script goes on with the stage that was not finished.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import copy
 import itertools
-import json
 import math
 import multiprocessing
 import os
@@ -28,7 +27,15 @@ from laboratory_rows import LENGTH, MIXES, Rows
 from laboratory_start import start_from_induction
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from train_laboratory import MADE, build, export, shared_tokenizer
+from train_laboratory import (
+    MADE,
+    build,
+    export,
+    matrices_and_others,
+    share_of_peak,
+    shared_tokenizer,
+    weighted_mean,
+)
 from transformers import DynamicCache, LlamaForCausalLM
 
 from hf_posenc import from_pretrained
@@ -36,7 +43,7 @@ from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
 
 STAGES = ((1, 6000, 0), (2, 3500, 1), (3, 3500, 3), (4, 7000, 4), (5, 6000, 5))
 """Mix of rows, steps and seed of each."""
-PEAK = 1e-3
+PEAK_RATE = 1e-3
 DEVICE = "cuda"
 Batch = tuple[np.ndarray, np.ndarray]
 
@@ -48,16 +55,16 @@ def main() -> None:
     out = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = shared_tokenizer(training_texts(), out / "tokenizer.json")
-    done = min(finished(folder_of(out, scheme)) for scheme in arguments.schemes)
+    done = finished(out, arguments.schemes)
     models = {scheme: started(scheme, out, done) for scheme in arguments.schemes}
     with multiprocessing.get_context("spawn").Pool(
         arguments.workers, initializer=prepare_rows, initargs=(str(out / "tokenizer.json"),)
     ) as pool:
-        fleet = Fleet(models, arguments.batch)
+        training = JointTraining(models, arguments.batch)
         for number in range(done, len(STAGES)):
-            fleet.train(pool, number)
+            training.train(pool, number)
             for scheme, model in models.items():
-                write(copy.deepcopy(model).cpu(), tokenizer, folder_of(out, scheme), arguments, number + 1)
+                export(copy.deepcopy(model).cpu(), tokenizer, folder_of(out, number + 1, scheme), made_by(arguments))
 
 
 def parse() -> argparse.Namespace:
@@ -70,14 +77,19 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def folder_of(out: Path, scheme: str) -> Path:
-    return out / scheme.replace(":", "_")
+def folder_of(out: Path, stage: int, scheme: str) -> Path:
+    return out / f"stage-{stage}" / scheme.replace(":", "_")
 
 
-def finished(folder: Path) -> int:
-    """Stages that an exported model has been through."""
-    file = folder / MADE
-    return json.loads(file.read_text()).get("stages", 0) if file.exists() else 0
+def finished(out: Path, schemes: list[str]) -> int:
+    """Number of the last stage that all models are exported of."""
+    stages = range(len(STAGES), 0, -1)
+    return next((n for n in stages if all((folder_of(out, n, s) / MADE).exists() for s in schemes)), 0)
+
+
+def made_by(arguments: argparse.Namespace) -> dict[str, object]:
+    words = [*arguments.schemes, "--batch", str(arguments.batch)]
+    return {"command": f"python examples/train_laboratory_gpu.py {' '.join(words)}"}
 
 
 def training_texts() -> list[str]:
@@ -90,7 +102,7 @@ def started(scheme: str, out: Path, done: int) -> LlamaForCausalLM:
     model = build(scheme)
     model.set_attn_implementation("sdpa")
     if done:
-        model.load_state_dict(from_pretrained(folder_of(out, scheme)).state_dict())
+        model.load_state_dict(from_pretrained(folder_of(out, done, scheme)).state_dict())
     else:
         before, matched = start_from_induction(model, 0)
         print(
@@ -129,7 +141,7 @@ def batch_of(request: Request) -> Batch:
     return np.array(ids, np.int64), np.array(weights, np.float32)
 
 
-class Fleet:
+class JointTraining:
     """Models of one shape that are trained on the same rows."""
 
     def __init__(self, models: dict[str, LlamaForCausalLM], batch: int) -> None:
@@ -139,12 +151,9 @@ class Fleet:
         self.rate = torch.zeros((), device=DEVICE)
         self.losses = torch.zeros(len(models), device=DEVICE)
         self.streams = [torch.cuda.Stream() for _ in models]
-        matrices = [
-            m.weight for model in models.values() for m in model.model.layers.modules() if isinstance(m, nn.Linear)
-        ]
-        known = {id(p) for p in matrices}
-        others = [p for model in models.values() for p in model.parameters() if id(p) not in known]
-        self.muon = Muon(matrices, self.rate)
+        parameters = [matrices_and_others(model) for model in models.values()]
+        others = [parameter for _, of_model in parameters for parameter in of_model]
+        self.muon = Muon([matrix for of_model, _ in parameters for matrix in of_model], self.rate)
         self.adam = torch.optim.AdamW(
             others, lr=self.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True, capturable=True
         )
@@ -154,9 +163,8 @@ class Fleet:
         """Clipped gradients of the weighted mean over the tokens of the batch."""
         with torch.autocast(DEVICE, torch.bfloat16):
             # With a cache, transformers does not look for packed texts, which it would ask of the GPU.
-            logits = model(input_ids=self.ids, past_key_values=DynamicCache()).logits[:, :-1].float()
-        losses = nn.functional.cross_entropy(logits.flatten(0, 1), self.ids[:, 1:].flatten(), reduction="none")
-        loss = (losses * self.weights[:, 1:].flatten()).sum() / self.weights[:, 1:].sum()
+            logits = model(input_ids=self.ids, past_key_values=DynamicCache()).logits
+        loss = weighted_mean(logits, self.ids, self.weights)
         self.losses[number] = loss.detach()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -205,7 +213,7 @@ class Fleet:
         for step, (ids, weights) in enumerate(pool.imap(batch_of, requests, chunksize=4)):
             self.ids.copy_(torch.from_numpy(ids))
             self.weights.copy_(torch.from_numpy(weights))
-            self.rate.fill_(PEAK * min(1.0, (step + 1) / 100, (1 - step / steps) / 0.4))
+            self.rate.fill_(PEAK_RATE * share_of_peak(step, steps))
             self.graph.replay()
             if (step + 1) % 500 == 0 or step + 1 == steps:
                 losses = "  ".join(f"{s} {v:.3f}" for s, v in zip(self.models, self.losses.tolist(), strict=True))
@@ -246,14 +254,6 @@ def orthogonal(x: Tensor) -> Tensor:
         gram = x @ x.mT
         x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
     return x.mT if tall else x
-
-
-def write(
-    model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path, arguments: argparse.Namespace, stages: int
-) -> None:
-    """Export a model after some of the stages."""
-    command = f"python examples/train_laboratory_gpu.py {' '.join(arguments.schemes)} --batch {arguments.batch}"
-    export(model, tokenizer, folder, {"command": command, "stages": stages})
 
 
 if __name__ == "__main__":

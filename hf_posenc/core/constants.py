@@ -10,13 +10,14 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch._guards import detect_fake_mode
 
 from hf_posenc.core.tracing import is_traced
 
 
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Numbers as a tensor ``[n]``, which the caller must not change."""
-    if device.type != "cuda" or is_traced():
+    if device.type != "cuda" or is_traced() or detect_fake_mode() is not None:  # a fake tensor must not be kept
         return torch.tensor(values, dtype=dtype, device=device)
     return _kept(values, dtype, device)
 

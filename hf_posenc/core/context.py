@@ -82,11 +82,11 @@ class PositionContext:
     def first_key(self) -> int | None:
         """Position of the first key, where the others follow in steps of one and a CPU knows it; else None."""
         positions = self.key_positions
-        if self.contiguous and self.first is not None:
-            return self.first + self.query_positions.shape[1] - positions.shape[1]
-        if not self.contiguous or positions.device.type != "cpu" or len(positions) > 1 or positions.is_floating_point():
+        if not self.contiguous or positions.is_floating_point():
             return None
-        return int(positions[0, 0])
+        if self.first is not None:
+            return self.first + self.query_positions.shape[1] - positions.shape[1]
+        return int(positions[0, 0]) if positions.device.type == "cpu" and len(positions) == 1 else None
 
     def constant(self, values: tuple[float, ...]) -> Tensor:
         """Python numbers as a float32 tensor on the right device, made once per forward pass."""

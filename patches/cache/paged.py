@@ -26,6 +26,7 @@ from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
+from hf_posenc.core.tracing import is_captured
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
 from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme, implements
@@ -124,7 +125,7 @@ def requests_of(scheme: Scheme, positions: Tensor, call: Mapping[str, Any]) -> l
         BackendCannotCarry: a CUDA graph is being captured, which would replay the lengths of this batch.
         InvalidInput: a request's tokens do not stand behind its cached ones.
     """
-    if positions.is_cuda and torch.cuda.is_current_stream_capturing():
+    if is_captured(positions):
         raise BackendCannotCarry(f"{NO_GRAPHS.format(repr(scheme.extra_repr()))} {GRAPHS_OFF}")
     rows, keys = call["cu_seq_lens_q"], call["cu_seq_lens_k"]
     keys = keys["full_attention"] if isinstance(keys, Mapping) else keys

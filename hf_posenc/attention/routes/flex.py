@@ -152,8 +152,9 @@ def score_of(call: AttentionCall, region: Region) -> ScoreModification | None:
     factor: Any = None if by_row is None else by_row.expand(batch, call.heads, -1)
     of_key, of_distance = key_bias(call), [b for b in call.terms.bias if isinstance(b, ToeplitzBias)]
     if of_key is not None:
+        high, low = of_key
         # What the keys of a row have in common moves no weight; flex cannot differentiate two lookups of one tensor.
-        of_row, low_of_row = of_key[0].detach(), of_key[1].detach()
+        row_high, row_low = high.detach(), low.detach()
     ahead = number(call.first_query, device)
     table: Any = None
     if of_distance:
@@ -164,9 +165,8 @@ def score_of(call: AttentionCall, region: Region) -> ScoreModification | None:
 
     def score(score: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         if of_key is not None:
-            high, low = of_key
             row = q + ahead
-            score = score + ((high[b, h, kv] - of_row[b, h, row]) + (low[b, h, kv] - low_of_row[b, h, row]))
+            score = score + ((high[b, h, kv] - row_high[b, h, row]) + (low[b, h, kv] - row_low[b, h, row]))
         if table is not None:
             score = score + table[h, here[b, q] - there[b, kv] + middle]
         return score if factor is None else score * factor[b, h, q]

@@ -18,7 +18,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.routes import dense_blocks, exported, exported_rotation
 from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs, steady_table
-from hf_posenc.attention.routes.sequence_start import one_start
+from hf_posenc.attention.routes.sequence_start import first_key, one_start
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import Table, rotate, table
 from hf_posenc.core.terms import KeyBias, RowRotation
@@ -76,7 +76,7 @@ def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
             row.queries[0], row.keys[0], call.values, causal=False, mask=None, scale=scale
         )[:1]  # fmt: skip
     rotations: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
-    first = int(call.ctx.key_positions[0, 0])
+    first = first_key(call)
     plan = Runs(rotations, parts, first, call.first_query, call.key_length, call.ctx.causal, call.values.device)
     return (RotatedRuns.apply(plan, scale, call.queries[0], call.keys[0], call.values),)
 

@@ -17,8 +17,11 @@ def one_start(call: AttentionCall) -> bool:
 
 def start_of(call: AttentionCall) -> int:
     """Position of the first key; 0 where nothing depends on it."""
-    if by_distance(call.terms.regions):
-        return 0
+    return 0 if by_distance(call.terms.regions) else first_key(call)
+
+
+def first_key(call: AttentionCall) -> int:
+    """Position of the first key; read from the device where the call does not know it."""
     known = call.ctx.first_key
     if known is not None:
         return known

@@ -88,10 +88,11 @@ class XPos(Rotary):
         """Distance in chunks of the farthest key."""
         if is_traced():  # positions are unknown; keys fill at most so many chunks
             return (ctx.key_positions.shape[1] + self.chunk - 2) // self.chunk
-        if ctx.first_key is None:
+        oldest = ctx.first_key
+        if oldest is None:
             newest, oldest = int(ctx.query_positions.max()), int(ctx.key_positions.min())
         else:
-            newest, oldest = ctx.first_key + ctx.key_positions.shape[1] - 1, ctx.first_key
+            newest = oldest + ctx.key_positions.shape[1] - 1
         return max(0, newest // self.chunk - oldest // self.chunk)
 
     def key_decay_steps(self, positions: Tensor) -> Tensor:
