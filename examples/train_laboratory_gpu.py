@@ -5,7 +5,7 @@
 Rows, starts and rates are those of `train_laboratory`; every model reads every row. Models of this size are bound by
 the launches of kernels, so a step of all of them is one CUDA graph: each computes its gradients on a stream of its own,
 and matrices of one shape are orthogonalised together. The models are exported after every stage, in the end to
-OUT/stage-5/SCHEME; run again, the script goes on with the stage that was not finished.
+OUT/stage-5/SCHEME; run again, the script goes on where the state was last saved.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 import multiprocessing
 import os
 import time
+from collections.abc import Mapping
 from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,8 @@ import numpy as np
 import torch
 from laboratory_rows import LENGTH, MIXES, Rows
 from laboratory_start import start_from_induction
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from train_laboratory import (
@@ -37,6 +40,7 @@ from train_laboratory import (
     weighted_mean,
 )
 from transformers import DynamicCache, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from hf_posenc import from_pretrained
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
@@ -44,6 +48,7 @@ from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
 STAGES = ((1, 6000, 0), (2, 3500, 1), (3, 3500, 3), (4, 7000, 4), (5, 6000, 5))
 """Mix of rows, steps and seed of each."""
 PEAK_RATE = 1e-3
+SAVE_EVERY = 2000
 DEVICE = "cuda"
 Batch = tuple[np.ndarray, np.ndarray]
 
@@ -56,13 +61,14 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = shared_tokenizer(training_texts(), out / "tokenizer.json")
     done = finished(out, arguments.schemes)
-    models = {scheme: started(scheme, out, done) for scheme in arguments.schemes}
+    models = {scheme: begun(scheme, out, done) for scheme in arguments.schemes}
     with multiprocessing.get_context("spawn").Pool(
         arguments.workers, initializer=prepare_rows, initargs=(str(out / "tokenizer.json"),)
     ) as pool:
         training = JointTraining(models, arguments.batch)
+        state = SavedState(out / "state.safetensors", made_by(arguments)["command"])
         for number in range(done, len(STAGES)):
-            training.train(pool, number)
+            training.train(pool, number, state)
             for scheme, model in models.items():
                 export(copy.deepcopy(model).cpu(), tokenizer, folder_of(out, number + 1, scheme), made_by(arguments))
 
@@ -87,7 +93,7 @@ def finished(out: Path, schemes: list[str]) -> int:
     return next((n for n in stages if all((folder_of(out, n, s) / MADE).exists() for s in schemes)), 0)
 
 
-def made_by(arguments: argparse.Namespace) -> dict[str, object]:
+def made_by(arguments: argparse.Namespace) -> dict[str, str]:
     words = [*arguments.schemes, "--batch", str(arguments.batch)]
     return {"command": f"python examples/train_laboratory_gpu.py {' '.join(words)}"}
 
@@ -96,7 +102,7 @@ def training_texts() -> list[str]:
     return [text for name in TRAINING if (text := module_text(name))]
 
 
-def started(scheme: str, out: Path, done: int) -> LlamaForCausalLM:
+def begun(scheme: str, out: Path, done: int) -> LlamaForCausalLM:
     """A model as some stages left it, or with its starting weights."""
     torch.manual_seed(0)
     model = build(scheme)
@@ -104,11 +110,51 @@ def started(scheme: str, out: Path, done: int) -> LlamaForCausalLM:
     if done:
         model.load_state_dict(from_pretrained(folder_of(out, done, scheme)).state_dict())
     else:
-        before, matched = start_from_induction(model, 0)
-        print(
-            f"{scheme} missed: {before:.2f} of the tokens before, {matched:.2f} of what followed the same", flush=True
-        )
+        start(model, scheme, Path(f"{folder_of(out, 0, scheme)}.safetensors"))
     return model
+
+
+def start(model: LlamaForCausalLM, scheme: str, file: Path) -> None:
+    """Give a model its starting weights, from the file where they are known; to fit them takes a minute or two."""
+    if not file.exists():
+        before, matched = start_from_induction(model, 0)
+        print(f"{scheme} missed: {before:.2f} of the tokens before, {matched:.2f} of what followed the same")
+        file.parent.mkdir(exist_ok=True)
+        write(file, dict(model.named_parameters()), {})
+    for name, weight in load_file(file).items():
+        model.get_parameter(name).data.copy_(weight)
+
+
+def write(file: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:
+    """Write a file beside the old one, and move it over that."""
+    half_written = file.with_suffix(".tmp")
+    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, half_written, about)
+    os.replace(half_written, file)
+
+
+class SavedState:
+    """A training's tensors within a stage, in a file that says of which command they are."""
+
+    def __init__(self, file: Path, command: str) -> None:
+        self.file, self.command = file, command
+
+    def save(self, tensors: Mapping[str, Tensor], stage: int, step: int) -> None:
+        write(self.file, tensors, {"command": self.command, "stage": str(stage), "step": str(step)})
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor], stage: int) -> int:
+        """Copy what was saved in this stage, if anything was, into tensors; returns the number of its steps."""
+        if not self.file.exists():
+            return 0
+        with safe_open(self.file, "pt") as saved:
+            about = saved.metadata()
+            if about["command"] != self.command:
+                raise SystemExit(f"{self.file} is of «{about['command']}». Choose another --out, or delete it.")
+            if about["stage"] != str(stage):
+                return 0
+            for name, tensor in tensors.items():
+                tensor.copy_(saved.get_tensor(name))
+        return int(about["step"])
 
 
 # Rows, drawn by processes of their own
@@ -145,7 +191,7 @@ class JointTraining:
     """Models of one shape that are trained on the same rows."""
 
     def __init__(self, models: dict[str, LlamaForCausalLM], batch: int) -> None:
-        self.models = {scheme: model.to(DEVICE).train() for scheme, model in models.items()}
+        self.models = {scheme: with_fused_norms(model).to(DEVICE).train() for scheme, model in models.items()}
         self.ids = torch.zeros(batch, LENGTH, dtype=torch.long, device=DEVICE)
         self.weights = torch.ones(batch, LENGTH, device=DEVICE)
         self.rate = torch.zeros((), device=DEVICE)
@@ -199,26 +245,44 @@ class JointTraining:
         for model in self.models.values():
             model.zero_grad(set_to_none=True)
 
-    def forget_steps(self) -> None:
-        """What the optimizers remember, set to zero in place."""
-        remembered = [*self.muon.momenta, *(t for state in self.adam.state.values() for t in state.values())]
-        for tensor in remembered:
-            tensor.zero_()
+    def remembered(self) -> list[Tensor]:
+        """What the optimizers know of earlier steps."""
+        return [*self.muon.momenta, *(t for state in self.adam.state.values() for t in state.values())]
 
-    def train(self, pool: Pool, number: int) -> None:
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a step changes: parameters, and what the optimizers remember."""
+        parameters = {f"{s}.{name}": p for s, model in self.models.items() for name, p in model.named_parameters()}
+        return parameters | {f"optimizers.{i}": tensor for i, tensor in enumerate(self.remembered())}
+
+    def train(self, pool: Pool, number: int, state: SavedState) -> None:
         """One stage: the rate rises for 100 steps, and falls to zero over the last 40 %."""
-        self.forget_steps()
+        for tensor in self.remembered():
+            tensor.zero_()
+        first = state.restore(self.tensors(), number)
         (mix, steps, seed), begun = STAGES[number], time.monotonic()
-        requests = [Request(mix, seed, number == 0, step, steps, len(self.ids)) for step in range(steps)]
-        for step, (ids, weights) in enumerate(pool.imap(batch_of, requests, chunksize=4)):
+        requests = [Request(mix, seed, number == 0, step, steps, len(self.ids)) for step in range(first, steps)]
+        for step, (ids, weights) in enumerate(pool.imap(batch_of, requests, chunksize=4), start=first):
             self.ids.copy_(torch.from_numpy(ids))
             self.weights.copy_(torch.from_numpy(weights))
             self.rate.fill_(PEAK_RATE * share_of_peak(step, steps))
             self.graph.replay()
             if (step + 1) % 500 == 0 or step + 1 == steps:
                 losses = "  ".join(f"{s} {v:.3f}" for s, v in zip(self.models, self.losses.tolist(), strict=True))
-                pace = (time.monotonic() - begun) / (step + 1) * 1000
+                pace = (time.monotonic() - begun) / (step + 1 - first) * 1000
                 print(f"stage {number + 1}  step {step + 1} of {steps}  {pace:.2f} ms a step  {losses}", flush=True)
+            if (step + 1) % SAVE_EVERY == 0:
+                state.save(self.tensors(), number, step + 1)
+
+
+def with_fused_norms(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """Replace transformers' normalisation, a dozen kernels with its gradient, by torch's, which is three."""
+    for module in list(model.modules()):
+        for name, norm in module.named_children():
+            if isinstance(norm, LlamaRMSNorm):
+                fused = nn.RMSNorm(norm.weight.shape, norm.variance_epsilon)
+                fused.weight = norm.weight
+                setattr(module, name, fused)
+    return model
 
 
 class Muon:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.exc import BackendCompilerFailed
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_posenc.attention import dispatch, merge
@@ -312,6 +313,23 @@ class TestFlex:
         monkeypatch.setattr(flex, "kernel", lambda family: failing)
         with pytest.warns(UserWarning, match="flash_attention|no triton here|failed"):
             assert not flex_cuda.sound(KIND, False)
+
+    def test_a_call_whose_kernel_does_not_compile_goes_another_way(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on an H100, where the example of the check had compiled, and a shorter text did not."""
+        problem = Problem("toeplitz", queries=40)
+        errors = [BackendCompilerFailed("inductor", RuntimeError("No choices to select."), None)]
+
+        def failing(*args: object, **settings: object) -> None:
+            raise errors[0]
+
+        monkeypatch.setattr(flex, "attend", failing)
+        with pytest.warns(UserWarning, match="No choices"):
+            mixed = flex_cuda.attend(problem.call())
+        assert float((mixed.double() - problem.expected()).abs().max()) <= problem.limit
+        assert not flex_cuda.sound(flex_cuda.kind_of(problem.call()), False), "it is not tried again"
+        errors[0] = torch.OutOfMemoryError("another error")
+        with pytest.raises(torch.OutOfMemoryError):
+            flex_cuda.attend(problem.call())
 
     def test_deviation_is_relative(self, monkeypatch: pytest.MonkeyPatch) -> None:
         right = flex.flex.flex_attention

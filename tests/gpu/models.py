@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hf_posenc import patch_model
 from hf_posenc.checks.case import perturb_parameters
@@ -24,14 +24,27 @@ WHOLE = ("norm01", "randpos")  # refuse to continue a text from a cache
 LENGTH = 3 * TRAINED_LENGTH
 
 
-def patched(scheme: str) -> PreTrainedModel:
-    """The tiny Llama with a scheme, on the CPU in float32, its learned parameters moved off their first values."""
-    model = tiny_model("llama")
+def patched(scheme: str, model: PreTrainedModel | None = None) -> PreTrainedModel:
+    """A model with a scheme, on the CPU in float32, its learned parameters moved off their first values.
+
+    Without another it is the tiny Llama.
+    """
+    model = model or tiny_model("llama")
     if scheme != UNPATCHED:
         with drawn_from(0):
             patch_model(model, scheme, factor=None if scheme in WITHIN else 4)
         perturb_parameters(model)
     return model
+
+
+def model_of_shared_keys() -> PreTrainedModel:
+    """A tiny Llama of eight query heads to a key head."""
+    config = LlamaConfig(
+        hidden_size=128, num_attention_heads=8, num_key_value_heads=1, num_hidden_layers=2, intermediate_size=256,
+        vocab_size=VOCABULARY, max_position_embeddings=TRAINED_LENGTH,
+    )  # fmt: skip
+    with drawn_from(0):
+        return LlamaForCausalLM(config).eval()
 
 
 def exact(model: PreTrainedModel) -> PreTrainedModel:

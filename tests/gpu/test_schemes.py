@@ -18,6 +18,7 @@ from .models import (
     gap,
     gradient_gap,
     gradients,
+    model_of_shared_keys,
     patched,
     rms_gap,
     tokens_of,
@@ -61,6 +62,17 @@ def test_decoding(scheme: str, device: str) -> None:
         last = tokens[:, -DECODED:].split(1, dim=1)
         found = [model(token, past_key_values=cache, use_cache=True).logits for token in last]
     assert gap(torch.cat(found, dim=1), whole) <= ROUNDING
+
+
+@pytest.mark.parametrize("length", [20, 100])
+@pytest.mark.parametrize("scheme", each(SCHEMES, "schemes shared"))
+def test_short_texts_of_many_heads_that_share_keys(scheme: str, length: int, device: str) -> None:
+    """Of fewer than 128 queries torch has a kernel of its own, with room for 128 of all heads that share keys."""
+    model, tokens = patched(scheme, model_of_shared_keys()), tokens_of(scheme)[:, :length]
+    with torch.no_grad():
+        theirs = exact(model)(tokens).logits
+        ours = model.to(device)(tokens.to(device)).logits
+    assert gap(ours, theirs) <= ROUNDING
 
 
 @pytest.mark.parametrize("scheme", each(SCHEMES, "schemes bfloat16"))

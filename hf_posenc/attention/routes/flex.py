@@ -97,6 +97,7 @@ def _region(call: AttentionCall, number: int, mask: Mask, *, with_lse: bool = Fa
             block_mask=mask_of(call, mask, region.band),
             scale=call.scaling * call.terms.logit_scale,
             enable_gqa=call.heads != call.values.shape[1],
+            kernel_options=FOR_MANY_QUERIES if is_too_tall(call) else None,
             **(ASK_FOR_LSE if with_lse else {}),
         )
     except RuntimeError as error:
@@ -122,7 +123,16 @@ def family_of(call: AttentionCall, mask: Mask, band: Band, *, with_lse: bool) ->
     kinds = frozenset(type(bias) for bias in call.terms.bias), call.terms.row_scale is None, type(mask)
     shape = call.heads, *(call.values.shape[n] for n in (1, 3)), call.values.dtype, call.values.device
     row = call.query_length == 1
-    return kinds, band, call.terms.visible, with_lse, row, shape, torch.is_grad_enabled()
+    return kinds, band, call.terms.visible, with_lse, row, is_too_tall(call), shape, torch.is_grad_enabled()
+
+
+def is_too_tall(call: AttentionCall) -> bool:
+    """Whether the kernel for few queries has no room for the queries of all heads that share one of the keys.
+
+    Torch takes it below `BLOCK` queries, and from 2.10 on cannot compile it for more than `BLOCK` of all those heads.
+    """
+    sharing = call.heads // call.values.shape[1]
+    return call.values.device.type != "cpu" and sharing > 1 and call.query_length * sharing > BLOCK
 
 
 @lru_cache(maxsize=64)
@@ -133,6 +143,9 @@ def _compiled(family: tuple[Hashable, ...]) -> Any:
     copy.__kwdefaults__ = one.__kwdefaults__
     return torch.compile(copy)
 
+
+BLOCK = 128
+FOR_MANY_QUERIES: dict[str, Any] = {"FORCE_USE_FLEX_ATTENTION": True}
 
 # Torch before 2.9 has `return_lse`, later ones warn of it.
 ASK_FOR_LSE: dict[str, Any] = (

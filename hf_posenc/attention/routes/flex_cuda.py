@@ -1,8 +1,8 @@
 """Route of structured biases on CUDA: flex attention, where it agrees with the formula on a small example.
 
 Its kernels are generated for each dtype and head size, and some do not compile, or are wrong. Each kind is computed
-once on a small example; a kind that fails is computed by another route, with a warning. Compiling takes seconds, so an
-example has gradients and merged regions only where the calls have.
+once on a small example; a kind that fails there, or does not compile for other shapes, is computed by another route,
+with a warning. Compiling takes seconds, so an example has gradients and merged regions only where the calls have.
 """
 
 from __future__ import annotations
@@ -37,7 +37,27 @@ def accepts(call: AttentionCall) -> bool:
 
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``, under the call's own mask."""
+    if is_traced():
+        return by_flex(call)
+    try:
+        return by_flex(call)
+    except RuntimeError as error:
+        if not is_of_compiler(error):
+            raise
+        give_up(kind_of(call), first_line(error))
+        return dense_blocks.attend(call)
+
+
+def by_flex(call: AttentionCall) -> Tensor:
+    """The same, whatever becomes of it."""
     return flex.attend(call, call.mask)
+
+
+def is_of_compiler(error: RuntimeError) -> bool:
+    """Whether a kernel could not be compiled; running out of memory is another error."""
+    from torch._dynamo.exc import BackendCompilerFailed  # takes a second, and is there where something was compiled
+
+    return isinstance(error, BackendCompilerFailed)
 
 
 class Kind(NamedTuple):
@@ -72,10 +92,26 @@ def sound(kind: Kind, tracing: bool) -> bool:
     """
     if tracing:
         return kind.dtype in ALLOWED and kind not in FAILED
-    return kind.dtype in ALLOWED and _checked(kind)
+    return kind.dtype in ALLOWED and kind not in FAILED and _checked(kind)
 
 
 FAILED: set[Kind] = set()
+
+
+def give_up(kind: Kind, reason: str) -> None:
+    """Compute no other call of this kind by flex attention, and say so."""
+    FAILED.add(kind)
+    warnings.warn(
+        f"PyTorch's flex attention for {kind.dtype} with {kind.dim} channels a head on {kind.device} is not used "
+        f"for biases: {reason}. A slower way with the same result is taken.",
+        stacklevel=3,
+    )
+
+
+def first_line(error: Exception) -> str:
+    """Type and first line of an error, or of the one that the compiler met."""
+    met = getattr(error, "inner_exception", error)
+    return f"{type(met).__name__}: {met}".split("\n")[0]
 
 
 @lru_cache(maxsize=64)
@@ -84,14 +120,9 @@ def _checked(kind: Kind) -> bool:
         off = deviation(kind)
         reason = None if off <= ALLOWED[kind.dtype] else f"it is off by {off:.1e} on a small example"
     except Exception as error:  # compiling fails with whatever the compiler, or a driver, raises
-        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        reason = first_line(error)
     if reason is not None:
-        FAILED.add(kind)
-        warnings.warn(
-            f"PyTorch's flex attention for {kind.dtype} with {kind.dim} channels a head on {kind.device} is not used "
-            f"for biases: {reason}. A slower way with the same result is taken.",
-            stacklevel=2,
-        )
+        give_up(kind, reason)
     return reason is None
 
 
@@ -116,7 +147,7 @@ def deviation(kind: Kind) -> float:
         return (out.detach(), *(torch.autograd.grad(out, leaves, weight) if leaves else ()))
 
     with torch.set_grad_enabled(trained):
-        ours, theirs = mixed(attend), mixed(dense_blocks.attend)
+        ours, theirs = mixed(by_flex), mixed(dense_blocks.attend)
     gaps = [
         float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in zip(ours, theirs, strict=True)
     ]

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
-from hf_posenc.attention.routes import dense_blocks, exported, exported_rotation
-from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs, steady_table
+from hf_posenc.attention.routes import dense_blocks, exported, exported_rotation, length_rotation_rows
+from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs, table_from
 from hf_posenc.attention.routes.sequence_start import first_key, one_start
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import Table, rotate, table
@@ -68,13 +68,15 @@ def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
 
 
 def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
-    """Compute runs of equal length as rectangles and squares, in the kernel."""
+    """Compute runs of equal length as rectangles and squares, in the kernel; or many short ones together."""
     scale, parts = call.scaling * call.terms.logit_scale, tuple(runs(lengths))
     if call.rotated_keys is not None and call.query_length == 1 and not torch.is_grad_enabled():
         row = rotated_call(call, *parts[0])
         return by_device.of(row.keys[0]).attend(
             row.queries[0], row.keys[0], call.values, causal=False, mask=None, scale=scale
         )[:1]  # fmt: skip
+    if length_rotation_rows.pays(call, len(parts)):
+        return (length_rotation_rows.attend(call, lengths),)
     rotations: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
     first = first_key(call)
     plan = Runs(rotations, parts, first, call.first_query, call.key_length, call.ctx.causal, call.values.device)
@@ -143,7 +145,7 @@ def table_of_keys(call: AttentionCall, rotation: Rotation, columns: slice) -> Ta
         first = call.ctx.first_key
         if first is None:
             return table(rotation, positions)
-        return steady_table(rotation, first + (columns.start or 0), positions.shape[1], positions.device)
+        return table_from(rotation, first + (columns.start or 0), positions.shape[1], positions.device)
 
     return call.ctx.once(("rotated keys", rotation, columns.start, columns.stop), made)
 
