@@ -26,7 +26,7 @@ PROMPTS = 20
 
 
 DECODERS = tuple(name for name in NAMES if name != "bert")
-COMMANDS = {"bert": "train_laboratory_bert.py "} | {name: f"train_laboratory.py {name} " for name in DECODERS}
+COMMANDS = {"bert": "train_laboratory_bert.py "} | {name: f"train_laboratory_gpu.py {name} " for name in DECODERS}
 
 
 def test_the_models_are_small_and_document_their_training() -> None:
@@ -59,7 +59,7 @@ def test_keys_are_found_within_the_trained_length(name: str, draw: int) -> None:
     tokenizer = load_tokenizer(str(laboratory_path(name)))
     prompts = [(hidden_key, code)[draw](number, tokenizer) for number in range(PROMPTS)]
     model = from_pretrained(f"laboratory:{name}")
-    assert right(model, tokenizer, prompts) >= 0.8  # 0.9 and more on many prompts: docs/starters.md
+    assert right(model, tokenizer, prompts) >= 0.9  # and more on many prompts: docs/starters.md
     untrained = AutoModelForCausalLM.from_config(from_pretrained("laboratory:rope").config)
     assert right(untrained, tokenizer, prompts) == 0.0
 
