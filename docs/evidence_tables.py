@@ -94,7 +94,12 @@ def demo_table(results: dict[str, Any]) -> str:
 
 def filled(page: str, text: str, demo: dict[str, Any]) -> str:
     """A page with its tables as they are now."""
-    for name, table in tables(page, demo).items():
+    return between_comments(page, text, tables(page, demo))
+
+
+def between_comments(page: str, text: str, written: dict[str, str]) -> str:
+    """A page with what is written by a program, by the name in the comments around it."""
+    for name, table in written.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
         if len(pattern.findall(text)) != 1:

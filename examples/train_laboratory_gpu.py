@@ -118,7 +118,9 @@ def start(model: LlamaForCausalLM, scheme: str, file: Path) -> None:
     """Give a model its starting weights, from the file where they are known; to fit them takes a minute or two."""
     if not file.exists():
         before, matched = start_from_induction(model, 0)
-        print(f"{scheme} missed: {before:.2f} of the tokens before, {matched:.2f} of what followed the same")
+        print(
+            f"{scheme} missed: {before:.2f} of the tokens before, {matched:.2f} of what followed the same", flush=True
+        )
         file.parent.mkdir(exist_ok=True)
         write(file, dict(model.named_parameters()), {})
     for name, weight in load_file(file).items():

@@ -1,7 +1,7 @@
 """Where the laboratory models are: ``laboratory:rope`` wherever a model is named.
 
-rope    a decoder; ``examples/train_laboratory_gpu.py`` makes it and others: one size, one start and the same rows in the
-        same order, so that they differ in their positional scheme alone; ``train_laboratory.py`` does without a GPU
+rope    a decoder; ``examples/train_laboratory_gpu.py`` makes it and others: one size, one start and the same rows in
+        the same order, so that they differ in their positional scheme alone; ``train_laboratory.py`` needs no GPU
 bert    an encoder that recalls a passkey that is masked whole; ``examples/train_laboratory_bert.py``
 """
 

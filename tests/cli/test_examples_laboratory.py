@@ -271,3 +271,47 @@ def test_without_a_gpu_it_says_what_there_is(on_gpu: ModuleType, monkeypatch: py
     with pytest.raises(SystemExit, match="needs a CUDA GPU"):
         on_gpu.main()
     assert not Path("unused").exists()
+
+
+def test_a_training_on_a_gpu_goes_on_within_its_stage(on_gpu: ModuleType, tmp_path: Path) -> None:
+    state = on_gpu.SavedState(tmp_path / "state.safetensors", "the command")
+    here = {"a": torch.nn.Parameter(torch.full((2, 3), 2.0)), "b": torch.arange(3.0)}
+    assert state.restore(here, 1) == 0, "nothing is saved"
+    state.save(here, 1, 400)
+    assert [path.name for path in tmp_path.iterdir()] == ["state.safetensors"]
+    there = {name: torch.zeros_like(tensor) for name, tensor in here.items()}
+    assert state.restore(there, 2) == 0
+    assert not there["a"].any(), "control: the state is of another stage"
+    assert state.restore(there, 1) == 400
+    assert all(torch.equal(there[name], tensor) for name, tensor in here.items())
+    with pytest.raises(SystemExit, match="is of «the command»"):
+        on_gpu.SavedState(tmp_path / "state.safetensors", "another command").restore(there, 1)
+
+
+def test_a_start_is_fitted_once(on_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fitted = []
+
+    def fit(model: torch.nn.Module, seed: int) -> tuple[float, float]:
+        fitted.append(seed)
+        torch.nn.init.ones_(model.model.embed_tokens.weight)
+        return 0.0, 0.0
+
+    monkeypatch.setattr(on_gpu, "start_from_induction", fit)
+    first, second = (on_gpu.begun("alibi", tmp_path, 0) for _ in range(2))
+    assert fitted == [0]
+    assert all(torch.equal(first.state_dict()[name], weight) for name, weight in second.state_dict().items())
+
+
+@torch.no_grad()
+def test_torch_s_normalisation_is_the_model_s(on_gpu: ModuleType, recipe: ModuleType) -> None:
+    torch.manual_seed(0)
+    model = recipe.build("rope")
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.uniform_(0.5, 1.5)
+    ids = torch.randint(2, 1000, (1, 20))
+    before, names = model(ids).logits, list(model.state_dict())
+    fused = on_gpu.with_fused_norms(model)
+    assert sum(isinstance(module, torch.nn.RMSNorm) for module in fused.modules()) == 9
+    assert list(fused.state_dict()) == names
+    torch.testing.assert_close(fused(ids).logits, before, atol=1e-5, rtol=0)

@@ -1,0 +1,127 @@
+"""Write the tables and the plot of the laboratory models of nine schemes, in docs/starters.md:
+
+    python docs/make_laboratory.py runs/gpu/eval
+
+The folder has a file for each scheme, of the commands that stand there; that of the learned table ends at 256 tokens.
+What was measured last stays in docs/laboratory.json, from which all is written where no folder is given.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from evidence_tables import between_comments
+
+from hf_posenc.core.files.atomic import write_bytes, write_json
+from hf_posenc.core.plotting.figures import MARKERS, figure, length_ticks, save_figure
+from hf_posenc.insight.plots.marks import plain, style
+
+DOCS = Path(__file__).parent
+PAGE, FIGURES, PICTURE = DOCS / "starters.md", DOCS / "laboratory.json", DOCS / "laboratory.png"
+SCHEMES = {
+    "rope": "RoPE", "irope": "iRoPE", "sinusoidal": "sinusoidal", "learned": "learned", "t5": "T5", "alibi": "ALiBi",
+    "fox": "FoX", "fire": "FIRE", "none": "no positions",
+}  # fmt: skip
+TASKS = {
+    "posenc_passkey": "passkey", "posenc_niah_single": "the code of one thing",
+    "posenc_copy": "tokens of a random string copied, its last 64",
+    "posenc_niah_multivalue": "the four codes of one thing, in their order",
+    "posenc_qa": "a question about one document of many", "posenc_niah_multikey": "the code of one thing among four",
+    "posenc_induction": "the second token of a pair seen once among random ones",
+    "posenc_vt": "all names of a number, through chains of five",
+    "posenc_niah_multiquery": "the codes of four things, in the order asked",
+    "posenc_fwe": "the three most frequent words, from the first down",
+}  # fmt: skip
+LOSS, SHARE = ("posenc_ppl", "nll"), "acc"
+DRAWN = {
+    "posenc_passkey": "passkey", "posenc_niah_multikey": "one code among four",
+    "posenc_niah_multivalue": "four codes of one thing", "posenc_vt": "chains of five names",
+    "posenc_qa": "question about one document", "posenc_copy": "string copied", "posenc_induction": "pair seen once",
+}  # fmt: skip
+TRAINED = 256
+Figures = dict[str, dict[str, dict[str, list[float]]]]
+"""By scheme, task and length in words: value and standard error."""
+
+
+def main() -> None:
+    """Keep the figures of a folder, and write the page and the plot."""
+    if len(sys.argv) > 1:
+        write_json(FIGURES, {name: figures_of(Path(sys.argv[1]) / f"{name}.json") for name in SCHEMES})
+    found = json.loads(FIGURES.read_text(encoding="utf-8"))
+    text = between_comments(PAGE.name, PAGE.read_text(encoding="utf-8"), tables(found))
+    write_bytes(PAGE, text.encode())
+    draw(found)
+
+
+def figures_of(file: Path) -> dict[str, dict[str, list[float]]]:
+    """The rows of an evaluation over all depths that the page has."""
+    kept: dict[str, dict[str, list[float]]] = {}
+    wanted = {LOSS, *((task, SHARE) for task in TASKS)}
+    for row in json.loads(file.read_text(encoding="utf-8"))["rows"]:
+        if row["depth"] is None and (row["task"], row["metric"]) in wanted:
+            kept.setdefault(row["task"], {})[str(row["length"])] = [row["value"], row["stderr"]]
+    return kept
+
+
+def tables(found: Figures) -> dict[str, str]:
+    """The parts of the page by the names of their comments."""
+    within = [
+        [words, *(per_cent(*found[name][task][str(TRAINED)]) for name in SCHEMES)] for task, words in TASKS.items()
+    ]
+    reaching = [name for name in SCHEMES if len(found[name][LOSS[0]]) > 1]
+    beyond = [["loss, nats/token", *(series(found[name][LOSS[0]], "{:.2f}") for name in reaching)]]
+    beyond += [[w, *(series(found[n][t], "{:.0f}", 100) for n in reaching)] for t, w in DRAWN.items()]
+    lengths = " · ".join(f"{int(n):,}" for n in found[reaching[0]][LOSS[0]])
+    return {
+        "laboratory within": table(["task, per cent right", *SCHEMES.values()], within),
+        "laboratory beyond": table([f"{lengths} tokens", *(SCHEMES[name] for name in reaching)], beyond),
+    }
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Markdown, numbers to the right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def per_cent(share: float, error: float) -> str:
+    """A share with its standard error, whose first digit is the last that is shown."""
+    if share == 1.0:
+        return "100"
+    digits = 1 if 100 * error < 0.95 else 0
+    return f"{100 * share:.{digits}f} ± {100 * error:.{digits}f}"
+
+
+def series(by_length: dict[str, list[float]], form: str, times: float = 1) -> str:
+    """The values at all lengths."""
+    return " · ".join(form.format(times * value) for value, _ in by_length.values())
+
+
+def draw(found: Figures) -> None:
+    """Loss and shares against the length, a panel each, with 95 % intervals."""
+    canvas, axes = figure(11.0, 6.2)
+    axes.remove()
+    grid = list(canvas.subplots(2, 4, squeeze=False).flat)
+    panels: list[tuple[str, str]] = [(LOSS[0], "loss, nats/token (lower is better)"), *DRAWN.items()]
+    reaching = [name for name in SCHEMES if len(found[name][LOSS[0]]) > 1]
+    for panel, (task, title) in zip(grid, panels, strict=True):
+        for number, name in enumerate(reaching):
+            lengths = [int(length) for length in found[name][task]]
+            values, errors = zip(*found[name][task].values(), strict=True)
+            panel.errorbar(
+                lengths, values, yerr=[1.96 * error for error in errors], label=SCHEMES[name], capsize=2, linewidth=1.5,
+                marker=MARKERS[1:][number % (len(MARKERS) - 1)], markersize=4, **style(number),
+            )  # fmt: skip
+        panel.set_title(title, loc="left", fontsize=9)
+        length_ticks(panel, lengths, TRAINED)
+        plain(panel)
+        panel.set_ylim(*((1.9, 5.5) if task == LOSS[0] else (-0.04, 1.04)))
+    handles, names = grid[0].get_legend_handles_labels()
+    canvas.legend(handles, names, loc="outside lower left", ncols=8, frameon=False)
+    save_figure(canvas, PICTURE)
+
+
+if __name__ == "__main__":
+    main()
