@@ -129,7 +129,7 @@ def family_of(call: AttentionCall, mask: Mask, band: Band, *, with_lse: bool) ->
 def is_too_tall(call: AttentionCall) -> bool:
     """Whether the kernel for few queries has no room for the queries of all heads that share one of the keys.
 
-    Torch takes it below `BLOCK` queries, and from 2.10 on cannot compile it for more than `BLOCK` of all those heads.
+    Torch takes it below `BLOCK` queries, and 2.11 to 2.13 cannot compile it for more than `BLOCK` of all those heads.
     """
     sharing = call.heads // call.values.shape[1]
     return call.values.device.type != "cpu" and sharing > 1 and call.query_length * sharing > BLOCK
