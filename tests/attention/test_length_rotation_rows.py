@@ -42,7 +42,7 @@ def expected(call: AttentionCall, pairs: int, layout: Layout) -> Tensor:
     k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
     first = int(call.ctx.key_positions[0, 0])
 
-    def turned(x: Tensor, at: Tensor, length: int) -> Tensor:
+    def rotated(x: Tensor, at: Tensor, length: int) -> Tensor:
         part, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
         a, b = part.chunk(2, -1) if layout == "half" else (part[..., ::2], part[..., 1::2])
         angles = at[:, None].double() * (50 / length * 0.3 ** torch.arange(pairs).double())
@@ -55,7 +55,7 @@ def expected(call: AttentionCall, pairs: int, layout: Layout) -> Tensor:
     for i in range(call.query_length):
         last = call.first_query + i
         at, length = torch.arange(first, first + last + 1), first + last + 1
-        row, keys = turned(q[:, :, i : i + 1], at[-1:], length), turned(k[:, :, : last + 1], at, length)
+        row, keys = rotated(q[:, :, i : i + 1], at[-1:], length), rotated(k[:, :, : last + 1], at, length)
         rows.append((row @ keys.mT * SCALING).softmax(-1) @ v[:, :, : last + 1])
     return torch.cat(rows, 2)
 
