@@ -68,15 +68,16 @@ class Prefill:
 class Decode:
     """Decode one token after a cached text.
 
-    ``reset`` crops the cache to the text and decodes one untimed token: where a cache preallocates memory or
-    keeps a copy of its keys, that token pays for it, and the timed one is like any in a long generation.
+    ``reset`` crops the cache to the text and decodes one untimed token: where a cache preallocates memory, keeps a copy
+    of its keys, or rotates them for a new step of lengths, as those after a round number of tokens do, that token pays
+    for it, and the timed one is like any in a long generation.
     """
 
     name, decoder_only, beyond, dynamic = "decode", True, MOST_CALLS + 1, None
     scores_squared: str | None = None
 
     def __init__(self, model: nn.Module, rows: BenchRows) -> None:
-        self.module, self.token, self.filled = model.eval(), rows.ids[:, :1], rows.ids.shape[1] - 1
+        self.module, self.token, self.filled = model.eval(), rows.ids[:, :1], rows.ids.shape[1]
         self.more = {"logits_to_keep": 1} if last_logits_only(model) else {}
         self.mask = None if rows.mask is None else nn.functional.pad(rows.mask, (0, self.beyond), value=1)
         self.cache, self.read = self.new_cache(rows.ids.shape[1] + self.beyond), 0

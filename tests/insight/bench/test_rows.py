@@ -67,7 +67,7 @@ def test_a_token_behind_padded_rows_is_the_one_behind_each_text(case: type[Decod
         with torch.inference_mode():
             batched = model(decode.token, attention_mask=mask, past_key_values=decode.cache, use_cache=True).logits
         for number, real in enumerate(rows.mask.bool()):
-            read = [*rows.ids[number][real][:-1].tolist(), *[int(rows.ids[number, 0])] * 3]
+            read = [*rows.ids[number][real].tolist(), *[int(rows.ids[number, 0])] * 3]
             with torch.inference_mode():
                 alone = model(torch.tensor([read])).logits[:, -1:]
             torch.testing.assert_close(batched[number : number + 1], alone, atol=1e-5, rtol=0)
@@ -93,7 +93,7 @@ def test_a_cache_of_fixed_size_is_one() -> None:
     assert isinstance(decode.cache, StaticCache)
     held = decode.held()
     decode.reset()
-    assert int(decode.cache.get_seq_length()) == LENGTH
+    assert int(decode.cache.get_seq_length()) == LENGTH + 1
     assert decode.held() == held  # in place
 
 

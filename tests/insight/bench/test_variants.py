@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from hf_posenc import is_patched
+from hf_posenc import is_patched, patch_model
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench.cases import Decode, Prefill, Train
 from hf_posenc.insight.bench.naive_rerotation import Rerotating
@@ -107,10 +107,10 @@ def test_every_round_of_decoding_starts_equally(scheme: str, role: str) -> None:
     found = []
     for calls in (1, 5, 2):
         decode.reset()
-        assert decode.cache.get_seq_length() == LENGTH
+        assert decode.cache.get_seq_length() == LENGTH + 1, "the text, and a token that is not timed"
         with torch.inference_mode():
             decode.call()
-            assert decode.cache.get_seq_length() == LENGTH + 1
+            assert decode.cache.get_seq_length() == LENGTH + 2
             found.append([layer.keys.clone() for layer in decode.cache.layers])
             for _ in range(calls):
                 decode.call()
@@ -120,10 +120,24 @@ def test_every_round_of_decoding_starts_equally(scheme: str, role: str) -> None:
     assert decode.held() > 0
 
 
+def test_a_new_step_of_lengths_begins_with_the_token_that_is_not_timed() -> None:
+    """The text ends where a step does; else the one rotation of all keys would be that of a few timed tokens."""
+    model = made()
+    patch_model(model, "dynamic_ntk", factor=8, granularity=LENGTH - TRAINED)
+    decode = Decode(model, BenchRows(tokens()))
+    decode.reset()
+    rotated = [layer.copy[0] for layer in decode.cache.layers]
+    assert rotated == [2 * LENGTH - TRAINED] * 2
+    decode.call()
+    assert [layer.copy[0] for layer in decode.cache.layers] == rotated
+
+
 def test_a_cache_of_known_size_is_held() -> None:
     decode = Decode(variant(made(), UNPATCHED, entry("yarn"), LENGTH, TRAINED), BenchRows(tokens()))
     decode.reset()
-    assert decode.held() == 2 * 2 * 2 * 16 * LENGTH * 4  # layers, keys and values, key-value heads, channels, float32
+    assert (
+        decode.held() == 2 * 2 * 2 * 16 * (LENGTH + 1) * 4
+    )  # layers, keys and values, key-value heads, channels, float32
 
 
 def test_prefill_of_an_encoder_is_without_its_head() -> None:
