@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import argparse
 import copy
-import itertools
-import math
 import multiprocessing
 import os
 import time
-from collections.abc import Mapping
 from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from laboratory_muon import Muon
 from laboratory_rows import LENGTH, MIXES, Rows
 from laboratory_start import start_from_induction
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from train_laboratory import (
@@ -39,6 +36,7 @@ from train_laboratory import (
     shared_tokenizer,
     weighted_mean,
 )
+from training_state import StageState, write_tensors
 from transformers import DynamicCache, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -59,6 +57,7 @@ def main() -> None:
         raise SystemExit("This needs a CUDA GPU. Without one, train_laboratory.py trains one model at a time.")
     out = arguments.out
     out.mkdir(parents=True, exist_ok=True)
+    state = StageState(out / "state.safetensors", made_by(arguments)["command"])
     tokenizer = shared_tokenizer(training_texts(), out / "tokenizer.json")
     done = finished(out, arguments.schemes)
     models = {scheme: begun(scheme, out, done) for scheme in arguments.schemes}
@@ -66,7 +65,6 @@ def main() -> None:
         arguments.workers, initializer=prepare_rows, initargs=(str(out / "tokenizer.json"),)
     ) as pool:
         training = JointTraining(models, arguments.batch)
-        state = SavedState(out / "state.safetensors", made_by(arguments)["command"])
         for number in range(done, len(STAGES)):
             training.train(pool, number, state)
             for scheme, model in models.items():
@@ -122,41 +120,9 @@ def start(model: LlamaForCausalLM, scheme: str, file: Path) -> None:
             f"{scheme} missed: {before:.2f} of the tokens before, {matched:.2f} of what followed the same", flush=True
         )
         file.parent.mkdir(exist_ok=True)
-        write(file, dict(model.named_parameters()), {})
+        write_tensors(file, dict(model.named_parameters()), {})
     for name, weight in load_file(file).items():
         model.get_parameter(name).data.copy_(weight)
-
-
-def write(file: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:
-    """Write a file beside the old one, and move it over that."""
-    half_written = file.with_suffix(".tmp")
-    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, half_written, about)
-    os.replace(half_written, file)
-
-
-class SavedState:
-    """A training's tensors within a stage, in a file that says of which command they are."""
-
-    def __init__(self, file: Path, command: str) -> None:
-        self.file, self.command = file, command
-
-    def save(self, tensors: Mapping[str, Tensor], stage: int, step: int) -> None:
-        write(self.file, tensors, {"command": self.command, "stage": str(stage), "step": str(step)})
-
-    @torch.no_grad()
-    def restore(self, tensors: Mapping[str, Tensor], stage: int) -> int:
-        """Copy what was saved in this stage, if anything was, into tensors; returns the number of its steps."""
-        if not self.file.exists():
-            return 0
-        with safe_open(self.file, "pt") as saved:
-            about = saved.metadata()
-            if about["command"] != self.command:
-                raise SystemExit(f"{self.file} is of «{about['command']}». Choose another --out, or delete it.")
-            if about["stage"] != str(stage):
-                return 0
-            for name, tensor in tensors.items():
-                tensor.copy_(saved.get_tensor(name))
-        return int(about["step"])
 
 
 # Rows, drawn by processes of their own
@@ -256,7 +222,7 @@ class JointTraining:
         parameters = {f"{s}.{name}": p for s, model in self.models.items() for name, p in model.named_parameters()}
         return parameters | {f"optimizers.{i}": tensor for i, tensor in enumerate(self.remembered())}
 
-    def train(self, pool: Pool, number: int, state: SavedState) -> None:
+    def train(self, pool: Pool, number: int, state: StageState) -> None:
         """One stage: the rate rises for 100 steps, and falls to zero over the last 40 %."""
         for tensor in self.remembered():
             tensor.zero_()
@@ -285,41 +251,6 @@ def with_fused_norms(model: LlamaForCausalLM) -> LlamaForCausalLM:
                 fused.weight = norm.weight
                 setattr(module, name, fused)
     return model
-
-
-class Muon:
-    """`torch.optim.Muon` without decay, its learning rate matched to AdamW's; matrices of one shape together.
-
-    Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon; the rate: Liu et al. 2025, arXiv:2502.16982, §2.2.
-    """
-
-    def __init__(self, matrices: list[nn.Parameter], rate: Tensor) -> None:
-        by_shape = itertools.groupby(sorted(matrices, key=lambda m: m.shape), key=lambda m: m.shape)
-        self.groups = [list(group) for _, group in by_shape]
-        self.momenta = [torch.zeros(len(g), *g[0].shape, device=g[0].device) for g in self.groups]
-        self.rate = rate
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for group, momentum in zip(self.groups, self.momenta, strict=True):
-            gradient = torch.stack([m.grad for m in group])  # type: ignore[misc]
-            momentum.lerp_(gradient, 0.05)
-            update = orthogonal(gradient.lerp(momentum, 0.95))
-            change = (update * (-0.2 * math.sqrt(max(update.shape[-2:])) * self.rate)).to(torch.float32)
-            torch._foreach_add_(group, list(change))
-
-
-def orthogonal(x: Tensor) -> Tensor:
-    """Newton-Schulz iteration towards the nearest orthogonal matrices, ``[matrix, row, column]``, bfloat16."""
-    tall = x.shape[-2] > x.shape[-1]
-    x = x.bfloat16()
-    if tall:
-        x = x.mT
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
-    for _ in range(5):
-        gram = x @ x.mT
-        x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
-    return x.mT if tall else x
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -17,9 +18,13 @@ def save_state(file: Path, model: nn.Module, optimizers: Sequence[torch.optim.Op
     for i, optimizer in enumerate(optimizers):
         for j, entry in optimizer.state_dict()["state"].items():
             state |= {f"optimizer.{i}.{j}.{name}": torch.as_tensor(value) for name, value in entry.items()}
-    state = {name: value.detach().clone().contiguous() for name, value in state.items()}
+    write_tensors(file, state | {"step": torch.tensor(step)}, {})
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:
+    """Write tensors, of which several may share memory, and words about them."""
     half_written = file.with_suffix(".tmp")
-    save_file(state | {"step": torch.tensor(step)}, half_written)
+    save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, half_written, about)
     os.replace(half_written, file)
 
 
@@ -37,3 +42,38 @@ def load_state(file: Path, model: nn.Module, optimizers: Sequence[torch.optim.Op
                 whole["state"].setdefault(int(j), {})[name] = value
         optimizer.load_state_dict(whole)
     return int(state["step"])
+
+
+class StageState:
+    """The tensors of a training within one of its stages, in a file that says of which command they are.
+
+    Raises:
+        SystemExit: the file is of another command.
+    """
+
+    def __init__(self, file: Path, command: str) -> None:
+        self.file, self.command = file, command
+        if (about := self.about()) and about["command"] != command:
+            raise SystemExit(f"{file} is of «{about['command']}». Choose another --out, or delete it.")
+
+    def about(self) -> dict[str, str]:
+        """Command, stage and step of what is saved; empty where nothing is."""
+        if not self.file.exists():
+            return {}
+        with safe_open(self.file, "pt") as saved:
+            return saved.metadata()
+
+    def save(self, tensors: Mapping[str, Tensor], stage: int, step: int) -> None:
+        """Write all that a step changes."""
+        write_tensors(self.file, tensors, {"command": self.command, "stage": str(stage), "step": str(step)})
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor], stage: int) -> int:
+        """Copy what was saved in this stage, if anything was, into tensors; returns the number of its steps."""
+        about = self.about()
+        if about.get("stage") != str(stage):
+            return 0
+        with safe_open(self.file, "pt") as saved:
+            for name, tensor in tensors.items():
+                tensor.copy_(saved.get_tensor(name))
+        return int(about["step"])

@@ -111,10 +111,10 @@ def test_cache(kind: str, queries: int, unwritten: int) -> None:
     [(1, 1, "meta", False), (32, 1, "meta", False), (33, 1, "meta", True), (64, 2, "meta", False),
      (65, 2, "meta", True), (200, 2, "meta", True), (127, 4, "meta", False), (33, 1, "cpu", False)],
 )  # fmt: skip
-def test_kernel_for_many_queries(
+def test_grouped_queries_that_overflow_flex_decoding(
     queries: int, kv_heads: int, device: str, chosen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch's kernel for few queries packs all heads that share keys into a tile of 128, or does not compile."""
+    """Flex decoding puts the queries of all heads of a group into a tile of 128, or does not compile."""
     asked = []
 
     def kernel(query: torch.Tensor, *args: object, **settings: object) -> torch.Tensor:

@@ -71,8 +71,8 @@ def test_rows(
     lengths = call.terms.row_rotation.length_of(call.ctx.query_positions)[0]  # type: ignore[union-attr]
     ours = length_rotation_rows.attend(call, lengths)
     assert float((ours.double() - expected(call, pairs, layout)).abs().max()) <= 1e-5
-    control = length_rotation_rows.attend(call, lengths + 9)
-    assert float((control.double() - expected(call, pairs, layout)).abs().max()) > 1e-4 or first
+    control = length_rotation_rows.attend(call, 2 * lengths)
+    assert float((control.double() - expected(call, pairs, layout)).abs().max()) > 1e-3
 
 
 def test_bfloat16_rounds_its_weights_and_the_result_only() -> None:

@@ -274,7 +274,7 @@ def test_without_a_gpu_it_says_what_there_is(on_gpu: ModuleType, monkeypatch: py
 
 
 def test_a_training_on_a_gpu_goes_on_within_its_stage(on_gpu: ModuleType, tmp_path: Path) -> None:
-    state = on_gpu.SavedState(tmp_path / "state.safetensors", "the command")
+    state = on_gpu.StageState(tmp_path / "state.safetensors", "the command")
     here = {"a": torch.nn.Parameter(torch.full((2, 3), 2.0)), "b": torch.arange(3.0)}
     assert state.restore(here, 1) == 0, "nothing is saved"
     state.save(here, 1, 400)
@@ -285,7 +285,7 @@ def test_a_training_on_a_gpu_goes_on_within_its_stage(on_gpu: ModuleType, tmp_pa
     assert state.restore(there, 1) == 400
     assert all(torch.equal(there[name], tensor) for name, tensor in here.items())
     with pytest.raises(SystemExit, match="is of «the command»"):
-        on_gpu.SavedState(tmp_path / "state.safetensors", "another command").restore(there, 1)
+        on_gpu.StageState(tmp_path / "state.safetensors", "another command")
 
 
 def test_a_start_is_fitted_once(on_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

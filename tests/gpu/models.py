@@ -37,7 +37,7 @@ def patched(scheme: str, model: PreTrainedModel | None = None) -> PreTrainedMode
     return model
 
 
-def model_of_shared_keys() -> PreTrainedModel:
+def grouped_query_model() -> PreTrainedModel:
     """A tiny Llama of eight query heads to a key head."""
     config = LlamaConfig(
         hidden_size=128, num_attention_heads=8, num_key_value_heads=1, num_hidden_layers=2, intermediate_size=256,

@@ -18,7 +18,7 @@ from .models import (
     gap,
     gradient_gap,
     gradients,
-    model_of_shared_keys,
+    grouped_query_model,
     patched,
     rms_gap,
     tokens_of,
@@ -65,10 +65,10 @@ def test_decoding(scheme: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("length", [20, 100])
-@pytest.mark.parametrize("scheme", each(SCHEMES, "schemes shared"))
-def test_short_texts_of_many_heads_that_share_keys(scheme: str, length: int, device: str) -> None:
-    """Of fewer than 128 queries torch has a kernel of its own, with room for 128 of all heads that share keys."""
-    model, tokens = patched(scheme, model_of_shared_keys()), tokens_of(scheme)[:, :length]
+@pytest.mark.parametrize("scheme", each(SCHEMES, "schemes grouped"))
+def test_short_texts_under_grouped_query_attention(scheme: str, length: int, device: str) -> None:
+    """Below 128 queries torch has a decoding kernel, whose tile holds 128 of all heads of a group."""
+    model, tokens = patched(scheme, grouped_query_model()), tokens_of(scheme)[:, :length]
     with torch.no_grad():
         theirs = exact(model)(tokens).logits
         ours = model.to(device)(tokens.to(device)).logits

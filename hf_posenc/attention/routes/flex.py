@@ -97,7 +97,7 @@ def _region(call: AttentionCall, number: int, mask: Mask, *, with_lse: bool = Fa
             block_mask=mask_of(call, mask, region.band),
             scale=call.scaling * call.terms.logit_scale,
             enable_gqa=call.heads != call.values.shape[1],
-            kernel_options=FOR_MANY_QUERIES if is_too_tall(call) else None,
+            kernel_options=NO_FLEX_DECODING if overflows_flex_decoding(call) else None,
             **(ASK_FOR_LSE if with_lse else {}),
         )
     except RuntimeError as error:
@@ -123,16 +123,17 @@ def family_of(call: AttentionCall, mask: Mask, band: Band, *, with_lse: bool) ->
     kinds = frozenset(type(bias) for bias in call.terms.bias), call.terms.row_scale is None, type(mask)
     shape = call.heads, *(call.values.shape[n] for n in (1, 3)), call.values.dtype, call.values.device
     row = call.query_length == 1
-    return kinds, band, call.terms.visible, with_lse, row, is_too_tall(call), shape, torch.is_grad_enabled()
+    return kinds, band, call.terms.visible, with_lse, row, overflows_flex_decoding(call), shape, torch.is_grad_enabled()
 
 
-def is_too_tall(call: AttentionCall) -> bool:
-    """Whether the kernel for few queries has no room for the queries of all heads that share one of the keys.
+def overflows_flex_decoding(call: AttentionCall) -> bool:
+    """Whether a call under grouped-query attention has too many queries for torch's flex decoding kernel.
 
-    Torch takes it below `BLOCK` queries, and 2.11 to 2.13 cannot compile it for more than `BLOCK` of all those heads.
+    Torch takes that kernel below `TILE` queries. It puts the queries of all heads of a group into one tile, and torch
+    2.11 to 2.13 cannot compile it for more than `TILE` of them.
     """
-    sharing = call.heads // call.values.shape[1]
-    return call.values.device.type != "cpu" and sharing > 1 and call.query_length * sharing > BLOCK
+    group = call.heads // call.values.shape[1]
+    return call.values.device.type != "cpu" and group > 1 and call.query_length * group > TILE
 
 
 @lru_cache(maxsize=64)
@@ -144,8 +145,8 @@ def _compiled(family: tuple[Hashable, ...]) -> Any:
     return torch.compile(copy)
 
 
-BLOCK = 128
-FOR_MANY_QUERIES: dict[str, Any] = {"FORCE_USE_FLEX_ATTENTION": True}
+TILE = 128
+NO_FLEX_DECODING: dict[str, Any] = {"FORCE_USE_FLEX_ATTENTION": True}
 
 # Torch before 2.9 has `return_lse`, later ones warn of it.
 ASK_FOR_LSE: dict[str, Any] = (
