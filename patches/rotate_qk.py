@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.regions import PositionMap, Region
+from hf_posenc.core.regions import PositionMap, Region, at_zero
 from hf_posenc.core.rotation.apply import Table, rotate, table
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
@@ -28,7 +28,7 @@ class RegionRotation:
     Attributes:
         rotation: of its channels; None where nothing is rotated.
         query: cos and sin of the queries, each ``[batch or 1, 1, query, dims]``; None without a rotation.
-        key: cos and sin of the new keys; None without a rotation.
+        key: cos and sin of the new keys; None where they stay as they are.
         new_copy: whether its keys are a copy to cache; else it reads that of another region.
         values: whether the values are rotated as its keys are.
     """
@@ -63,7 +63,9 @@ def region_rotations(
         query, key = cos_sin_of(scheme, number, region, rotation, ctx)
         if of_keys is not None:
             _, key = cos_sin_of(scheme, number, region, rotation, of_keys)
-        found.append(RegionRotation(rotation, query, key, new_copy, rotation.values and number == 0))
+        rotates_keys = region.key_at is not at_zero or not leaves_zero_alone(rotation)
+        values = rotation.values and number == 0
+        found.append(RegionRotation(rotation, query, key if rotates_keys else None, new_copy, values))
     return tuple(found)
 
 
@@ -87,10 +89,15 @@ def rotate_regions(
             continue
         queries.append(rotate(q, rotation, region.query))  # type: ignore[arg-type]
         if region.new_copy:
-            copies.append(rotate(k, rotation, region.key))  # type: ignore[arg-type]
-        if region.values:
-            v = rotate(v, rotation, region.key)  # type: ignore[arg-type]
+            copies.append(k if region.key is None else rotate(k, rotation, region.key))
+        if region.values and region.key is not None:
+            v = rotate(v, rotation, region.key)
     return tuple(queries), tuple(copies), v
+
+
+def leaves_zero_alone(rotation: Rotation) -> bool:
+    """Whether position 0 is not rotated, and not scaled: then its keys are those of the projection."""
+    return rotation.amplitude == 1 and not rotation.decay and rotation.axes is None
 
 
 def rotated(

@@ -82,6 +82,11 @@ def as_it_is(positions: Tensor) -> Tensor:
     return positions
 
 
+def at_zero(positions: Tensor) -> Tensor:
+    """Zero for every position: nothing is rotated there."""
+    return torch.zeros_like(positions)
+
+
 @dataclass(frozen=True)
 class Region:
     """A set of query-key pairs with remapped positions.

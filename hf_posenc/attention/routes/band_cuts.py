@@ -20,7 +20,7 @@ from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.core.regions import Band, Region
 
 BLOCK = 256  # queries that share the unmasked middle of a band, and set the block size of the kernel
-EDGE = 64  # queries that share a mask at its edges
+EDGE = 32  # queries that share a mask at its edges
 
 Cut = Callable[[int, Band, int, int, torch.device], Iterator[PartialAttention]]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.regions import Band, Region, at_zero
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.remap.key_cache import KeyCache, RotatesKeysByRegion
@@ -60,7 +60,7 @@ class LMInfinite(RotatesKeysByRegion):
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """Near keys at their true distance; the first tokens at position 0 for queries at n_local."""
         near, far = Band(None, self.n_local), Band(self.n_local, None, keys_until=self.n_global)
-        return Region(near), Region(far, self.at_edge, torch.zeros_like)
+        return Region(near), Region(far, self.at_edge, at_zero)
 
     def at_edge(self, positions: Tensor) -> Tensor:
         """Position of every query for the first tokens."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.regions import Band, Region, at_zero
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.options import AtLeastOne, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
@@ -84,8 +84,8 @@ class ReRoPE(Remap):
         super().__init__(geometry, window=window, key_cache=key_cache)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        back = Region(self.near), Region(self.far, self.at_edge, torch.zeros_like)
-        return back if ctx.causal else (*back, Region(self.ahead, self.at_other_edge, torch.zeros_like))
+        back = Region(self.near), Region(self.far, self.at_edge, at_zero)
+        return back if ctx.causal else (*back, Region(self.ahead, self.at_other_edge, at_zero))
 
     def at_edge(self, positions: Tensor) -> Tensor:
         """Position of every query for its far keys: the window's edge."""
