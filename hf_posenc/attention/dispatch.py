@@ -46,6 +46,7 @@ ROUTES = {
 PREPARE: dict[str, Callable[[AttentionCall], Compute]] = {
     "key_bias": key_bias.prepare,
     "regions_cpu": regions_cpu.prepare,
+    "sliding_window": sliding_window.prepare,
 }
 
 # Routes of decode queries that rotate the keys they read, and no others.

@@ -51,6 +51,11 @@ class Band:
             _tightest(min, self.keys_until, other.keys_until),
         )
 
+    @property
+    def is_of_distances(self) -> bool:
+        """Whether the distance in tokens alone decides."""
+        return self.chunk == 1 and self.rows_from is self.rows_until is self.keys_until is None
+
     def keys_seen(self, queries: slice, keys: int) -> slice:
         """The keys in reach of consecutive queries, both by index; the band is one of distances."""
         first = 0 if self.farthest is None else max(0, queries.start - self.farthest + 1)

@@ -32,11 +32,7 @@ def can_cut(regions: Iterable[Region]) -> bool:
 
 def by_distance(regions: Iterable[Region]) -> bool:
     """Whether no region depends on the first position of a sequence."""
-    for region in regions:
-        band = region.band
-        if band.chunk != 1 or not (band.rows_from is band.rows_until is band.keys_until is None):
-            return False
-    return True
+    return all(region.band.is_of_distances for region in regions)
 
 
 def cut_of(band: Band) -> Cut | None:

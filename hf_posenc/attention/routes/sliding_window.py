@@ -1,11 +1,13 @@
 """Sliding window: each query attends to the keys within a band of distances, and only those are read.
 
-One kernel call for each block of queries and the slice of their visible keys, under one small mask.
+One kernel call for each block of queries and the slice of their visible keys, under one small mask; a decode query sees
+all of its slice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,6 +27,25 @@ def accepts(call: AttentionCall) -> bool:
 
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
+    return prepare(call)(call)
+
+
+def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
+    """The function that computes calls with this window."""
+    band = unseen_ahead(call.terms.visible, call.ctx.causal)
+    if call.is_decode and band.is_of_distances:
+        return partial(_decode, band.keys_seen(slice(call.key_length - 1, call.key_length), call.key_length))
+    return _by_blocks
+
+
+def _decode(seen: slice, call: AttentionCall) -> Tensor:
+    return scaled_dot_product_attention(
+        call.queries[0], call.keys[0][:, :, seen], call.values[:, :, seen],
+        scale=call.scaling * call.terms.logit_scale, enable_gqa=True,
+    )  # fmt: skip
+
+
+def _by_blocks(call: AttentionCall) -> Tensor:
     band = unseen_ahead(call.terms.visible, call.ctx.causal)
     mixed = [
         scaled_dot_product_attention(
