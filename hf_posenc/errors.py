@@ -25,6 +25,10 @@ class SchemeNotDefined(PosEncError, ValueError):
     """The scheme has no meaning on this kind of model."""
 
 
+class CannotImport(PosEncError, ImportError):
+    """A Python file that was to register a scheme or an adapter cannot be imported."""
+
+
 class UnknownLesson(PosEncError, ValueError):
     """No demonstration is registered under that name, or it does not take what it was given."""
 

@@ -18,6 +18,7 @@ from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model, tiny_template
 from hf_posenc.checks.tolerances import tolerance_of
 from hf_posenc.checks.torch_settings import restore_settings
 from hf_posenc.core.evaluation_mode import evaluation_mode
+from hf_posenc.core.plugin_files import imported_files
 from hf_posenc.core.random_state import drawn_from
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
@@ -171,7 +172,8 @@ class Case:
             call = f"check_scheme({path!r}, {self.scheme_name!r}{options}, checks=[{check!r}])"
             return f"python -c {shlex.quote(f'from hf_posenc import check_scheme; print(*{call})')}"
         options = "".join(map(_flag, self.asked.items()))
-        return f"hf-posenc check --model {shlex.quote(path)} --scheme {self.scheme_name}{options} --check {check}"
+        program = "".join(("hf-posenc ", *(f"--import {shlex.quote(file)} " for file in imported_files())))
+        return f"{program}check --model {shlex.quote(path)} --scheme {self.scheme_name}{options} --check {check}"
 
     def __str__(self) -> str:
         options = {k: v for k, v in self.options.items() if k not in PATCH_KEYWORDS}

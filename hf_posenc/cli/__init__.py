@@ -11,10 +11,11 @@ import sys
 from collections.abc import Sequence
 
 from hf_posenc.cli.environment import DEBUG
+from hf_posenc.core.plugin_files import import_file
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit; with ``--debug`` at any place, errors are shown as tracebacks."""
+    """Run the command line and exit; ``--debug`` and ``--import FILE`` may stand at any place."""
     from hf_posenc.cli.stopping import stoppable
     from hf_posenc.cli.threads import wait_passively
 
@@ -26,11 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with stoppable():
         from hf_posenc.cli.app import app
         from hf_posenc.cli.errors import end
+        from hf_posenc.cli.imports import taken
         from hf_posenc.cli.wording import plain_warnings
 
         try:
             with plain_warnings():
-                app(args=[word for word in given if word != DEBUG], prog_name="hf-posenc")
+                words, files = taken([word for word in given if word != DEBUG])
+                for file in files:
+                    import_file(file)
+                app(args=words, prog_name="hf-posenc")
         except (Exception, KeyboardInterrupt) as error:
             if DEBUG in given:
                 raise

@@ -31,6 +31,7 @@ from hf_posenc.cli.commands.reproduce import reproduce
 from hf_posenc.cli.commands.search import search
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.environment import DEBUG
+from hf_posenc.cli.imports import IMPORT
 from hf_posenc.cli.one_value import OneValueCommand
 
 # Plain help: importing rich would double the response time, and its output holds escape codes.
@@ -54,6 +55,7 @@ def version(requested: bool) -> None:
         "hf-posenc demo --quick",
         "hf-posenc info yarn",
         "hf-posenc check --model starter:llama --scheme rerope --factor 4",
+        "hf-posenc compare --model starter:llama --schemes mine,yarn --import my_scheme.py",
     )
 )
 def common(
@@ -61,6 +63,12 @@ def common(
         bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option(DEBUG, help="Show errors as tracebacks; allowed at any place.")] = False,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option(
+            IMPORT, metavar="FILE", help="Python file that registers a scheme or an adapter; allowed at any place."
+        ),
+    ] = None,
 ) -> None:
     """Replace the positional encoding of a Hugging Face transformer: patch, check, evaluate, fine-tune."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context, Option
 
 from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.imports import program
 from hf_posenc.errors import ModelNotFound, UnknownStarter, nearest
 from hf_posenc.patches.registry import adapter_names
 from hf_posenc.schemes.entry import json_or_text
@@ -207,7 +208,7 @@ def whole_numbers(option: str, given: Sequence[str] | None, least: int = 1) -> l
 
 def command_line(context: Context, *, command: str | None = None) -> str:
     """Format the running command, or ``command`` with its options, quoted for a shell and without defaults."""
-    words = ["hf-posenc", command or str(context.info_name)]
+    words = [*program(), command or str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
         unsaid = value in (None, [], ()) or str(value) == str(parameter.default)

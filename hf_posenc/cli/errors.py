@@ -24,6 +24,7 @@ class BadArgument(errors.PosEncError, ValueError):
 USAGE_ERRORS = (
     BadArgument,
     errors.UnknownScheme,
+    errors.CannotImport,
     errors.UnknownOption,
     errors.UnknownCheck,
     errors.UnknownFinding,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.cli import output
+from hf_posenc.cli.imports import program
 
 OF_ROTATIONS = ("rerope", "yarn")
 OF_OTHERS = ("learned_interp", "alibi")
@@ -76,4 +77,4 @@ def export(folder: Path) -> str:
 
 def command(name: str, model: Path, *words: str) -> str:
     """A command on a model, quoted for a shell."""
-    return shlex.join(["hf-posenc", name, "--model", str(model), *words])
+    return shlex.join([*program(), name, "--model", str(model), *words])

@@ -25,6 +25,9 @@ PHRASES = {
     " (resume=True)": "",
     "resume=True (on the command line --resume)": "--resume",
     "scheme= (on the command line --scheme)": "--scheme",
+    "Install or import the package that registers it, or update hf_posenc.": "Name the file that registers it with "
+    "--import, install its package, or update hf_posenc.",
+    "`hf-posenc list` shows all of them.": "`hf-posenc list` shows all of them; --import FILE adds your own.",
     "unpatch_model removes the scheme.": "hf-posenc compare measures other schemes on the same weights.",
 }
 """What the library says → what the command line says."""

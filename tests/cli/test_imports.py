@@ -1,0 +1,103 @@
+"""``--import FILE``: a scheme in one file of the user's own, by its name in every command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hf_posenc.cli.next_commands import command
+from hf_posenc.core import plugin_files
+from hf_posenc.schemes import registry
+
+from .conftest import Call
+
+SCHEME = '''
+from own_helper import STEEPNESS
+
+from hf_posenc.extend import Geometry, KeyBias, PositionContext, Scheme, register_scheme
+
+
+@register_scheme("own_slope", paper="2108.12409")
+class OwnSlope(Scheme):
+    """A slope of one's own."""
+
+    formula = r"s \\, j"
+
+    def bias(self, ctx: PositionContext) -> KeyBias:
+        slope = ctx.constant((STEEPNESS,) * self.geometry.heads)
+        return KeyBias(slope[None, :, None] * ctx.exact(ctx.key_positions)[:, None])
+'''
+
+
+@pytest.fixture
+def own_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A file with a scheme, beside a module that it imports; forgotten after the test."""
+    (tmp_path / "own_helper.py").write_text("STEEPNESS = 0.01\n")
+    (tmp_path / "own_slope_file.py").write_text(SCHEME)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(plugin_files, "_IMPORTED", [])
+    yield str(tmp_path / "own_slope_file.py")
+    for name in ("own_helper", "own_slope_file"):
+        sys.modules.pop(name, None)
+    registry._SCHEMES.pop("own_slope", None)
+    registry._CLASSES.pop("own_slope", None)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_scheme_of_ones_own_is_known_by_name(call: Call, own_scheme: str, *, last: bool) -> None:
+    words, imported = ["info", "own_slope", "--json"], ["--import", own_scheme]
+    answer = call(*words, *imported) if last else call(*imported, *words)
+    assert answer.code == 0, answer.err
+    assert answer.data["name"] == "own_slope"
+
+
+def test_it_is_not_known_without(call: Call, own_scheme: str) -> None:
+    """Control."""
+    answer = call("info", "own_slope")
+    assert answer.code == 2
+    assert "--import FILE" in answer.err
+
+
+def test_the_printed_commands_import_it_again(call: Call, own_scheme: str, small_llama: Path, tmp_path: Path) -> None:
+    answer = call(
+        *("compare", "--model", str(small_llama), "--schemes", "unpatched,own_slope", f"--import={own_scheme}"),
+        *("--lengths", "128", "--tasks", "posenc_ppl", "--samples", "2", "--out", str(tmp_path / "out"), "--json"),
+    )
+    assert answer.code == 0, answer.err
+    said = json.dumps(answer.data)
+    assert f"hf-posenc --import {own_scheme} compare" in said
+    assert shlex.split(command("eval", small_llama))[:3] == ["hf-posenc", "--import", own_scheme]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("own_absent.py", None, "no Python file"),
+        ("own_text.txt", "", "no Python file"),
+        ("own-dashes.py", "", "Rename the file"),
+        ("json.py", "", "Rename the file"),
+        ("own_broken.py", "raise KeyError('lost')", "KeyError: 'lost'"),
+        ("own_syntax.py", "def", "SyntaxError"),
+    ],
+)
+def test_a_file_that_cannot_be_imported(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str | None, said: str
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    answer = call("list", "--import", str(tmp_path / name))
+    assert answer.code == 2
+    assert said in answer.err
+    assert plugin_files.imported_files() == ()
+
+
+def test_the_option_needs_a_file(call: Call) -> None:
+    answer = call("list", "--import")
+    assert answer.code == 2
+    assert "takes a Python file" in answer.err
