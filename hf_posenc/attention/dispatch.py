@@ -47,6 +47,7 @@ PREPARE: dict[str, Callable[[AttentionCall], Compute]] = {
     "key_bias": key_bias.prepare,
     "regions_cpu": regions_cpu.prepare,
     "sliding_window": sliding_window.prepare,
+    "decode": decode.prepare,
 }
 
 # Routes of decode queries that rotate the keys they read, and no others.

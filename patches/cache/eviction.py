@@ -86,8 +86,11 @@ class EvictingLayer(DynamicLayer):
 
     def _kept(self, states: Tensor) -> Tensor:
         first = self.first + self.pads
-        if states.shape[-2] <= first + self.last:
+        surplus = states.shape[-2] - first - self.last
+        if surplus <= 0:
             return states
+        if first == 0 and surplus == 1:  # a view, which the next token's copy of it replaces
+            return states[..., 1:, :]
         ends = states[..., :first, :], states[..., states.shape[-2] - self.last :, :]
         return torch.cat(ends, dim=-2)
 

@@ -7,6 +7,10 @@ Padding, evicted keys, windows and sums of biases all become that mask.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -20,6 +24,14 @@ from hf_posenc.core.terms import BlockBias, KeyBias, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 
 HIDDEN = torch.finfo(torch.float32).min
+
+
+class Seen(NamedTuple):
+    """A region's visible keys: its number, their columns, and what is added to their scores."""
+
+    region: int
+    columns: slice
+    mask: Tensor | None
 
 
 def accepts(call: AttentionCall) -> bool:
@@ -38,24 +50,41 @@ def accepts(call: AttentionCall) -> bool:
 
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, 1, value_dim]``."""
-    query, terms = call.queries[0], call.terms
+    return prepare(call)(call)
+
+
+def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
+    """The function that computes calls with these terms and this mask, which are read once for all layers."""
+    return partial(_attend, list(_seen(call)), call.terms.sink, call.terms.logit_scale)
+
+
+def _seen(call: AttentionCall) -> Iterator[Seen]:
+    """The regions in which some sample sees a key."""
+    terms = call.terms
     seen, added = visibility(call, slice(0, 1))
-    out, lse = torch.zeros_like(query, dtype=torch.float32), None
     for number, region in enumerate(terms.regions):
         mine = seen & pairs_in_band(region.band, call, slice(0, 1)) if terms.split else seen
         columns = _columns(mine)
-        if columns.stop == 0:
-            continue
+        if columns.stop > 0:
+            yield Seen(number, columns, _mask(call, region, mine, added, columns))
+
+
+def _attend(regions: list[Seen], sink: Tensor | None, logit_scale: float, call: AttentionCall) -> Tensor:
+    query = call.queries[0]
+    out, lse = None, None
+    for number, columns, mask in regions:
         more, more_lse = flash_cpu.attend(
             call.queries[number], call.keys_of(number, columns), call.values[:, :, columns],
-            causal=False, mask=_mask(call, region, mine, added, columns), scale=call.scaling * terms.logit_scale,
+            causal=False, mask=mask, scale=call.scaling * logit_scale,
         )  # fmt: skip
-        if lse is None:
+        if out is None or lse is None:
             out, lse = more.float(), more_lse
         else:
             merge.merge_into(out, lse, more, more_lse)
-    if terms.sink is not None and lse is not None:
-        out = out * (lse - terms.sink.float()[None, :, None]).sigmoid()[..., None]
+    if out is None or lse is None:
+        return torch.zeros_like(query)
+    if sink is not None:
+        out = out * (lse - sink.float()[None, :, None]).sigmoid()[..., None]
     return out.to(query.dtype)
 
 
