@@ -10,6 +10,7 @@ from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.methods import METHODS
 from hf_posenc.training.recipes import RECIPES, FinetuneRecipe
 from hf_posenc.training.rows import lengths_of
+from hf_posenc.training.set_aside import SetAside
 
 __all__ = [
     "METHODS",
@@ -17,6 +18,7 @@ __all__ = [
     "FinetuneRecipe",
     "LossPoint",
     "RangeTest",
+    "SetAside",
     "Training",
     "Tuned",
     "find_learning_rate",

@@ -160,12 +160,22 @@ class HeldOutWindows(Dataset):
 def held_out_windows(
     corpus: Corpus, lengths: Sequence[int], *, count: int, mask: int | None = None
 ) -> dict[str, HeldOutWindows]:
-    """Windows at every length, by its name; at most 128 tokens are scored, and half of the shortest length."""
-    scored = min(128, min(lengths) // 2)
+    """Windows at every length, by its name."""
+    scored = scored_tokens(lengths)
     return {
         str(length): HeldOutWindows(corpus.tokens, length, longest=max(lengths), count=count, scored=scored, mask=mask)
         for length in lengths
     }
+
+
+def tokens_of_windows(lengths: Sequence[int], count: int) -> int:
+    """Tokens of a text whose windows score no token twice."""
+    return max(lengths) + (count - 1) * scored_tokens(lengths)
+
+
+def scored_tokens(lengths: Sequence[int]) -> int:
+    """Tokens that are scored at the end of each window: 128, or half of the shortest length."""
+    return min(128, min(lengths) // 2)
 
 
 def check_separate_packing(causal: bool, *, virtual_tokens: bool) -> None:

@@ -34,6 +34,8 @@ from hf_posenc.training.finetune import Texts, finetune
 from hf_posenc.training.learning_rates import chosen_rate
 from hf_posenc.training.methods import check_settings, method_of
 from hf_posenc.training.rows import count_of, held_out_rows, training_rows
+from hf_posenc.training.run_inputs import held_out_of
+from hf_posenc.training.set_aside import SetAside
 from hf_posenc.training.validate import check_model_and_settings, source_of
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ def range_test(
     steps: int = STEPS,
     lowest: float = LOWEST,
     highest: float = HIGHEST,
-    held_out: Texts | None = None,
+    held_out: Texts | SetAside | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> RangeTest:
     """Train a model, which is of no use afterwards, at learning rates from ``lowest`` to ``highest``. Nothing is saved.
@@ -143,10 +145,10 @@ def range_test(
     check_model_and_settings(model, training)
     method = method_of(training.method, model, causal=is_causal(model), rank=training.rank)
     check_settings(training)
-    measured_on = None if held_out is None else source_of("held_out", held_out)
+    measured_on = held_out_of(held_out)
+    rows, end = training_rows(model, tokenizer, source_of("texts", texts), training, method, held_out=measured_on)
     if measured_on is not None:
-        held_out_rows(model, tokenizer, measured_on, training)
-    rows = training_rows(model, tokenizer, source_of("texts", texts), training, method, held_out=measured_on)
+        held_out_rows(model, tokenizer, measured_on, training, end)
     count = steps * training.batch * training.accumulate
     base = chosen_rate(training, model).value
     rates = [lowest * (highest / lowest) ** (step / (steps - 1)) for step in range(steps)]

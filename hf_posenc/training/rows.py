@@ -15,7 +15,7 @@ from hf_posenc.patching.preconditions.weights import check_vocabulary
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.texts import TextSource, rendered
 from hf_posenc.training.config import Training
-from hf_posenc.training.corpus import OnRead, digest, tokenise
+from hf_posenc.training.corpus import Corpus, OnRead, digest, tokenise
 from hf_posenc.training.dataset import (
     PackedRows,
     ReadyRows,
@@ -23,8 +23,10 @@ from hf_posenc.training.dataset import (
     check_row,
     check_separate_packing,
     held_out_windows,
+    tokens_of_windows,
 )
 from hf_posenc.training.methods import Method
+from hf_posenc.training.set_aside import SetAside, end_of, other_text, without_end
 from hf_posenc.training.streamed_rows import StreamedRows
 
 if TYPE_CHECKING:
@@ -48,11 +50,11 @@ def training_rows(
     training: Training,
     method: Method,
     *,
-    held_out: TextSource | None = None,
+    held_out: TextSource | SetAside | None = None,
     folder: Path | None = None,
     on_read: OnRead | None = None,
-) -> Any:
-    """Rows of ``training.length`` tokens to train on.
+) -> tuple[Any, Corpus | None]:
+    """Rows of ``training.length`` tokens to train on; and what was set aside of the text, if anything.
 
     Args:
         model: that is trained.
@@ -60,7 +62,7 @@ def training_rows(
         texts: where the documents come from, or rows that are ready.
         training: settings of the run.
         method: of training.
-        held_out: documents that should not be among those to train on; warned about.
+        held_out: documents that should not be among those to train on, which is warned about; or to set some aside.
         folder: on whose disk the tokens lie.
         on_read: called with the documents and tokens read so far.
 
@@ -82,20 +84,26 @@ def training_rows(
     if isinstance(texts, Dataset):
         if hasattr(texts, "__len__") and len(texts):
             check_row(texts[0])
-        return texts
+        return texts, None
     if (ready := token_rows(texts)) is not None:
-        return ReadyRows(ready, causal=causal)
+        return ReadyRows(ready, causal=causal), None
     base = base_model_of(model)[0]
+    apart = held_out if isinstance(held_out, TextSource) else None
     if texts.streams:
-        warn_of_overlap(len(texts.files() & held_out.files()) if held_out else 0, "files")
+        warn_of_overlap(len(texts.files() & apart.files()) if apart else 0, "files")
         rows = StreamedRows(texts, tokenizer, base, training.length, separate=separate, causal=causal)
         next(rows.every_row())  # what cannot be read is refused before the model is wrapped
-        return rows
-    others = {digest(rendered(one, tokenizer)) for one in held_out.documents()} if held_out else set()
-    corpus = tokenise(tokenizer, texts.documents(), folder=folder, others=others, on_read=on_read)
+        return rows, None
+    known = {digest(rendered(one, tokenizer)) for one in apart.documents()} if apart else set()
+    corpus = tokenise(tokenizer, texts.documents(), folder=folder, others=known, on_read=on_read)
     check_vocabulary(base, corpus.highest)
     warn_of_overlap(corpus.repeated, "documents")
-    return SeparatedRows(corpus, training.length) if separate else PackedRows(corpus, training.length, causal=causal)
+    end = None
+    if isinstance(held_out, SetAside):
+        end = end_of(corpus, tokens_of_windows(measured_lengths(model, training), training.eval_windows))
+        corpus = corpus if end is None else without_end(corpus, end)
+    length = training.length
+    return SeparatedRows(corpus, length) if separate else PackedRows(corpus, length, causal=causal), end
 
 
 def count_of(rows: Any) -> int | None:
@@ -128,12 +136,38 @@ def warn_of_overlap(shared: int, what: str) -> None:
 
 
 def held_out_rows(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: TextSource, training: Training
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    held_out: TextSource | SetAside,
+    training: Training,
+    end: Corpus | None = None,
 ) -> dict[str, Any]:
     """Held-out windows to measure on, by length.
 
+    Args:
+        model: that is measured.
+        tokenizer: of the model.
+        held_out: documents, or that the end of the training text was asked for.
+        training: settings of the run.
+        end: of the training text, where it was set aside.
+
     Raises:
         LengthContradiction: the model does not reach a length, or the texts do not fill it.
+    """
+    lengths = measured_lengths(model, training)
+    if end is None:
+        texts = other_text(held_out) if isinstance(held_out, SetAside) else held_out
+        end = tokenise(tokenizer, texts.documents())
+        check_vocabulary(base_model_of(model)[0], end.highest)
+    mask = None if is_causal(model) else tokenizer.mask_token_id
+    return dict(held_out_windows(end, lengths, count=training.eval_windows, mask=mask))
+
+
+def measured_lengths(model: nn.Module, training: Training) -> list[int]:
+    """The lengths that held-out text is measured at.
+
+    Raises:
+        LengthContradiction: the model does not reach one.
     """
     trained, target = lengths_of(model)
     lengths = sorted(training.eval_lengths) or doubling_lengths(trained, target)
@@ -141,10 +175,7 @@ def held_out_rows(
         raise LengthContradiction(
             f"Lengths {lengths} were to be measured, and this model reaches {target}. Choose lengths from 2 to that."
         )
-    corpus = tokenise(tokenizer, texts.documents())
-    check_vocabulary(base_model_of(model)[0], corpus.highest)
-    mask = None if is_causal(model) else tokenizer.mask_token_id
-    return dict(held_out_windows(corpus, lengths, count=training.eval_windows, mask=mask))
+    return lengths
 
 
 def doubling_lengths(trained: int, target: int) -> list[int]:

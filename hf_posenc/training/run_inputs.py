@@ -16,6 +16,7 @@ from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.learning_rates import LearningRate, chosen_rate
 from hf_posenc.training.methods import Method, check_settings, method_of
 from hf_posenc.training.rows import held_out_rows, training_rows
+from hf_posenc.training.set_aside import SetAside
 from hf_posenc.training.validate import check_model_and_settings, check_tokenizer, source_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class RunPlan:
         rate: the learning rate, and where it comes from.
         causal: whether the model is a decoder.
         source: of the texts to train on, or the rows themselves.
-        measured_on: of the held-out texts; None where nothing is held out.
+        measured_on: of the held-out texts, or that the end of the texts is set aside; None where nothing is held out.
     """
 
     training: Training
@@ -55,10 +56,12 @@ class RunInputs(RunPlan):
     Attributes:
         rows: to train on.
         windows: held-out rows by length; None where nothing is held out.
+        set_aside: tokens of the texts that were held out.
     """
 
     rows: Any
     windows: dict[str, Any] | None
+    set_aside: int = 0
 
 
 def run_plan(
@@ -67,7 +70,7 @@ def run_plan(
     """Check a run; arguments and errors are those of `finetune`."""
     check_model_and_settings(model, training)
     source = source_of("texts", texts)
-    measured_on = None if held_out is None else source_of("held_out", held_out)
+    measured_on = held_out_of(held_out)
     causal = is_causal(model)
     if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
@@ -87,10 +90,19 @@ def read_inputs(
     on_read: OnRead | None,
 ) -> RunInputs:
     """Read the texts of a run; arguments and errors are those of `finetune`."""
-    rows = training_rows(
+    rows, end = training_rows(
         model, tokenizer, plan.source, plan.training, plan.method, held_out=plan.measured_on,
         folder=None if folder is None else nearest_existing(folder), on_read=on_read,
     )  # fmt: skip
     held_out = plan.measured_on
-    windows = None if held_out is None else held_out_rows(model, tokenizer, held_out, plan.training)
-    return RunInputs(**vars(plan), rows=rows, windows=windows)
+    windows = None if held_out is None else held_out_rows(model, tokenizer, held_out, plan.training, end)
+    return RunInputs(**vars(plan), rows=rows, windows=windows, set_aside=0 if end is None else len(end.tokens))
+
+
+def held_out_of(given: Any) -> Any:
+    """Where held-out documents come from; `SetAside` and None as they are.
+
+    Raises:
+        WrongKind: it is nothing of that.
+    """
+    return given if given is None or isinstance(given, SetAside) else source_of("held_out", given)

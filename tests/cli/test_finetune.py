@@ -68,6 +68,16 @@ def test_an_interrupted_run_names_every_flag_of_its_command(tmp_path: Path, monk
     assert command.rstrip().endswith("--resume")
 
 
+@pytest.mark.parametrize(("times", "aside"), [(1600, True), (50, False)])
+def test_the_end_of_ones_own_text_is_held_out(tmp_path: Path, capsys, times: int, aside: bool) -> None:
+    """A short text is trained on whole; what is measured instead is said."""
+    (tmp_path / "own.txt").write_text("the cat sat on the mat. " * times)
+    run([*TUNE, "--text", str(tmp_path / "own.txt"), "--out", str(tmp_path / "run"), "--eval-windows", "4"])
+    shown = capsys.readouterr()
+    assert ("held out: the last" in shown.err) == aside
+    assert ("standard library" in " ".join(shown.out.split())) != aside
+
+
 def test_the_learning_rate_is_looked_for_instead_of_the_run(tmp_path: Path, monkeypatch, capsys) -> None:
     defaults = {"steps": 4, "lowest": 1e-5, "highest": 1e-3, "progress": None}
     monkeypatch.setattr(hf_posenc.training.range_test, "__kwdefaults__", defaults)

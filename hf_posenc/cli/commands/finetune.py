@@ -30,7 +30,8 @@ LearningRate = Annotated[
 Resume = Annotated[bool, Option("--resume", help="Resume from the last complete checkpoint in --out.")]
 MODEL_FILES = ("config.json", "adapter_config.json")
 MEASURED_ON_SOURCES = (
-    "The losses are of sources of Python's standard library. Pass --held-out to measure on text like that trained on."
+    "The losses are of sources of Python's standard library: --text is too short to hold out its end, or is streamed. "
+    "Pass --held-out to measure on text like that trained on."
 )
 
 
@@ -74,7 +75,7 @@ def finetune(
     kind = "model" if setup.training.method == "full" else "adapter"
     show_result(tuned, lengths_of(setup.model)[0], out, kind, as_json)
     if not as_json:
-        if options.text and not options.held_out:
+        if options.text and not options.held_out and not tuned.start.set_aside:
             output.show_text(MEASURED_ON_SOURCES)
         show_next(after_finetune(out, tuned.model, held_out_words(options)))
 

@@ -30,7 +30,10 @@ class FinetuneOptions:
     ] = None
     held_out: Annotated[
         list[str] | None,
-        Option(help="Evaluation text, named likewise; default: other sources of the standard library."),
+        Option(
+            help="Evaluation text, named likewise; default: the last 5 % of --text, or other sources of the standard "
+            "library."
+        ),
     ] = None
     text_field: TextField = FIELD
     document_separator: DocumentSeparator = None

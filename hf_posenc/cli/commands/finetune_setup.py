@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from hf_posenc.checkpoints.model_name import ModelName
     from hf_posenc.texts import TextSource
-    from hf_posenc.training import Training
+    from hf_posenc.training import SetAside, Training
 
 OF_TRAINING = (
     *("accumulate", "schedule", "warmup", "weight_decay", "rank", "alpha", "train_embeddings", "packing", "seed"),
@@ -46,7 +46,7 @@ class FinetuneSetup:
     model: nn.Module
     tokenizer: Any
     texts: TextSource | Sequence[str]
-    held_out: TextSource | Sequence[str]
+    held_out: TextSource | SetAside | Sequence[str]
     training: Training
 
 
@@ -78,8 +78,15 @@ def set_up(context: Context, options: FinetuneOptions, learning_rate: float | No
     model = load(options, named, scheme)
     training = recipe.training(model, **settings)
     return FinetuneSetup(
-        model, tokenizer_of(named), texts or modules(TRAINING), held_out or modules(HELD_OUT), training
+        model, tokenizer_of(named), texts or modules(TRAINING), held_out or measured_on(own=texts is not None), training
     )  # fmt: skip
+
+
+def measured_on(*, own: bool) -> SetAside | list[str]:
+    """What to measure on where no text is named: the end of the user's own training text, or other modules."""
+    from hf_posenc.training import SetAside
+
+    return SetAside(otherwise=modules(HELD_OUT)) if own else modules(HELD_OUT)
 
 
 def check_method(context: Context, name: str) -> None:
