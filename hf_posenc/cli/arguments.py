@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Context, Option
+from typer import CallbackParam, Context, Option
 
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.imports import program
+from hf_posenc.core.lengths import tokens
 from hf_posenc.errors import ModelNotFound, UnknownStarter, nearest
 from hf_posenc.patches.registry import adapter_names
 from hf_posenc.schemes.entry import json_or_text
@@ -30,10 +31,31 @@ SchemeName = Annotated[str, Option("--scheme", "-s", help="Scheme or composition
 Factor = Annotated[
     float | None, Option("--factor", "-f", help="Extension factor: target length / trained length, at least 1.")
 ]
-TargetLength = Annotated[int | None, Option(help="Context length to reach, in tokens; instead of --factor.")]
+
+
+def in_tokens(parameter: CallbackParam, given: str | None) -> int | None:
+    """Parse a length: ``4096`` or ``4k`` tokens.
+
+    Raises:
+        LengthContradiction: it is none.
+    """
+    return None if given is None else tokens(given, parameter.opts[0])
+
+
+TargetLength = Annotated[
+    int | None,
+    Option(
+        "--target-length", "--target", metavar="TOKENS", parser=str, callback=in_tokens,
+        help="Context length to reach, such as 8192 or 8k; instead of --factor.",
+    ),
+]  # fmt: skip
 TrainedLength = Annotated[
-    int | None, Option(help="Pre-training context length in tokens, where the configuration is wrong.")
-]
+    int | None,
+    Option(
+        metavar="TOKENS", parser=str, callback=in_tokens,
+        help="Pre-training context length, where the configuration is wrong.",
+    ),
+]  # fmt: skip
 SchemeOptions = Annotated[
     list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help="Option of the scheme; may be repeated.")
 ]
@@ -204,6 +226,15 @@ def whole_numbers(option: str, given: Sequence[str] | None, least: int = 1) -> l
                 f"{option} takes whole numbers of at least {least}, got {word!r}. Write for example {example}."
             )
     return [int(word) for word in words]
+
+
+def lengths_of(option: str, given: Sequence[str] | None) -> list[int]:
+    """Parse comma-separated lengths: ``["4k,8k", "16384"]`` is three.
+
+    Raises:
+        LengthContradiction: a word is none.
+    """
+    return [tokens(word, option) for word in words_of(given)]
 
 
 def command_line(context: Context, *, command: str | None = None) -> str:

@@ -6,12 +6,16 @@ factor = target_length / trained_length        ≥ 1, always
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from hf_posenc.errors import LengthContradiction, shown
 
 MAX_LENGTH = 2**31 - 1
 MAX_FACTOR = 1e6
+TOKENS = re.compile(r"(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE | re.ASCII)
+UNITS = {"": 1, "k": 1024, "m": 1024**2}
 
 
 @dataclass(frozen=True)
@@ -81,3 +85,20 @@ def check_factor(factor: float) -> None:
         raise LengthContradiction(
             f'factor must be at least 1, got {factor:g}. To shorten a model\'s view use scheme="window".'
         )
+
+
+def tokens(written: int | str, name: str = "target_length") -> int:
+    """``131072``, ``"131072"``, ``"128k"`` (k is 1024) or ``"1m"`` as a length in tokens.
+
+    Raises:
+        LengthContradiction: it is no such length, or no whole number of at least 1.
+    """
+    if not isinstance(written, str):
+        return whole_length(name, written)
+    found = TOKENS.fullmatch(written.strip().replace(",", "").replace("_", ""))
+    count = Fraction(found[1]) * UNITS[found[2].lower()] if found else Fraction(1, 2)
+    if count.denominator != 1:
+        raise LengthContradiction(
+            f"{name} is a whole number of tokens, got {written!r}. Write for example 131072, or 128k (k is 1024)."
+        )
+    return whole_length(name, int(count))

@@ -28,6 +28,27 @@ def test_check_exits_with_4_if_a_check_fails(
     assert [row["failed"] for row in answer.data] == [False, code == 4]
 
 
+@pytest.mark.parametrize(
+    ("written", "tokens"), [("1024", 1024), ("1k", 1024), ("0.5K", 512), ("1,024", 1024), ("1m", 1024**2)]
+)
+@pytest.mark.parametrize("option", ["--target-length", "--target"])
+def test_lengths_may_be_written_in_thousands(
+    call: Callable, monkeypatch: pytest.MonkeyPatch, option: str, written: str, tokens: int
+) -> None:
+    """k is 1024."""
+    asked: list[int] = []
+    monkeypatch.setattr(checks, "check_scheme", lambda *_, **given: asked.append(given["target_length"]) or [])
+    assert call("check", "-m", "starter:llama", "-s", "rerope", option, written).code == 0
+    assert asked == [tokens]
+
+
+@pytest.mark.parametrize("words", [("--target-length", "8x"), ("--trained-length", "0"), ("--target", "1.3")])
+def test_what_is_no_length_is_refused_by_the_name_of_its_option(call: Callable, words: tuple[str, str]) -> None:
+    answer = call("check", "-m", "starter:llama", "-s", "rerope", *words)
+    assert answer.code == 2
+    assert words[0].replace("--target", "--target-length", words[0] == "--target") in answer.err
+
+
 @pytest.mark.slow
 def test_check_on_a_live_model(call: Callable) -> None:
     answer = call("check", "-m", "starter:llama", "-s", "rerope", "-f", "4", "--json")

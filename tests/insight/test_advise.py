@@ -47,11 +47,12 @@ from hf_posenc.core.geometry import (
     Rotation,
     geometric,
 )
+from hf_posenc.core.lengths import tokens
 from hf_posenc.errors import LengthContradiction, OptionOutOfRange, UnsupportedModel
 from hf_posenc.insight.advise import Advice
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, ZERO_SHOT, zero_shot_candidates
 from hf_posenc.insight.advise.option_rules import RULES, smallest_group, well_trained_group
-from hf_posenc.insight.advise.units import size, tokens
+from hf_posenc.insight.advise.units import size
 from hf_posenc.patches.default_geometry import default_geometry
 from hf_posenc.schemes.build import build
 from hf_posenc.schemes.registry import scheme_record
@@ -427,7 +428,7 @@ def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
 
 def test_schemes_with_evidence_for_the_factor_come_first() -> None:
     at_4, at_8 = (schemes(advise(llama_7b(), 4096 * factor)) for factor in (4, 8))
-    assert at_4[:2] == ["leaky_rerope", "rerope"]
+    assert set(at_4[:2]) == {"leaky_rerope", "rerope"}  # alike in loss; which one is faster depends on the machine
     assert at_8[:2] == ["yarn", "dynamic_yarn"]
     at_16 = advise(llama_7b(), 16 * 4096).zero_shot
     assert all(one.beyond for one in at_16 if one.kept == 16 * 4096)

@@ -16,6 +16,7 @@ from hf_posenc.cli.arguments import (
     Model,
     check_unread,
     floating_dtype,
+    lengths_of,
     loading_of,
     model_named,
     whole_numbers,
@@ -81,7 +82,7 @@ def bench(
         Path | None, Option(help=f"An earlier {RESULTS}: show how each ratio to the unpatched model has changed.")
     ] = None,
     rounds: Annotated[int, Option(min=1, help="Measurements of each cell; fewer than 7 are unreliable.")] = 7,
-    batch: Annotated[int, Option(min=1, help="Batch size.")] = 1,
+    batch: Annotated[int, Option("--batch", "--batch-size", min=1, help="Batch size.")] = 1,
     rows: Annotated[
         str,
         Option(help="full; padded: rows of ever fewer tokens, down to half; packed: four documents in every row."),
@@ -120,7 +121,7 @@ def bench(
         check_unread(context, ("kind", "trained_length"), "has an effect with --shape only. Add that, or leave it out.")
     else:
         check_unread(context, ("model", "base"), "has no effect beside --shape, which makes a model. Leave one out.")
-    chosen = whole_numbers("--lengths", lengths) or [512, 2048]
+    chosen = lengths_of("--lengths", lengths) or [512, 2048]
     given = {
         "chunked_prefill": chunked_prefill, "decode": decode, "static_decode": static_decode, "train": train
     }  # fmt: skip

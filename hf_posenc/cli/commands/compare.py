@@ -19,8 +19,8 @@ from hf_posenc.cli.arguments import (
     command_line,
     depths_of,
     dtype_of,
+    lengths_of,
     model_named,
-    whole_numbers,
     words_of,
 )
 from hf_posenc.cli.commands.compare_result import finish
@@ -123,7 +123,9 @@ def compare(
     base: Base = None,
     dtype: Dtype = None,
     device: Device = None,
-    batch_size: Annotated[int, Option(min=1, help="Requests of one length per forward pass.")] = 1,
+    batch_size: Annotated[
+        int, Option("--batch-size", "--batch", min=1, help="Requests of one length per forward pass.")
+    ] = 1,
     include_path: IncludePath = None,
     trust_tasks: TrustTasks = False,
     report_to: Annotated[
@@ -159,7 +161,7 @@ def compare(
     loading: dict[str, Any] = {"batch_size": batch_size} | ({} if device is None else {"device": device})
     models = [measured_model(name, base, dtype, loading) for name in dict.fromkeys(model)]
     options = json_mapping("--metadata", metadata) | ({"data": data} if data else {})
-    chosen, given = whole_numbers("--lengths", lengths), depths_of(depths)
+    chosen, given = lengths_of("--lengths", lengths), depths_of(depths)
     try:
         with output.progress(quiet) as progress:
             comparison = run(

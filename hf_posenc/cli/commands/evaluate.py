@@ -22,9 +22,9 @@ from hf_posenc.cli.arguments import (
     TrustTasks,
     depths_of,
     dtype_of,
+    lengths_of,
     model_named,
     scheme_options,
-    whole_numbers,
     words_of,
 )
 from hf_posenc.cli.errors import BadArgument
@@ -100,7 +100,7 @@ def evaluate(
     base: Base = None,
     dtype: Dtype = None,
     device: Device = None,
-    batch_size: Annotated[str, Option(help="Requests per forward pass, or auto.")] = "1",
+    batch_size: Annotated[str, Option("--batch-size", "--batch", help="Requests per forward pass, or auto.")] = "1",
     option: SchemeOptions = None,
     as_json: AsJson = False,
 ) -> None:
@@ -114,7 +114,7 @@ def evaluate(
     patch = {"factor": factor, "target_length": target_length, **scheme_options(scheme, option)}
     loading = {"device": device, "batch_size": int(batch_size) if batch_size.isdigit() else batch_size}
     given: dict[str, Any] = {name: value for name, value in (patch | loading).items() if value is not None}
-    lengths, tasks = whole_numbers("--lengths", length), words_of(task)
+    lengths, tasks = lengths_of("--lengths", length), words_of(task)
     check_settings(context, tasks)
     check_reading(text, text_field, document_separator)
     own_text = text_source(text, text_field, document_separator)

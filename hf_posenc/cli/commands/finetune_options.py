@@ -73,7 +73,13 @@ class FinetuneOptions:
         Option(help="lora, dora, lora_plus, ia3, prompt, prefix or full; default: lora, or as the recipe has."),
     ] = None
     batch: Annotated[
-        int | None, Option(min=1, help="Sequences per process and forward pass; default: 1, or as the recipe has.")
+        int | None,
+        Option(
+            "--batch",
+            "--batch-size",
+            min=1,
+            help="Sequences per process and forward pass; default: 1, or as the recipe has.",
+        ),
     ] = None
     accumulate: Annotated[int, Option(min=1, help="Batches per optimiser step.")] = 1
     schedule: Annotated[

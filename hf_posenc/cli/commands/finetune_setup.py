@@ -11,10 +11,10 @@ from typer import Context
 
 from hf_posenc.cli.arguments import (
     check_unread,
+    lengths_of,
     loading_of,
     model_named,
     scheme_options,
-    whole_numbers,
     words_of,
 )
 from hf_posenc.cli.commands.finetune_options import FinetuneOptions
@@ -69,7 +69,7 @@ def set_up(context: Context, options: FinetuneOptions, learning_rate: float | No
     given |= {"steps": steps, "epochs": epochs, "learning_rate": learning_rate}
     settings: dict[str, Any] = {
         "target_modules": tuple(words_of(options.target_modules)),
-        "eval_lengths": tuple(whole_numbers("--eval-lengths", options.eval_lengths)),
+        "eval_lengths": tuple(lengths_of("--eval-lengths", options.eval_lengths)),
         "report_to": tuple(words_of(options.report_to)),
         **{name: getattr(options, name) for name in OF_TRAINING},
         **{name: value for name, value in given.items() if value is not None},

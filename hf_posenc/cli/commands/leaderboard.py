@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Device, Dtype, command_line, depths_of, whole_numbers, words_of
+from hf_posenc.cli.arguments import AsJson, Device, Dtype, command_line, depths_of, lengths_of, words_of
 from hf_posenc.cli.commands.compare import Quiet, measured_model
 from hf_posenc.cli.errors import FAILED
 from hf_posenc.cli.output_paths import check_results_folder
@@ -90,7 +90,7 @@ def leaderboard(
         with output.progress(quiet) as progress:
             board = run(
                 measured, out=out, schemes=",".join(schemes) if schemes else None,
-                lengths=whole_numbers("--lengths", lengths), tasks=words_of(tasks), scored=scored,
+                lengths=lengths_of("--lengths", lengths), tasks=words_of(tasks), scored=scored,
                 depths=depths_of(depths), text=text_source(text, text_field, document_separator), seed=seed,
                 factor_per_length=factor_per_length, threads=threads, command=command_line(context),
                 progress=progress, **chosen,

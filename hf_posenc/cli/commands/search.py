@@ -28,7 +28,13 @@ def search(
     model: Model,
     target: Annotated[
         str,
-        Option("--target", "-t", metavar="TOKENS", help="Context length in tokens, such as 2048 or 8k; k = 1024."),
+        Option(
+            "--target",
+            "--target-length",
+            "-t",
+            metavar="TOKENS",
+            help="Context length in tokens, such as 2048 or 8k; k = 1024.",
+        ),
     ],
     budget: Annotated[
         str, Option(metavar="TIME", help="Wall-clock time, such as 10m, 90s or 1h30m; one too small is refused.")

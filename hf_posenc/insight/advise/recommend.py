@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from hf_posenc.core.lengths import tokens
 from hf_posenc.insight.advise.candidates import (
     CandidateSetting,
     choose,
@@ -25,7 +26,6 @@ from hf_posenc.insight.advise.native_scaling import native_scaling
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.insight.advise.training_memory import training_memory
-from hf_posenc.insight.advise.units import tokens
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.training.learning_rates import learning_rate_for, parameter_count
 

@@ -17,6 +17,7 @@ from typing import Any
 from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
+from hf_posenc.core.lengths import tokens
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison, CheckpointMismatch, LengthContradiction
@@ -32,7 +33,6 @@ from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.tasks.parse import seed_of
 from hf_posenc.eval.texts.measured_text import TextToMeasure
 from hf_posenc.eval.validate import folder_of_results
-from hf_posenc.insight.advise.units import tokens
 from hf_posenc.insight.search.arms import defaults_of, drawn, families
 from hf_posenc.insight.search.durations import seconds_of
 from hf_posenc.insight.search.files import write_files
