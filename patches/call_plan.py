@@ -21,8 +21,17 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
+from hf_posenc.patches.attention_masks import scores_mask
 from hf_posenc.patches.cache import paged
-from hf_posenc.patches.cache.eviction import eviction_state, has_gaps, mask_is_shorter, mask_of_gaps, mask_of_held
+from hf_posenc.patches.cache.eviction import (
+    columns_in_reach,
+    eviction_state,
+    has_gaps,
+    mask_is_shorter,
+    mask_of_gaps,
+    mask_of_held,
+    window_is_hidden,
+)
 from hf_posenc.patches.context_parallel import check_context_parallel, context_parallel_active
 from hf_posenc.patches.engine_backend import ENGINE_BACKENDS, AttentionOutput, ComputeCall
 from hf_posenc.patches.packed_documents import PackedDocument, documents_of
@@ -56,6 +65,10 @@ class PlannedLayer(Protocol):
     @property
     def backend(self) -> str:
         """Name of the attention implementation in use."""
+
+    @property
+    def window(self) -> int | None:
+        """Keys that a query of this layer sees at most, of its own; None for all before it."""
 
     @property
     def scheme(self) -> Scheme:
@@ -161,7 +174,7 @@ def make_plan(
     by_engine = "cache" in host and paged.takes(scheme, ctx, host)
     in_reach = mask
     if not by_engine:
-        in_reach, ctx = mask_in_reach(mask, ctx, cache, layer.layer_idx, forward, backend)
+        in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, query.dtype)
         past, keys = sizes or (0, 0)
         if isinstance(past, int) and keys > past + query.shape[2] and backend in ENGINE_BACKENDS and not is_traced():
             in_reach, ctx = written_alone(in_reach, ctx, past + query.shape[2])
@@ -187,9 +200,15 @@ def plan_of_document(plan: CallPlan, document: PackedDocument) -> CallPlan:
 
 
 def mask_in_reach(
-    mask: Any, ctx: PositionContext, cache: Cache | None, index: int | None, forward: ForwardContext, backend: str
+    mask: Any,
+    ctx: PositionContext,
+    cache: Cache | None,
+    layer: PlannedLayer,
+    forward: ForwardContext,
+    dtype: torch.dtype,
 ) -> tuple[Any, PositionContext]:
     """A mask for the keys that a layer can attend to, None where causality says it all; and the positions of these."""
+    index, backend, window = layer.layer_idx, layer.backend, layer.window
     length, keys = ctx.query_positions.shape[1], ctx.key_positions.shape[1]
     if mask is not None and backend == "sdpa" and is_causal_only(mask, cache, index, forward):
         mask = None
@@ -198,8 +217,10 @@ def mask_in_reach(
         ctx = replace(ctx, key_positions=ctx.key_positions[:, :length])
     if forward.own_mask:
         return mask_of_held(mask, cache, index, length), ctx
-    if (not ctx.contiguous and has_gaps(cache, index)) or (mask is not None and mask_is_shorter(mask, ctx)):
-        return mask_of_gaps(ctx, backend), ctx
+    of_others = mask_is_shorter(mask, ctx) or (mask is None and window_is_hidden(window, keys, cache))
+    if (not ctx.contiguous and has_gaps(cache, index)) or of_others:
+        seen = mask_of_gaps(ctx, columns_in_reach(ctx, cache, index), window, backend)
+        return None if seen is None else scores_mask(seen, dtype, backend), ctx
     return mask, ctx
 
 

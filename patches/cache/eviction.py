@@ -212,13 +212,27 @@ def mask_is_shorter(mask: Any, ctx: PositionContext) -> bool:
     return isinstance(mask, Tensor) and 1 < mask.shape[-1] < ctx.key_positions.shape[1]
 
 
-def mask_of_gaps(ctx: PositionContext, backend: str) -> Tensor | None:
-    """Visible keys by position, bool ``[batch or 1, 1, query, key]``; None for one query that sees every key.
+def window_is_hidden(window: int | None, keys: int, cache: Cache | None) -> bool:
+    """Whether a layer kept keys from before its own window, where others dropped theirs: masks are made for those."""
+    if window is None or keys <= window or cache is None:
+        return False
+    return any(isinstance(layer, EvictingLayer) and layer.gaps for layer in cache.layers)
+
+
+def mask_of_gaps(ctx: PositionContext, columns: Tensor, window: int | None, backend: str) -> Tensor | None:
+    """Visible keys, bool ``[batch or 1, 1, query, key]``; None for one query that sees every key.
+
+    Args:
+        ctx: positions of the queries and of the keys in reach.
+        columns: indices of these keys in the text, ``[key]``; the queries are the last of them.
+        window: keys that a query of the layer sees at most, of its own; None for no limit.
+        backend: attention implementation in use.
 
     Raises:
         BackendCannotCarry: the backend has masks of its own kind.
     """
-    if ctx.query_positions.shape[1] == 1 and ctx.real_keys is None:
+    length = ctx.query_positions.shape[1]
+    if length == 1 and ctx.real_keys is None and window is None:
         return None
     if backend not in ("eager", "sdpa"):
         raise BackendCannotCarry(
@@ -226,4 +240,14 @@ def mask_of_gaps(ctx: PositionContext, backend: str) -> Tensor | None:
             'Use model.set_attn_implementation("sdpa").'
         )
     seen = ctx.distance() >= 0
+    if window is not None:
+        seen = seen & (columns[-length:, None] - columns < window)
     return (seen if ctx.real_keys is None else seen & ctx.real_keys[:, None, :])[:, None]
+
+
+def columns_in_reach(ctx: PositionContext, cache: Cache | None, layer: int | None) -> Tensor:
+    """Indices in the text of the keys that a layer attends to, ``[key]``; its cache does not have the new ones yet."""
+    evicting = layer_of(cache, layer)
+    if evicting is not None:
+        return evicting.columns(ctx.query_positions.shape[1], ctx.device)
+    return torch.arange(ctx.key_positions.shape[1], device=ctx.device)

@@ -35,14 +35,14 @@ class LengthRotatedLayer(PreallocatedLayer):
             first: position of the first key, ``[batch or 1]``.
             rotate: rotates some columns of the unrotated keys.
         """
+        if torch.is_grad_enabled() and not is_traced():  # recomputed in the backward pass, which must find what it was
+            return rotate(slice(None))
         if self.copy is None or self.copy[0] != length or not torch.equal(self.copy[1], first):
             keys = rotate(slice(None))
         else:
             new = rotate(slice(self.copy[2].shape[2], None))
-            if torch.is_grad_enabled() or is_traced():
-                keys = torch.cat((self.copy[2], new), dim=-2)
-            else:
-                keys = self.copy_buffer.append(self.copy[2], new)
+            traced = is_traced()
+            keys = torch.cat((self.copy[2], new), dim=-2) if traced else self.copy_buffer.append(self.copy[2], new)
         self.copy = (length, first, keys)
         return keys
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import DynamicCache, StaticCache
+from transformers import DynamicCache, MistralConfig, MistralForCausalLM, StaticCache
 
 from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
@@ -60,6 +60,50 @@ def test_chunks_in_a_left_padded_batch(scheme: str) -> None:
     assert cache.layers[0].gaps
     assert (together[:1, pads:] - alone).abs().max() < 1e-4
     assert (together[1:] - second).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("scheme", ["sinks", "window"])
+def test_a_layer_that_keeps_all_keys_beside_layers_that_forget(scheme: str, backend: str) -> None:
+    """Its mask is made anew, as those of transformers fit the others; `eager` adds a mask, so true is no 1 there."""
+    model = patch_model(tiny_model("llama"), scheme, layers={"1": "none"}, factor=4)
+    model.set_attn_implementation(backend)
+    ids, pads = text(3 * TRAINED_LENGTH, rows=2), 19
+    mask = torch.ones_like(ids)
+    mask[0, :pads] = 0
+    cache, parts = DynamicCache(config=model.config), []
+    with torch.no_grad():
+        for start, size in [(0, 60), *((60 + 5 * n, 5) for n in range(2)), *((70 + n, 1) for n in range(26))]:
+            seen = mask[:, : start + size]
+            parts.append(model(ids[:, start : start + size], attention_mask=seen, past_key_values=cache).logits)
+        alone, second = model(ids[:1, pads:]).logits, model(ids[1:]).logits
+    together = torch.cat(parts, dim=1)
+    assert cache.layers[0].gaps
+    assert not isinstance(cache.layers[1], EvictingLayer)
+    assert (together[:1, pads:] - alone).abs().max() < 1e-4
+    assert (together[1:] - second).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("chunk", [1, 4])
+@pytest.mark.parametrize(
+    "scheme", [{"scheme": "window", "size": 20}, {"scheme": "sinks"}, {"scheme": "window", "layers": {"1": "none"}}]
+)
+def test_a_models_own_window_stays_where_keys_were_dropped(scheme: dict, chunk: int, backend: str) -> None:
+    """`DynamicCache()` knows no window, so that what it keeps is more than the model's own lets a query see."""
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=TRAINED_LENGTH, sliding_window=7, initializer_range=0.15,
+    )  # fmt: skip
+    model = patch_model(MistralForCausalLM(config).eval(), **scheme, factor=4)
+    model.set_attn_implementation(backend)
+    ids, cache = text(2 * TRAINED_LENGTH), DynamicCache()
+    with torch.no_grad():
+        parts = [model(part, past_key_values=cache).logits for part in ids.split(chunk, dim=1)]
+        whole = model(ids, use_cache=False).logits
+    assert any(layer.gaps for layer in cache.layers if isinstance(layer, EvictingLayer))
+    assert (torch.cat(parts, dim=1) - whole).abs().max() < 1e-4
 
 
 def test_a_cache_the_user_sized_is_left_alone() -> None:

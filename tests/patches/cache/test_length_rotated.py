@@ -124,3 +124,17 @@ def test_rows_chosen_repeated_and_emptied(granularity: int) -> None:
         fresh = three.flip(1)[:, : TRAINED_LENGTH + 3]
         after = model(fresh, past_key_values=cache).logits
         assert (after - model(fresh, use_cache=False).logits).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_the_gradient_through_decoded_tokens_is_that_of_one_pass(backend: str) -> None:
+    """Runs of queries are recomputed in the backward pass, when a rotated copy of the keys would have grown."""
+    model, tokens = patch_model(tiny_model("llama"), "dynamic_ntk", factor=4), text(TRAINED_LENGTH + 6)
+    model.set_attn_implementation(backend)
+    weight = model.model.layers[0].self_attn.k_proj.weight
+    cache = DynamicCache(config=model.config)
+    sizes = (TRAINED_LENGTH + 2, 1, 1, 1, 1)
+    parts = [model(part, past_key_values=cache).logits for part in tokens.split(sizes, dim=1)]
+    (decoded,) = torch.autograd.grad(torch.cat(parts, dim=1).square().mean(), weight)
+    (whole,) = torch.autograd.grad(model(tokens, use_cache=False).logits.square().mean(), weight)
+    assert (decoded - whole).abs().max() < 1e-4 * whole.abs().max()
