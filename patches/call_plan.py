@@ -24,6 +24,7 @@ from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.attention_masks import scores_mask
 from hf_posenc.patches.cache import paged
 from hf_posenc.patches.cache.eviction import (
+    EVICTS,
     columns_in_reach,
     eviction_state,
     has_gaps,
@@ -174,7 +175,9 @@ def make_plan(
     by_engine = "cache" in host and paged.takes(scheme, ctx, host)
     in_reach = mask
     if not by_engine:
-        in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, query.dtype)
+        in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
+        if in_reach is not mask and isinstance(in_reach, Tensor):
+            in_reach = scores_mask(in_reach, query.dtype, backend)
         past, keys = sizes or (0, 0)
         if isinstance(past, int) and keys > past + query.shape[2] and backend in ENGINE_BACKENDS and not is_traced():
             in_reach, ctx = written_alone(in_reach, ctx, past + query.shape[2])
@@ -205,11 +208,10 @@ def mask_in_reach(
     cache: Cache | None,
     layer: PlannedLayer,
     forward: ForwardContext,
-    dtype: torch.dtype,
+    backend: str,
 ) -> tuple[Any, PositionContext]:
     """A mask for the keys that a layer can attend to, None where causality says it all; and the positions of these."""
-    index, backend, window = layer.layer_idx, layer.backend, layer.window
-    length, keys = ctx.query_positions.shape[1], ctx.key_positions.shape[1]
+    index, length, keys = layer.layer_idx, ctx.query_positions.shape[1], ctx.key_positions.shape[1]
     if mask is not None and backend == "sdpa" and is_causal_only(mask, cache, index, forward):
         mask = None
     if mask is None and ctx.causal and 1 < length < keys:
@@ -217,10 +219,12 @@ def mask_in_reach(
         ctx = replace(ctx, key_positions=ctx.key_positions[:, :length])
     if forward.own_mask:
         return mask_of_held(mask, cache, index, length), ctx
-    of_others = mask_is_shorter(mask, ctx) or (mask is None and window_is_hidden(window, keys, cache))
+    if mask is not None:
+        of_others = mask_is_shorter(mask, ctx)
+    else:
+        of_others = cache is not None and EVICTS in cache.__dict__ and window_is_hidden(layer.window, keys, cache)
     if (not ctx.contiguous and has_gaps(cache, index)) or of_others:
-        seen = mask_of_gaps(ctx, columns_in_reach(ctx, cache, index), window, backend)
-        return None if seen is None else scores_mask(seen, dtype, backend), ctx
+        return mask_of_gaps(ctx, columns_in_reach(ctx, cache, index), layer.window, backend), ctx
     return mask, ctx
 
 

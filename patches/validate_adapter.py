@@ -6,9 +6,11 @@ Longer than other files, as it is one list: all that an adapter can get wrong, i
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -208,12 +210,15 @@ def _explained(cls: type[Adapter], member: str, kinds: tuple[type[Exception], ..
     except kinds as error:
         raise AdapterInvalid(
             f"{member} of the adapter {cls.__name__} cannot be computed for this model: {_brief(error)}. "
-            "Correct the adapter, or put back the configuration that the model was built with."
+            "Correct the adapter, or the scheme where the error is in it, or put back the configuration that the model "
+            "was built with."
         ) from error
 
 
 def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0].rstrip(' .:!')[:200]}"
+    frames = extract_tb(error.__traceback__)
+    where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0].rstrip(' .:!')[:200]}{where}"
 
 
 def _refuse(cls: type[Adapter], happened: str, remedy: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from hf_posenc.patching.state import describe
-from hf_posenc.patching.stored.model_card import replace_section
+from hf_posenc.patching.stored.model_card import imports_of, replace_section
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR, position_parameters
 
 HEAD = "---\n{base}library_name: peft\ntags:\n- hf_posenc\n- {kind}\n---\n\n"
@@ -31,7 +31,7 @@ weights compute something else, so the adapter loads through [hf_posenc](https:/
 
 ```python
 import hf_posenc
-
+{imports}
 model = hf_posenc.from_pretrained({base!r}, peft_adapter={name!r})
 ```
 
@@ -60,6 +60,7 @@ def write_adapter_card(model: nn.Module, folder: Path, training: Mapping[str, An
         kind=kind.upper(), base=base, scheme=report.scheme, trained=report.trained_length, target=report.target_length,
         factor=report.target_length / report.trained_length, name=folder.name, sidecar=SIDECAR,
         parameters=f", its learned parameters in `{PARAMETERS}`" if position_parameters(model) else "",
+        imports=imports_of(report.scheme.split("+")),
         rows="".join(f"| {name} | {value} |\n" for name, value in facts.items()),
     )  # fmt: skip
     named = "" if os.path.isdir(base) or not config.base_model_name_or_path else f"base_model: {base}\n"

@@ -63,7 +63,9 @@ SchemeOptions = Annotated[
 Longest = Annotated[
     int | None,
     Option(
-        min=1,
+        metavar="TOKENS",
+        parser=str,
+        callback=in_tokens,
         help="Tokens of text before every target; with the same value, lengths added later have the same targets; "
         "default: the longest length.",
     ),

@@ -14,6 +14,7 @@ takes JSON, a mapping:
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,11 +25,16 @@ from typer import Context, Option
 from hf_posenc.cli import output
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.core.files.atomic import write_bytes
+from hf_posenc.core.plugin_files import import_file, imported_files
 from hf_posenc.errors import nearest, shown
 
 RUN_CONFIG = "config.yaml"
 NOT_STORED = ("config", "out", "resume", "as_json", "debug")
 """Options that say where a run is written and how it is shown, not what is run."""
+MAY_BE_PATHS = ("model", "base", "text", "held_out", "dev_text", "eval_text")
+"""Options that name files and folders, among other things."""
+IMPORTED = "import"
+"""Name of `hf_posenc.cli.imports.IMPORT` in a file: Python files that the scheme needs."""
 PASSED_OVER = {"find-learning-rate": ("learning-rate", "push-to-hub")}
 """Command → options that a file may have for another command: one file describes a run and the search before it."""
 
@@ -53,7 +59,11 @@ def read_config(context: Context, path: Path | None) -> Path | None:
         raise BadArgument(f"--config {path} {content}. Write names of options and their values, a line each.")
     known = {name: parameter for parameter in context.command.params for name in names_of(parameter)}
     defaults = {}
+    for file in as_list(given.get(IMPORTED, [])):
+        import_file(str(file))
     for name, value in given.items():
+        if name == IMPORTED:
+            continue
         if name in PASSED_OVER.get(str(context.info_name), ()):
             output.note(f"--config {path} sets {name}, which {context.info_name} does not use: passed over.")
             continue
@@ -85,7 +95,7 @@ def as_default(parameter: Any, name: str, value: Any, path: Path) -> Any:
     if isinstance(value, Mapping) and parameter.multiple:
         return [f"{key}={single if isinstance(single, str) else json.dumps(single)}" for key, single in value.items()]
     if parameter.multiple:
-        return [str(single) for single in (value if isinstance(value, list) else [value])]
+        return [str(single) for single in as_list(value)]
     if is_numbers(value) and isinstance(parameter.default, str):  # as --depths takes them, comma-separated
         return ",".join(map(str, value))
     if isinstance(value, (list, Mapping)):
@@ -95,6 +105,11 @@ def as_default(parameter: Any, name: str, value: Any, path: Path) -> Any:
             raise BadArgument(f"--config {path} sets {name} to {shown(value)}. Write true or false.")
         return value
     return None if value is None else str(value)
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list as it is; a single value as a list of one."""
+    return value if isinstance(value, list) else [value]
 
 
 def is_numbers(value: Any) -> bool:
@@ -126,16 +141,19 @@ def write_config(context: Context, folder: Path) -> None:
 
 def options_of(context: Context) -> Iterator[tuple[str, Any]]:
     """The options of the running command under their names in a file, with the defaults of this version."""
+    if files := imported_files():
+        yield IMPORTED, [os.path.abspath(file) for file in files]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
         if parameter.name in NOT_STORED or value in (None, [], ()):
             continue
-        several = isinstance(value, (list, tuple))
-        yield names_of(parameter)[0], [plain(single) for single in value] if several else plain(value)
+        several, names_path = isinstance(value, (list, tuple)), parameter.name in MAY_BE_PATHS
+        written = [plain(single, may_be_path=names_path) for single in (value if several else [value])]
+        yield names_of(parameter)[0], written if several else written[0]
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, *, may_be_path: bool = False) -> Any:
     """A value as one writes it in YAML: paths become absolute, so that the file may be moved."""
-    if isinstance(value, Path):
-        return str(value.absolute())
+    if isinstance(value, Path) or (may_be_path and os.path.exists(value)):
+        return os.path.abspath(value)
     return int(value) if isinstance(value, str) and value.isdecimal() and str(int(value)) == value else value

@@ -72,4 +72,6 @@ def _options_of(cls: type[Scheme]) -> dict[str, tuple[str, str]]:
 
     hints = get_type_hints(cls.__init__, include_extras=True)
     parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # after self and geometry
+    for name in (p.name for p in parameters if p.name not in hints):
+        raise TypeError(f"Option {name!r} of {cls.__name__} has no type. Annotate it, as in {name}: float = 1.0")
     return {p.name: (written(hints[p.name]), "" if p.default is p.empty else repr(p.default)) for p in parameters}

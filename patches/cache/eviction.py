@@ -17,6 +17,8 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
 
+EVICTS = "posenc_evicts"  # of a cache: some of its layers do
+
 
 class EvictingLayer(DynamicLayer):
     """Keeps the first ``first`` and the last ``last`` keys between calls; within a call all new ones are there too.
@@ -106,6 +108,7 @@ def install_eviction(cache: Cache, kept: list[tuple[int, int] | None], padding: 
     for number, keys in enumerate(kept):
         if keys is not None and type(layers[number]) is DynamicLayer:
             layers[number] = EvictingLayer(*keys)
+            cache.__dict__[EVICTS] = True
     cache.layers = layers
 
 
@@ -212,11 +215,10 @@ def mask_is_shorter(mask: Any, ctx: PositionContext) -> bool:
     return isinstance(mask, Tensor) and 1 < mask.shape[-1] < ctx.key_positions.shape[1]
 
 
-def window_is_hidden(window: int | None, keys: int, cache: Cache | None) -> bool:
+def window_is_hidden(window: int | None, keys: int, cache: Cache) -> bool:
     """Whether a layer kept keys from before its own window, where others dropped theirs: masks are made for those."""
-    if window is None or keys <= window or cache is None:
-        return False
-    return any(isinstance(layer, EvictingLayer) and layer.gaps for layer in cache.layers)
+    dropped = any(isinstance(layer, EvictingLayer) and layer.gaps for layer in cache.layers)
+    return dropped and window is not None and keys > window
 
 
 def mask_of_gaps(ctx: PositionContext, columns: Tensor, window: int | None, backend: str) -> Tensor | None:

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,13 +35,26 @@ class OwnSlope(Scheme):
 '''
 
 
+UNTYPED = """
+from hf_posenc.extend import Scheme, register_scheme
+
+
+@register_scheme("untyped")
+class Untyped(Scheme):
+    \"\"\"Its option has no type.\"\"\"
+
+    def __init__(self, geometry, *, slope=1.0):
+        super().__init__(geometry)
+"""
+
+
 @pytest.fixture
 def own_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A file with a scheme, beside a module that it imports; forgotten after the test."""
     (tmp_path / "own_helper.py").write_text("STEEPNESS = 0.01\n")
     (tmp_path / "own_slope_file.py").write_text(SCHEME)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugin_files, "_IMPORTED", [])
+    monkeypatch.setattr(plugin_files, "_IMPORTED", {})
     yield str(tmp_path / "own_slope_file.py")
     for name in ("own_helper", "own_slope_file"):
         sys.modules.pop(name, None)
@@ -83,6 +97,9 @@ def test_the_printed_commands_import_it_again(call: Call, own_scheme: str, small
         ("json.py", "", "Rename the file"),
         ("own_broken.py", "raise KeyError('lost')", "KeyError: 'lost'"),
         ("own_syntax.py", "def", "SyntaxError"),
+        ("own_exit.py", "import sys; sys.exit(0)", "SystemExit: 0"),
+        ("lm_eval.py", "", "Rename the file"),  # installed, and loaded later
+        ("own_untyped.py", UNTYPED, "Option 'slope' of Untyped has no type"),
     ],
 )
 def test_a_file_that_cannot_be_imported(
@@ -101,3 +118,31 @@ def test_the_option_needs_a_file(call: Call) -> None:
     answer = call("list", "--import")
     assert answer.code == 2
     assert "takes a Python file" in answer.err
+
+
+def test_a_file_is_imported_once_however_it_is_named(call: Call, own_scheme: str, monkeypatch: Any) -> None:
+    monkeypatch.chdir(Path(own_scheme).parent)
+    assert call("info", "own_slope", "--import", own_scheme, "--import", Path(own_scheme).name).code == 0
+
+
+def test_a_run_is_repeated_from_its_file_with_the_scheme_in_another(
+    call: Call, own_scheme: str, small_llama: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """From another folder, too; and the adapter's card says what to import."""
+    pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+    (tmp_path / "own.txt").write_text("the cat sat on the mat. " * 400)
+    monkeypatch.chdir(tmp_path)
+    words = ["finetune", "--model", str(small_llama), "--scheme", "own_slope", "--target", "0.5k", "--length", "64"]
+    words += ["--eval-lengths", "64", "--steps", "1", "--text", "own.txt", "--rank", "2", "--eval-windows", "2"]
+    first = call(*words, "--import", Path(own_scheme).name, "--out", "run", "--json")
+    assert first.code == 0, first.err
+    assert "import own_slope_file  # registers own_slope" in (tmp_path / "run" / "README.md").read_text()
+    monkeypatch.setattr(plugin_files, "_IMPORTED", {})
+    sys.modules.pop("own_slope_file")
+    registry._SCHEMES.pop("own_slope")
+    registry._CLASSES.pop("own_slope", None)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = call("finetune", "--config", "../run/config.yaml", "--out", "again", "--json")
+    assert again.code == 0, again.err
+    assert again.data["curve"] == first.data["curve"]

@@ -32,7 +32,11 @@ def can_cut(regions: Iterable[Region]) -> bool:
 
 def by_distance(regions: Iterable[Region]) -> bool:
     """Whether no region depends on the first position of a sequence."""
-    return all(region.band.is_of_distances for region in regions)
+    for region in regions:
+        band = region.band  # `Band.is_of_distances` without a call, as this is asked for every decoded token
+        if band.chunk != 1 or not (band.rows_from is band.rows_until is band.keys_until is None):
+            return False
+    return True
 
 
 def cut_of(band: Band) -> Cut | None:

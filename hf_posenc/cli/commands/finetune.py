@@ -34,6 +34,11 @@ MEASURED_ON_SOURCES = (
     "Pass --held-out to measure on text like that trained on."
 )
 
+ELSEWHERE = (
+    "eval and compare measure on sources of Python's standard library, unless --text names a text like yours that was "
+    "not trained on."
+)
+
 
 @expands(FinetuneOptions)
 def finetune(
@@ -77,6 +82,8 @@ def finetune(
     if not as_json:
         if options.text and not options.held_out and not tuned.start.set_aside:
             output.show_text(MEASURED_ON_SOURCES)
+        if tuned.start.set_aside:
+            output.show_text(ELSEWHERE)
         show_next(after_finetune(out, tuned.model, held_out_words(options)))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from hf_posenc.cli.arguments import Base, Dtype, Factor, Model, SchemeOptions, TargetLength, TrainedLength
+from hf_posenc.cli.arguments import Base, Dtype, Factor, Model, SchemeOptions, TargetLength, TrainedLength, in_tokens
 from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField
 
@@ -48,7 +48,13 @@ class FinetuneOptions:
         ),
     ] = "full_length"
     length: Annotated[
-        int | None, Option(min=2, help="Training sequence length in tokens; default: as the recipe has.")
+        int | None,
+        Option(
+            metavar="TOKENS",
+            parser=str,
+            callback=in_tokens,
+            help="Training sequence length; default: as the recipe has.",
+        ),
     ] = None
     length_stages: Annotated[
         int | None,

@@ -18,6 +18,7 @@ from hf_posenc.cli.arguments import (
     Model,
     SchemeOptions,
     TargetLength,
+    in_tokens,
     loading_of,
     model_named,
     scheme_options,
@@ -53,8 +54,10 @@ def probe(
         Option(
             "--length",
             "-l",
-            min=2,
-            help="Sequence length in tokens; default: the target length of the scheme; without one, the size of the "
+            metavar="TOKENS",
+            parser=str,
+            callback=in_tokens,
+            help="Sequence length; default: the target length of the scheme; without one, the size of the "
             "position table, or twice the trained length.",
         ),
     ] = None,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.files.atomic import write_bytes
+from hf_posenc.schemes.registry import list_schemes
 
 SCHEME_KEY = "position_scheme"  # of a configuration: the scheme, its options and lengths
+OWN = "hf_posenc."
 START, END = "<!-- hf_posenc -->", "<!-- /hf_posenc -->"
 FRONT_MATTER = "---\nlibrary_name: hf_posenc\n---\n\n"
 SECTION = """## How to load this
@@ -18,7 +20,7 @@ tokens, for texts of {target_length}. Without that package these weights compute
 
 ```python
 import hf_posenc
-
+{imports}
 model = hf_posenc.from_pretrained("{name}")
 ```
 """
@@ -31,9 +33,21 @@ def write_section(folder: Path, config: Mapping[str, Any]) -> None:
         folder: of a checkpoint.
         config: its ``position_scheme``.
     """
-    scheme = "+".join(part["name"] for part in config["scheme"])
+    names = [part["name"] for part in config["scheme"]]
     lengths = {name: config[name] for name in ("trained_length", "target_length")}
-    replace_section(folder, SECTION.format(scheme=scheme, name=folder.name, **lengths), FRONT_MATTER)
+    replace_section(
+        folder,
+        SECTION.format(scheme="+".join(names), name=folder.name, imports=imports_of(names), **lengths),
+        FRONT_MATTER,
+    )
+
+
+def imports_of(names: Collection[str]) -> str:
+    """Lines of Python that import the modules of schemes from outside this package; empty where there are none."""
+    modules = {record.name: record.target.partition(":")[0] for record in list_schemes() if record.name in names}
+    return "".join(
+        f"import {module}  # registers {name}\n" for name, module in modules.items() if not module.startswith(OWN)
+    )
 
 
 def replace_section(folder: Path, section: str, front_matter: str) -> None:
