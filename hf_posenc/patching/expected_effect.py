@@ -21,8 +21,11 @@ def spread_positions(reach: int) -> Tensor:
     return torch.linspace(0, reach - 1, min(TOKENS, reach)).round().long().unique()[None]
 
 
-def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry) -> bool:
-    """Whether the scheme's values at these positions differ from those of the unpatched layer of this geometry."""
+def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry, window: int | None = None) -> bool:
+    """Whether the scheme's values at these positions differ from those of the unpatched layer of this geometry.
+
+    ``window`` is that of the layer itself: keys that a query sees at most; None for all.
+    """
     ctx = PositionContext(positions, positions, geometry.causal, contiguous=False)
     if (
         changes_bias(scheme, ctx, geometry)
@@ -41,6 +44,7 @@ def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry) -> 
             return True
         rotation = original_rotation
     span = int(positions.max()) + 1
+    seen = span if window is None else min(span, window)
     rotation = without_equal_axes(scheme, rotation, positions)
     rotations = [
         region.rotation or rotation for region in occurring_regions(terms.regions, positions, causal=geometry.causal)
@@ -50,7 +54,7 @@ def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry) -> 
         any(not same_rotation(each, original_rotation) for each in rotations)
         or abs(terms.logit_scale - (rotary.logit_scale if rotary else 1.0)) > 1e-9
         or any(bool((scale - 1).abs().max() > 1e-6) for scale in scales)
-        or (terms.visible != EVERYTHING and (terms.visible.farthest or span) < span)
+        or (terms.visible != EVERYTHING and (terms.visible.farthest or seen) < seen)
         or changes_distances(terms.regions, positions, causal=geometry.causal)
         or (scheme.replaces_host and not scheme.keeps_table and geometry.table is not None)
         or (scheme.replaces_host and geometry.biased)

@@ -136,7 +136,10 @@ class EffectProbe:
     def verdict_of(self, layer: int, patch: Patch) -> Proof:
         """The verdict on one layer. Raises as `verdict` does."""
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
-        must_move = differs_from_host(scheme, self.positions, self.geometry.of_layer(layer))
+        geometry, window = self.geometry.of_layer(layer), self.attentions[layer].window
+        must_move = differs_from_host(scheme, self.positions, geometry)
+        if must_move and window is not None and not differs_from_host(scheme, self.positions, geometry, window):
+            return Proof("identity")  # the probe, which has no mask, would show keys that the layer itself hides
         if self.widened:
             refuse_not_finite(self.run_in_own_dtype(layer), scheme)
         change, moves = 0.0, False

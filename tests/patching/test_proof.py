@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from hf_posenc import describe, is_patched, patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
@@ -120,3 +120,23 @@ def test_an_eager_decoder_is_probed_as_a_decoder(scheme) -> None:
     model.set_attn_implementation("eager")
     patch_model(model, scheme, factor=4)
     assert describe(model).proof.verdict == "moved"
+
+
+@pytest.mark.parametrize(
+    ("size", "own", "verdict"), [(12, 7, "identity"), (7, 7, "identity"), (5, 7, "moved"), (12, None, "moved")]
+)
+def test_a_window_within_the_models_own(size: int, own: int | None, verdict: str) -> None:
+    """A wider one hides nothing more; logits say so, though a layer that is run without a mask does not."""
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=TRAINED_LENGTH, sliding_window=own, initializer_range=0.15,
+    )  # fmt: skip
+    model = MistralForCausalLM(config).eval()
+    ids = torch.randint(3, 96, (1, 2 * TRAINED_LENGTH))
+    with torch.no_grad():
+        before = model(ids).logits
+        patch_model(model, "window", size=size, factor=4)
+        changed = (model(ids).logits - before).abs().max() > 1e-4
+    assert describe(model).proof.verdict == verdict
+    assert bool(changed) == (verdict == "moved")
