@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from hf_posenc.core.code_digest import code_digest
 from hf_posenc.core.lengths import Lengths, resolve_lengths
 from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import PosEncError, UnsupportedModel
-from hf_posenc.eval.comparison.code_digest import code_digest
 from hf_posenc.eval.comparison.terms_digest import terms_digest
 from hf_posenc.eval.lm.native_length import trained_length_under
 from hf_posenc.eval.results.record import canonical

@@ -33,10 +33,10 @@ DEFAULTS = {
     "target_modules": [],
 }
 """Of settings that earlier versions did not have."""
-MODEL, CORPUS, ROWS = "model", "corpus", "rows"
+MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
 OF_ROWS = (ROWS, CORPUS)
 """Settings that are known once the texts have been read."""
-DIGESTS = {MODEL: "model", CORPUS: "text"}
+DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
 """Settings that are digests, and what of; those of earlier versions are not known."""
 
 

@@ -18,15 +18,17 @@ from transformers.trainer import TRAINING_ARGS_NAME
 
 from hf_posenc.checkpoints.four_bit import is_quantised
 from hf_posenc.checkpoints.model_digest import sampled_weights_digest
+from hf_posenc.core.code_digest import code_digest
 from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import FolderInUse
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.schemes.base import Scheme
 from hf_posenc.training.config import Training
 from hf_posenc.training.loss_curve import LossPoint
-from hf_posenc.training.resume import CORPUS, MODEL, ROWS, UNFINISHED, check_before_reading, start_run
+from hf_posenc.training.resume import CODE, CORPUS, MODEL, ROWS, UNFINISHED, check_before_reading, start_run
 from hf_posenc.training.rows import corpus_digest, count_of
 from hf_posenc.training.trained_parameters import RunStart
 
@@ -73,10 +75,18 @@ def settings_before_reading(model: nn.Module, training: Training, *, whole: bool
     shared = {name: value for name, value in training.to_dict().items() if name not in FREE_SETTINGS}
     quantised = {"quantised": True} if is_quantised(model) else {}
     loaded = bool(getattr(model.config, "_name_or_path", ""))
+    code = own_code(model)
     return {
-        **shared, **quantised, "scheme": None if stored is None else stored.to_json(),
+        **shared, **quantised, **({CODE: code} if code else {}), "scheme": None if stored is None else stored.to_json(),
         MODEL: sampled_weights_digest(model, values=loaded or not whole),
     }  # fmt: skip
+
+
+def own_code(model: nn.Module) -> str:
+    """Digest of the code of the model's schemes that are not of this package; empty where there are none."""
+    schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
+    classes = {type(scheme) for scheme in schemes if not type(scheme).__module__.startswith("hf_posenc.")}
+    return code_digest(sorted(classes, key=lambda cls: cls.__qualname__)) if classes else ""
 
 
 def settings_of_rows(rows: Any) -> dict[str, Any]:

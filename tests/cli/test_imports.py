@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shlex
 import sys
@@ -125,6 +126,19 @@ def test_a_file_is_imported_once_however_it_is_named(call: Call, own_scheme: str
     assert call("info", "own_slope", "--import", own_scheme, "--import", Path(own_scheme).name).code == 0
 
 
+TUNE = ["--scheme", "own_slope", "--target", "0.5k", "--length", "64", "--eval-lengths", "64", "--rank", "2"]
+TUNE += ["--text", "own.txt", "--eval-windows", "2", "--import", "own_slope_file.py"]
+
+
+def forget(monkeypatch: Any) -> None:
+    """As in another process."""
+    monkeypatch.setattr(plugin_files, "_IMPORTED", {})
+    for name in ("own_helper", "own_slope_file"):
+        sys.modules.pop(name, None)
+    registry._SCHEMES.pop("own_slope")
+    registry._CLASSES.pop("own_slope", None)
+
+
 def test_a_run_is_repeated_from_its_file_with_the_scheme_in_another(
     call: Call, own_scheme: str, small_llama: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -132,17 +146,31 @@ def test_a_run_is_repeated_from_its_file_with_the_scheme_in_another(
     pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
     (tmp_path / "own.txt").write_text("the cat sat on the mat. " * 400)
     monkeypatch.chdir(tmp_path)
-    words = ["finetune", "--model", str(small_llama), "--scheme", "own_slope", "--target", "0.5k", "--length", "64"]
-    words += ["--eval-lengths", "64", "--steps", "1", "--text", "own.txt", "--rank", "2", "--eval-windows", "2"]
-    first = call(*words, "--import", Path(own_scheme).name, "--out", "run", "--json")
+    first = call("finetune", "--model", str(small_llama), *TUNE, "--steps", "1", "--out", "run", "--json")
     assert first.code == 0, first.err
     assert "import own_slope_file  # registers own_slope" in (tmp_path / "run" / "README.md").read_text()
-    monkeypatch.setattr(plugin_files, "_IMPORTED", {})
-    sys.modules.pop("own_slope_file")
-    registry._SCHEMES.pop("own_slope")
-    registry._CLASSES.pop("own_slope", None)
+    forget(monkeypatch)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     again = call("finetune", "--config", "../run/config.yaml", "--out", "again", "--json")
     assert again.code == 0, again.err
     assert again.data["curve"] == first.data["curve"]
+
+
+@pytest.mark.parametrize("edited", [True, False])
+def test_a_run_is_not_resumed_with_another_formula(
+    call: Call, own_scheme: str, small_llama: Path, tmp_path: Path, monkeypatch: Any, *, edited: bool
+) -> None:
+    pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+    (tmp_path / "own.txt").write_text("the cat sat on the mat. " * 400)
+    monkeypatch.chdir(tmp_path)
+    words = ["finetune", "--model", str(small_llama), *TUNE, "--out", "run", "--json"]
+    first = call(*words, "--steps", "1")
+    assert first.code == 0, first.err
+    forget(monkeypatch)
+    if edited:
+        Path(own_scheme).write_text(SCHEME.replace("* ctx.exact", "* 2.0 * ctx.exact"))
+        importlib.invalidate_caches()
+    again = call(*words, "--steps", "2", "--resume")
+    assert (again.code == 0) != edited, again.err
+    assert ("another code of the scheme" in again.err) == edited

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from hf_posenc.core.code_digest import code_digest
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.eval.comparison.cell import MeasurementRequest
-from hf_posenc.eval.comparison.code_digest import code_digest
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.identity import files_digest
 from hf_posenc.eval.comparison.terms_digest import rounded, terms_digest
@@ -108,7 +108,7 @@ def test_noise_of_the_last_digits_changes_nothing() -> None:
 def test_the_digest_of_code_is_the_same_in_every_process() -> None:
     """Sets are in another order in each, by the seed of their hashes."""
     program = (
-        "from hf_posenc.eval.comparison.code_digest import code_digest\n"
+        "from hf_posenc.core.code_digest import code_digest\n"
         "from hf_posenc.schemes.registry import scheme_class, scheme_names\n"
         "print([code_digest([scheme_class(name)]) for name in ('yarn', 'fire', 'self_extend', 't5', 'dynamic_ntk')])"
     ).replace(", scheme_names", "")

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from hf_posenc.eval.comparison.code_digest import code_digest
+from hf_posenc.core.code_digest import code_digest
 from hf_posenc.eval.comparison.identity import package_digest, versions
 from hf_posenc.eval.results.record import key_of
 from hf_posenc.eval.results.store import Store

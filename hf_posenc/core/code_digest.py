@@ -4,11 +4,12 @@ The code is taken from memory and not from files, so that the digest belongs to 
 has no file, and a file edited after it was imported does not describe the class. Followed are the schemes of this
 package and code that no package manager installed, and what is in one package with a scheme's class; every other
 package is known by its version. Lists and dictionaries are left out, as they may be caches that fill up: what they
-change is seen in the terms of the scheme (`hf_posenc.eval.comparison.terms_digest`).
+change is seen in the terms of the scheme, of which `compare` has a digest of their own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import sysconfig
@@ -17,8 +18,6 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
-
-from hf_posenc.eval.comparison.identity import digest_of
 
 OWN = "hf_posenc.schemes."
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
@@ -31,7 +30,7 @@ def code_digest(classes: Iterable[type]) -> str:
     found = CodeDescriptions()
     roots = {cls.__module__.partition(".")[0] for cls in classes} - {"hf_posenc"}
     found.roots = frozenset(roots)
-    return digest_of(json.dumps([found.described(cls) for cls in classes]))
+    return hashlib.blake2b(json.dumps([found.described(cls) for cls in classes]).encode(), digest_size=16).hexdigest()
 
 
 class CodeDescriptions:
