@@ -97,7 +97,7 @@ def tokens(written: int | str, name: str = "target_length") -> int:
         return whole_length(name, written)
     found = TOKENS.fullmatch(written.strip().replace(",", "").replace("_", ""))
     count = Fraction(found[1]) * UNITS[found[2].lower()] if found else Fraction(1, 2)
-    if count.denominator != 1:
+    if count.denominator != 1 or count < 1:
         raise LengthContradiction(
             f"{name} is a whole number of tokens, got {written!r}. Write for example 131072, or 128k (k is 1024)."
         )

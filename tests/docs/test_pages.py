@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from hf_posenc.checks import CHECKS
 from hf_posenc.cli.app import app
+from hf_posenc.cli.imports import taken
 from hf_posenc.insight.lessons import all_lessons
 from hf_posenc.insight.plots.catalogue import list_plots
 from hf_posenc.schemes import registry
@@ -81,7 +82,9 @@ def test_doctests_pass(block: str) -> None:
 @pytest.mark.parametrize("line", commands())
 def test_documented_commands_parse(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option exists and takes such a value; nothing is run."""
-    _, name, *words = shlex.split(line)
+    words, files = taken(shlex.split(line)[1:])
+    assert all((DOCS.parent / file).is_file() for file in files)
+    name, *words = words
     if "--config" in words:  # which is read at once; an earlier command of the page has written it
         monkeypatch.chdir(tmp_path)
         written = tmp_path / words[words.index("--config") + 1]
