@@ -26,6 +26,7 @@ from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.float32_masters import float32_masters, in_half_precision
+from hf_posenc.training.held_out_split import HeldOutSplit
 from hf_posenc.training.learning_rates import parameter_count
 from hf_posenc.training.length_trainer import LengthTrainer
 from hf_posenc.training.loss_curve import LossPoint, points
@@ -41,7 +42,6 @@ from hf_posenc.training.run_folder import (
     settings_of_rows,
 )
 from hf_posenc.training.run_inputs import RunInputs, read_inputs, run_plan
-from hf_posenc.training.set_aside import SetAside
 from hf_posenc.training.trained_parameters import RunStart, trained_by_kind
 from hf_posenc.training.trainer_settings import evaluation_settings, gradient_checkpointing, trainer_settings
 from hf_posenc.training.validate import (
@@ -80,7 +80,7 @@ def finetune(
     texts: Texts | Dataset,
     training: Training,
     *,
-    held_out: Texts | SetAside | None = None,
+    held_out: Texts | HeldOutSplit | None = None,
     output: str | os.PathLike[str] | None = None,
     resume: bool = False,
     announce: Callable[[RunStart], None] | None = None,
@@ -105,7 +105,7 @@ def finetune(
             ``output``.
         training: settings of the run.
         held_out: documents to measure on before, between and after the steps, at ``training.eval_lengths``; likewise,
-            or `SetAside`, which holds out the end of ``texts``.
+            or `HeldOutSplit`, which holds out the end of ``texts``.
         output: folder of checkpoints, curve and result; nothing is written without it.
         resume: continue from the last complete checkpoint in ``output``, if there is one; ``model`` and ``texts`` are
             those the run was started with. With more ``steps`` than it was started for, it goes on to the new number,
@@ -151,7 +151,7 @@ def finetune(
         start = RunStart(
             trained_by_kind(trained), parameter_count(trained), inputs.rate.value, inputs.rate.source,
             resumed_from=(0 if checkpoint is None else step_of(Path(checkpoint))) if resume else None,
-            set_aside=inputs.set_aside,
+            held_out_tokens=inputs.held_out_tokens,
         )  # fmt: skip
         if announce is not None and trainer.is_world_process_zero():
             announce(start)

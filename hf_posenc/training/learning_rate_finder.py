@@ -31,11 +31,11 @@ from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.training.config import Training
 from hf_posenc.training.config_checks import LEARNING_RATE, check_count
 from hf_posenc.training.finetune import Texts, finetune
+from hf_posenc.training.held_out_split import HeldOutSplit
 from hf_posenc.training.learning_rates import chosen_rate
 from hf_posenc.training.methods import check_settings, method_of
 from hf_posenc.training.rows import count_of, held_out_rows, training_rows
 from hf_posenc.training.run_inputs import held_out_of
-from hf_posenc.training.set_aside import SetAside
 from hf_posenc.training.validate import check_model_and_settings, source_of
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def range_test(
     steps: int = STEPS,
     lowest: float = LOWEST,
     highest: float = HIGHEST,
-    held_out: Texts | SetAside | None = None,
+    held_out: Texts | HeldOutSplit | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> RangeTest:
     """Train a model, which is of no use afterwards, at learning rates from ``lowest`` to ``highest``. Nothing is saved.

@@ -25,8 +25,8 @@ from hf_posenc.training.dataset import (
     held_out_windows,
     tokens_of_windows,
 )
+from hf_posenc.training.held_out_split import HeldOutSplit, end_of, other_text, without_end
 from hf_posenc.training.methods import Method
-from hf_posenc.training.set_aside import SetAside, end_of, other_text, without_end
 from hf_posenc.training.streamed_rows import StreamedRows
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def training_rows(
     training: Training,
     method: Method,
     *,
-    held_out: TextSource | SetAside | None = None,
+    held_out: TextSource | HeldOutSplit | None = None,
     folder: Path | None = None,
     on_read: OnRead | None = None,
 ) -> tuple[Any, Corpus | None]:
@@ -99,7 +99,7 @@ def training_rows(
     check_vocabulary(base, corpus.highest)
     warn_of_overlap(corpus.repeated, "documents")
     end = None
-    if isinstance(held_out, SetAside):
+    if isinstance(held_out, HeldOutSplit):
         end = end_of(corpus, tokens_of_windows(measured_lengths(model, training), training.eval_windows))
         corpus = corpus if end is None else without_end(corpus, end)
     length = training.length
@@ -138,7 +138,7 @@ def warn_of_overlap(shared: int, what: str) -> None:
 def held_out_rows(
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
-    held_out: TextSource | SetAside,
+    held_out: TextSource | HeldOutSplit,
     training: Training,
     end: Corpus | None = None,
 ) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def held_out_rows(
     """
     lengths = measured_lengths(model, training)
     if end is None:
-        texts = other_text(held_out) if isinstance(held_out, SetAside) else held_out
+        texts = other_text(held_out) if isinstance(held_out, HeldOutSplit) else held_out
         end = tokenise(tokenizer, texts.documents())
         check_vocabulary(base_model_of(model)[0], end.highest)
     mask = None if is_causal(model) else tokenizer.mask_token_id

@@ -13,10 +13,10 @@ from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.training.attention_groups import check_attention_groups
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
+from hf_posenc.training.held_out_split import HeldOutSplit
 from hf_posenc.training.learning_rates import LearningRate, chosen_rate
 from hf_posenc.training.methods import Method, check_settings, method_of
 from hf_posenc.training.rows import held_out_rows, training_rows
-from hf_posenc.training.set_aside import SetAside
 from hf_posenc.training.validate import check_model_and_settings, check_tokenizer, source_of
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ class RunInputs(RunPlan):
     Attributes:
         rows: to train on.
         windows: held-out rows by length; None where nothing is held out.
-        set_aside: tokens of the texts that were held out.
+        held_out_tokens: tokens of the texts that were held out.
     """
 
     rows: Any
     windows: dict[str, Any] | None
-    set_aside: int = 0
+    held_out_tokens: int = 0
 
 
 def run_plan(
@@ -96,13 +96,13 @@ def read_inputs(
     )  # fmt: skip
     held_out = plan.measured_on
     windows = None if held_out is None else held_out_rows(model, tokenizer, held_out, plan.training, end)
-    return RunInputs(**vars(plan), rows=rows, windows=windows, set_aside=0 if end is None else len(end.tokens))
+    return RunInputs(**vars(plan), rows=rows, windows=windows, held_out_tokens=0 if end is None else len(end.tokens))
 
 
 def held_out_of(given: Any) -> Any:
-    """Where held-out documents come from; `SetAside` and None as they are.
+    """Where held-out documents come from; `HeldOutSplit` and None as they are.
 
     Raises:
         WrongKind: it is nothing of that.
     """
-    return given if given is None or isinstance(given, SetAside) else source_of("held_out", given)
+    return given if given is None or isinstance(given, HeldOutSplit) else source_of("held_out", given)

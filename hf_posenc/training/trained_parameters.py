@@ -27,7 +27,7 @@ class RunStart:
         source: of the learning rate: a paper, or that it was given.
         resumed_from: steps that are done, of a run that is resumed; 0 where it has no complete checkpoint. None for a
             run that is not resumed.
-        set_aside: tokens at the end of the training text that are held out.
+        held_out_tokens: tokens at the end of the training text that are held out.
     """
 
     parameters: Mapping[str, int]
@@ -35,7 +35,7 @@ class RunStart:
     learning_rate: float
     source: str
     resumed_from: int | None = None
-    set_aside: int = 0
+    held_out_tokens: int = 0
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.parameters.items())
@@ -45,7 +45,7 @@ class RunStart:
         return (
             f"{resumed}training {sum(self.parameters.values()):,} of {self.total:,} parameters: {kinds}; "
             f"learning rate {self.learning_rate:g} ({self.source})"
-            + (f"\nheld out: the last {self.set_aside:,} tokens of the text" if self.set_aside else "")
+            + (f"\nheld out: the last {self.held_out_tokens:,} tokens of the text" if self.held_out_tokens else "")
         )
 
 

@@ -80,9 +80,9 @@ def finetune(
     kind = "model" if setup.training.method == "full" else "adapter"
     show_result(tuned, lengths_of(setup.model)[0], out, kind, as_json)
     if not as_json:
-        if options.text and not options.held_out and not tuned.start.set_aside:
+        if options.text and not options.held_out and not tuned.start.held_out_tokens:
             output.show_text(MEASURED_ON_SOURCES)
-        if tuned.start.set_aside:
+        if tuned.start.held_out_tokens:
             output.show_text(ELSEWHERE)
         show_next(after_finetune(out, tuned.model, held_out_words(options)))
 

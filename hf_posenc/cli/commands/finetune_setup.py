@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from hf_posenc.checkpoints.model_name import ModelName
     from hf_posenc.texts import TextSource
-    from hf_posenc.training import SetAside, Training
+    from hf_posenc.training import HeldOutSplit, Training
 
 OF_TRAINING = (
     *("accumulate", "schedule", "warmup", "weight_decay", "rank", "alpha", "train_embeddings", "packing", "seed"),
@@ -46,7 +46,7 @@ class FinetuneSetup:
     model: nn.Module
     tokenizer: Any
     texts: TextSource | Sequence[str]
-    held_out: TextSource | SetAside | Sequence[str]
+    held_out: TextSource | HeldOutSplit | Sequence[str]
     training: Training
 
 
@@ -82,11 +82,11 @@ def set_up(context: Context, options: FinetuneOptions, learning_rate: float | No
     )  # fmt: skip
 
 
-def measured_on(*, own: bool) -> SetAside | list[str]:
+def measured_on(*, own: bool) -> HeldOutSplit | list[str]:
     """What to measure on where no text is named: the end of the user's own training text, or other modules."""
-    from hf_posenc.training import SetAside
+    from hf_posenc.training import HeldOutSplit
 
-    return SetAside(otherwise=modules(HELD_OUT)) if own else modules(HELD_OUT)
+    return HeldOutSplit(otherwise=modules(HELD_OUT)) if own else modules(HELD_OUT)
 
 
 def check_method(context: Context, name: str) -> None:

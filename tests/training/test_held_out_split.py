@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from hf_posenc import patch_model
 from hf_posenc.errors import LengthContradiction
-from hf_posenc.training import SetAside, Training
+from hf_posenc.training import HeldOutSplit, Training
 from hf_posenc.training.corpus import Corpus
+from hf_posenc.training.held_out_split import end_of, without_end
 from hf_posenc.training.run_inputs import read_inputs, run_plan
-from hf_posenc.training.set_aside import end_of, without_end
 
 from .test_finetune import FACTOR, TARGET, TEXTS, TRAINED, llama, run, tokenizer  # noqa: F401 (a fixture)
 
@@ -44,7 +44,7 @@ def test_the_two_parts_are_the_text(sizes: list[int], needed: int) -> None:
     assert end.starts[0] == 0
 
 
-def inputs_of(tokenizer: Any, texts: list[str], held_out: SetAside, **settings: Any) -> Any:  # noqa: F811
+def inputs_of(tokenizer: Any, texts: list[str], held_out: HeldOutSplit, **settings: Any) -> Any:  # noqa: F811
     model = patch_model(llama(), "yarn", factor=FACTOR)
     training = Training(length=TARGET, steps=1, rank=2, learning_rate=1e-3, eval_windows=WINDOWS, **settings)
     plan = run_plan(model, tokenizer, texts, training, held_out=held_out)
@@ -53,11 +53,11 @@ def inputs_of(tokenizer: Any, texts: list[str], held_out: SetAside, **settings: 
 
 @pytest.mark.parametrize("packing", ["joined", "separate"])
 def test_no_window_reads_a_token_that_rows_have(tokenizer: Any, packing: str) -> None:  # noqa: F811
-    read = inputs_of(tokenizer, TEXTS, SetAside(), packing=packing)
+    read = inputs_of(tokenizer, TEXTS, HeldOutSplit(), packing=packing)
     tokens = [token for text in TEXTS for token in [*tokenizer(text)["input_ids"], 1]]
-    assert read.set_aside == max(NEEDED, round(0.05 * len(tokens)))
+    assert read.held_out_tokens == max(NEEDED, round(0.05 * len(tokens)))
     trained = torch.cat([row["input_ids"] for row in read.rows]).tolist()
-    left = len(tokens) - read.set_aside
+    left = len(tokens) - read.held_out_tokens
     assert trained == tokens[: left // TARGET * TARGET]
     longest = read.windows[str(TARGET)]
     assert longest[0]["input_ids"].tolist() == tokens[left : left + TARGET]
@@ -67,22 +67,22 @@ def test_no_window_reads_a_token_that_rows_have(tokenizer: Any, packing: str) ->
 def test_a_short_text_is_measured_on_another(tokenizer: Any) -> None:  # noqa: F811
     """It is trained on whole, and where there is no other text it is refused."""
     short = [" ".join(["w1"] * (4 * NEEDED - 2))]  # and its end
-    read = inputs_of(tokenizer, short, SetAside(otherwise=TEXTS))
-    assert read.set_aside == 0
+    read = inputs_of(tokenizer, short, HeldOutSplit(otherwise=TEXTS))
+    assert read.held_out_tokens == 0
     assert len(read.rows) == (4 * NEEDED - 1) // TARGET
     assert read.windows[str(TARGET)][0]["input_ids"].tolist() == tokenizer(TEXTS[0])["input_ids"][:TARGET]
     with pytest.raises(LengthContradiction, match="cannot be held out"):
-        inputs_of(tokenizer, short, SetAside())
+        inputs_of(tokenizer, short, HeldOutSplit())
 
 
 def test_a_run_says_what_it_held_out(tokenizer: Any, tmp_path: Any) -> None:  # noqa: F811
     model = patch_model(llama(), "yarn", factor=FACTOR)
-    tuned = run(model, tokenizer, held_out=SetAside(), eval_windows=WINDOWS, output=tmp_path / "run", steps=2)
-    assert tuned.start.set_aside >= NEEDED
-    assert f"held out: the last {tuned.start.set_aside:,} tokens of the text" in str(tuned.start)
+    tuned = run(model, tokenizer, held_out=HeldOutSplit(), eval_windows=WINDOWS, output=tmp_path / "run", steps=2)
+    assert tuned.start.held_out_tokens >= NEEDED
+    assert f"held out: the last {tuned.start.held_out_tokens:,} tokens of the text" in str(tuned.start)
     assert {TRAINED, TARGET} <= set(tuned.curve[-1].held_out)
     resumed = run(
-        patch_model(llama(), "yarn", factor=FACTOR), tokenizer, held_out=SetAside(), eval_windows=WINDOWS,
+        patch_model(llama(), "yarn", factor=FACTOR), tokenizer, held_out=HeldOutSplit(), eval_windows=WINDOWS,
         output=tmp_path / "run", steps=3, resume=True,
     )  # fmt: skip
     assert resumed.curve[-1].step == 3

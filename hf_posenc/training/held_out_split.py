@@ -20,7 +20,7 @@ SHARE, MOST = 0.05, 0.25
 
 
 @dataclass(frozen=True)
-class SetAside:
+class HeldOutSplit:
     """Measure on the end of the training text: its last 5 %, or as many tokens as the windows take, at most a quarter.
 
     Attributes:
@@ -47,7 +47,7 @@ def without_end(corpus: Corpus, end: Corpus) -> Corpus:
     return replace(corpus, tokens=corpus.tokens[:border], starts=corpus.starts[corpus.starts < border])
 
 
-def other_text(held_out: SetAside) -> TextSource:
+def other_text(held_out: HeldOutSplit) -> TextSource:
     """The documents to measure on where the end of the text cannot be held out.
 
     Raises:
