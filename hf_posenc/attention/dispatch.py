@@ -12,6 +12,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import (
     content_bias,
     decode,
+    decode_cuda,
     dense_blocks,
     exported,
     flex_cuda,
@@ -35,6 +36,7 @@ ROUTES = {
     "toeplitz_bias": (toeplitz_bias.accepts, toeplitz_bias.attend),
     "regions_cpu": (regions_cpu.accepts, regions_cpu.attend),
     "regions_cuda": (regions_cuda.accepts, regions_cuda.attend),
+    "decode_cuda": (decode_cuda.accepts, decode_cuda.attend),
     "flex_cuda": (flex_cuda.accepts, flex_cuda.attend),
     "sliding_window": (sliding_window.accepts, sliding_window.attend),
     "content_bias": (content_bias.accepts, content_bias.attend),

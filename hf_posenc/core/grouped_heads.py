@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -17,6 +18,18 @@ def products(query: Tensor, key: Tensor) -> Tensor:
     # Two steps in either direction: the strides of a combined one would fix the length of a traced graph.
     together = grouped.flatten(2, 3) @ key.transpose(-1, -2)
     return together.unflatten(2, grouped.shape[2:4]).flatten(1, 2)
+
+
+def half_products(query: Tensor, key: Tensor) -> Tensor:
+    """The same of tensors in half precision on CUDA, in float32, without a copy of the keys in float32."""
+    (batch, heads, n, dim), (_, kv_heads, length, _) = query.shape, key.shape
+    grouped = query.reshape(batch * kv_heads, heads // kv_heads * n, dim)
+    return in_float32(grouped, key.reshape(batch * kv_heads, length, dim).mT).view(batch, heads, n, length)
+
+
+def in_float32(one: Tensor, two: Tensor) -> Tensor:
+    """Products of matrices in half precision ``[batch, n, m]``, in float32; torch has it for CUDA alone."""
+    return torch.bmm(one, two, out_dtype=torch.float32)  # type: ignore[call-overload]
 
 
 def repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,8 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_posenc.attention import dispatch, merge
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.kernels import by_device, flash_cuda
-from hf_posenc.attention.routes import flex, flex_cuda, regions_cpu, regions_cuda
+from hf_posenc.attention.kernels import by_device, flash_cpu, flash_cuda
+from hf_posenc.attention.routes import decode_cuda, flex, flex_cuda, regions_cpu, regions_cuda
+from hf_posenc.core import grouped_heads
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
@@ -271,6 +272,61 @@ def test_compiled_without_a_break() -> None:
     torch.testing.assert_close(one, two, atol=1e-6, rtol=0)
 
 
+class TestDecode:
+    """A decode query, by two products with keys and values as they are cached."""
+
+    KINDS = tuple(kind for kind in ALL if kind not in ("content", "values", "rows"))
+    SHAPES = (
+        {"kv_heads": 1},
+        {"unwritten": 3, "mask_kind": "bool"},
+        {"real": torch.tensor([[0] * 7 + [1] * 23, [1] * 30]), "mask_kind": "bool"},
+    )
+
+    @pytest.fixture(autouse=True)
+    def emulated_products(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(by_device, "BY_DEVICE", {"cpu": flash_cuda})
+        for kernel in (flash_cuda, flash_cpu):  # no route that needs one takes the call
+            monkeypatch.setattr(kernel, "usable", lambda *tensors: False)
+        monkeypatch.setattr(grouped_heads, "in_float32", lambda one, two: one.float() @ two.float())
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("shape", SHAPES, ids=["one key head", "static cache", "padded"])
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_against_the_formula(self, kind: str, shape: dict, dtype: torch.dtype) -> None:
+        problem = Problem(kind, queries=1, keys=30, dtype=dtype, **shape)
+        with torch.no_grad():
+            assert dispatch.route(problem.call()) == "decode_cuda"
+            mixed = dispatch.attend(problem.call())
+        limit = problem.limit if dtype == torch.float32 else 1e-2  # weights and output are rounded
+        assert mixed.dtype == dtype
+        assert float((mixed.double() - problem.expected()).abs().max()) <= limit
+
+    def test_keys_in_half_precision_are_not_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[tuple[torch.dtype, int]] = []
+
+        def product(one: Tensor, two: Tensor) -> Tensor:
+            seen.append((two.dtype, two.data_ptr()))
+            return one.float() @ two.float()
+
+        monkeypatch.setattr(grouped_heads, "in_float32", product)
+        call = Problem("key bias", queries=1, keys=30, dtype=torch.bfloat16).call()
+        with torch.no_grad():
+            dispatch.attend(call)
+        assert seen == [(torch.bfloat16, call.keys[0].data_ptr())]
+
+    def test_which_calls_it_leaves(self) -> None:
+        one = Problem("key bias", queries=1, keys=30).call()
+        with torch.no_grad():
+            assert decode_cuda.accepts(one)
+            for other in (
+                Problem("content", queries=1, keys=30).call(), Problem("values", queries=1, keys=30).call(),
+                Problem("rows", queries=1, keys=30).call(), Problem("key bias", queries=2, keys=30).call(),
+                replace(one, dropout=0.1),
+            ):  # fmt: skip
+                assert not decode_cuda.accepts(other)
+        assert not decode_cuda.accepts(one), "with gradients"
+
+
 KIND = flex_cuda.Kind(torch.float32, 16, "cpu", trained=False, merged=False)
 
 
@@ -357,6 +413,7 @@ class TestFlex:
         """Tensors without storage stand for those of a device; a mask must be one of yes and no, and of all heads."""
         asked = []
         monkeypatch.setattr(flex_cuda, "sound", lambda *kind: asked.append(kind) or True)
+        monkeypatch.setattr(flex_cuda, "FEW", 2 * 4 * 40 * 40 - 1)
         with FakeTensorMode():
             q, k, v = (torch.empty(2, heads, 40, 8, device="cuda") for heads in (4, 2, 2))
             positions = torch.empty(1, 40, dtype=torch.long, device="cuda")
@@ -370,6 +427,8 @@ class TestFlex:
             assert asked == [(kind, False)] * accepted
             everything = replace(call, mask=None, dropout=0.0)
             assert not flex_cuda.accepts(replace(everything, values=torch.empty(2, 2, 40, 8))), "control: on the CPU"
+            monkeypatch.setattr(flex_cuda, "FEW", 2 * 4 * 40 * 40)
+            assert not flex_cuda.accepts(everything), "a block is sooner there"
 
     @pytest.mark.parametrize("kind", ["key bias", "toeplitz", "window", "regions with a bias", "scaled rows"])
     def test_mask_of_every_pair(self, kind: str) -> None:

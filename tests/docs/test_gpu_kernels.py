@@ -24,6 +24,7 @@ from hf_posenc.errors import PosEncError
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "speed.md"
 KERNELS = {
     "the model's own": set(), "`_flash_attention_forward`": {"regions_cuda"}, "`flex_attention`": {"flex_cuda"},
+    "two products": {"decode_cuda"},
     "blocks in float32": {"dense_blocks"}, "`_flash_attention_forward`, for each length": {"length_rotation"},
 }  # fmt: skip
 """As the page names them, and the routes that call them."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cuda
+from hf_posenc.attention.routes import flex
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
@@ -106,6 +107,10 @@ def give(problem: Problem, terms: Terms) -> None:
     problem.position = replace(problem.position, terms=lambda ctx, learned: terms)
 
 
+def compiles_nothing(family: tuple) -> None:
+    raise AssertionError(f"a kernel for {family}")
+
+
 def together(group: str, *cases: tuple) -> list:
     """Cases that share compiled kernels."""
     return [pytest.param(*case, marks=pytest.mark.xdist_group(f"flex {group}")) for case in cases]
@@ -115,11 +120,10 @@ HALF = torch.bfloat16, 64
 FEW = ("key bias", "learned table")
 FLEX_CASES = [
     *together("engine prefill", *((kind, "prefill", torch.float32, 16) for kind in FLEX)),
-    *together("engine decode", *((kind, "decode", torch.float32, 16) for kind in FLEX)),
     *together("engine padded", *((kind, "padded", torch.float32, 16) for kind in (*FEW, "scaled rows"))),
     *together("engine padded", *((kind, "both ways", torch.float32, 16) for kind in ("plain", "toeplitz", "window"))),
     *together("engine padded", ("toeplitz", "prefill", torch.float32, 64)),
-    *together("engine bfloat16", *((kind, shape, *HALF) for shape in ("prefill", "decode") for kind in FEW)),
+    *together("engine bfloat16", *((kind, "prefill", *HALF) for kind in FEW)),
     *together("engine float16", ("key bias, wave and window", "prefill", torch.float16, 64)),
     *together("engine float16", ("key bias", "one key head", torch.float16, 64)),
 ]  # fmt: skip
@@ -164,6 +168,16 @@ def test_route(kind: str, device: str) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind not in FLEX])
 def test_uncompiled(kind: str, shape: str, dtype: torch.dtype, head_dim: int, device: str) -> None:
     assert deviation(device, shaped(kind, shape, dtype, head_dim)) <= ALLOWED[dtype]
+
+
+@pytest.mark.parametrize("head_dim", [16, 64])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", FLEX)
+def test_decoding_compiles_nothing(
+    kind: str, dtype: torch.dtype, head_dim: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flex, "kernel", compiles_nothing)
+    assert deviation(device, shaped(kind, "decode", dtype, head_dim)) <= ALLOWED[dtype]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hf_posenc import patch_model
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.routes import flex
+from hf_posenc.checks.tiny_models import tiny_model
 
 from ..docs.test_gpu_kernels import KERNELS, table
 from .models import (
     SCHEMES,
     UNPATCHED,
     WHOLE,
+    WITHIN,
     each,
     exact,
     gap,
@@ -23,6 +27,7 @@ from .models import (
     rms_gap,
     tokens_of,
 )
+from .test_engine import compiles_nothing
 
 ROUNDING = 1e-4  # of the largest logit: float32 on a CPU is off by 2e-6, TF32 would be by 1e-2
 GRADIENT_ROUNDING = 1e-3  # of the largest entry: sums over all tokens, in an order that varies
@@ -121,6 +126,14 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(dispatch, "_prepared", noted)
     return found
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_patching_compiles_nothing(scheme: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof of effect runs on the GPU; a kernel compiled for it took 40 seconds."""
+    monkeypatch.undo()  # of the fixture for short texts
+    monkeypatch.setattr(flex, "kernel", compiles_nothing)
+    patch_model(tiny_model("llama").to(device, torch.bfloat16), scheme, factor=None if scheme in WITHIN else 4)
 
 
 @pytest.mark.parametrize("scheme", each(SCHEMES, "schemes trained"))

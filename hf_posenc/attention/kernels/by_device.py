@@ -57,8 +57,8 @@ def gradient(
     return of(query).gradient(grad, query, key, value, out, lse, causal=causal, scale=scale, **_added(mask))
 
 
-def has_windows(device: torch.device) -> bool:
-    """Whether the kernel of a device takes windows (and no mask)."""
+def on_cuda(device: torch.device) -> bool:
+    """Whether the kernels of a device are those of CUDA, which take windows (and no mask)."""
     return BY_DEVICE.get(device.type) is flash_cuda
 
 

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes.key_bias import counted_from
-from hf_posenc.core.grouped_heads import products
+from hf_posenc.core.grouped_heads import half_products, products
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import (
     Bias,
@@ -89,7 +89,10 @@ def mix_rows(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows
 
 
 def weigh_and_mix(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-    """Mixed values ``[batch, heads, rows, value_dim]`` and weights ``[batch, heads, rows, key]``, float32."""
+    """Mixed values ``[batch, heads, rows, value_dim]`` and weights ``[batch, heads, rows, key]``, float32.
+
+    Keys and values are those of the call in float32, or as they are where nothing reads them but products.
+    """
     terms = call.terms
     claims = [pairs_in_band(region.band, call, rows) for region in terms.regions]
     seen, added = visibility(call, rows)
@@ -138,10 +141,17 @@ def block_of(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: s
     """The block of some queries in one region, with its rotated queries and keys and its positions."""
     region, query = call.terms.regions[number], wide(call.queries[number][:, :, rows])
     here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions)
-    scores = products(query * call.scaling, keys[number])
+    scores = scores_of(query, keys[number], call.scaling)
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
     return Block(query, keys[number], scores, call.scaling, rows, here, there, seen)
+
+
+def scores_of(query: Tensor, key: Tensor, scaling: float) -> Tensor:
+    """q · k · scaling, ``[batch, heads, n, key]``, in the dtype of the queries; keys may be in half precision."""
+    if key.dtype == query.dtype:
+        return products(query * scaling, key)
+    return half_products(query.to(key.dtype), key) * scaling
 
 
 def biased(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], indices: slice) -> Tensor:
@@ -191,7 +201,8 @@ def softmax_with_sink(logits: Tensor, sink: Tensor | None) -> Tensor:
 
 
 def spread(weights: Tensor, values: Tensor) -> Tensor:
-    """Σ_j w_ij v_j for grouped heads: ``[batch, heads, rows, value_dim]``."""
+    """Σ_j w_ij v_j for grouped heads: ``[batch, heads, rows, value_dim]``, in the dtype of the values."""
+    weights = weights.to(values.dtype)
     batch, heads, rows, keys = weights.shape
     groups = values.shape[1]
     if has_dynamic_length(rows, keys):  # strides of merged heads would fix the length of the graph

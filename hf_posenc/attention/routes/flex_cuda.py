@@ -2,7 +2,8 @@
 
 Its kernels are generated for each dtype and head size, and some do not compile, or are wrong. Each kind is computed
 once on a small example; a kind that fails there, or does not compile for other shapes, is computed by another route,
-with a warning. Compiling takes seconds, so an example has gradients and merged regions only where the calls have.
+with a warning. Compiling takes seconds, so an example has gradients and merged regions only where the calls have, and
+calls with few scores, such as those of the proof that a patch has an effect, are left to other routes.
 """
 
 from __future__ import annotations
@@ -24,15 +25,23 @@ from hf_posenc.core.regions import EVERYTHING, Band, Region
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 
+FEW = 2**20  # scores, 4 MiB: a block of them is computed long before a kernel is compiled
+
 
 def accepts(call: AttentionCall) -> bool:
     """Biases and bands on CUDA, under a boolean mask or none."""
     return (
         call.values.device.type == "cuda"
+        and (is_traced() or scores_of(call) > FEW)
         and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
         and flex.unable(call) is None
         and sound(kind_of(call), is_traced())
     )
+
+
+def scores_of(call: AttentionCall) -> int:
+    """Number of scores of a call."""
+    return len(call.values) * call.heads * call.query_length * call.key_length
 
 
 def attend(call: AttentionCall) -> Tensor:

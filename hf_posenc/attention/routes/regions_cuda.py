@@ -23,7 +23,7 @@ from hf_posenc.core.regions import Band
 def accepts(call: AttentionCall) -> bool:
     """The calls of the CPU route, on devices whose kernels have windows; also a window alone."""
     return (
-        by_device.has_windows(call.values.device)
+        by_device.on_cuda(call.values.device)
         and (call.is_unmasked_square or call.is_decode)
         and call.ctx.causal
         and (call.terms.only("regions") or (call.terms.only("visible") and by_window(call.terms.visible)))

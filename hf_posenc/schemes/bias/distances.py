@@ -23,8 +23,9 @@ def per_distance(function: Callable[[Tensor], Tensor], distance: Tensor) -> Tens
     Returns:
         ``[heads, …]``.
     """
-    # Distances are unknown while tracing, and fractional ones are as many as there are pairs.
-    if distance.ndim == 1 or distance.is_floating_point() or is_traced():
+    # Distances are unknown while tracing; fractional ones, and those of one query, are as many as there are pairs.
+    one_query = distance.shape[:-1].numel() == 1
+    if one_query or distance.is_floating_point() or is_traced():
         return function(distance.flatten()).unflatten(-1, distance.shape)
     low, high = (int(end) for end in distance.aminmax())
     if high - low >= distance.numel():

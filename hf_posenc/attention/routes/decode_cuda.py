@@ -1,0 +1,37 @@
+"""Route of a decode query on CUDA: two products with keys and values as they are cached, the rest in float32.
+
+    o = Σ_j softmax_j(q_r(j) · k_j · scaling + bias_j) v_j        r(j) = the region of key j
+
+Scores of one query are few, and a dozen small kernels take less time than the call of a compiled one. No kernel is
+compiled, and none has to be for another number of keys.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.kernels import by_device
+from hf_posenc.attention.routes.dense_blocks import weigh_and_mix
+from hf_posenc.core.terms import BlockBias
+from hf_posenc.core.tracing import is_traced
+
+
+def accepts(call: AttentionCall) -> bool:
+    """One new token on CUDA, at any positions and under any mask, with biases of keys and distances."""
+    terms = call.terms
+    return (
+        call.query_length == 1
+        and by_device.on_cuda(call.values.device)
+        and call.dropout == 0.0
+        and not any(isinstance(bias, BlockBias) for bias in terms.bias)
+        and terms.only("bias", "visible", "regions", "row_scale", "sink")
+        and not torch.is_grad_enabled()
+        and not is_traced()
+    )
+
+
+def attend(call: AttentionCall) -> Tensor:
+    """Mixed values ``[batch, heads, 1, value_dim]``."""
+    return weigh_and_mix(call, call.keys, call.values, slice(0, 1))[0].to(call.values.dtype)
