@@ -79,6 +79,11 @@ class PositionContext:
         return not has_dynamic_length(self.query_positions.shape[1], self.key_positions.shape[1])
 
     @property
+    def ahead(self) -> int:
+        """Number of keys before the first query, where the queries are the last of the keys."""
+        return self.key_positions.shape[1] - self.query_positions.shape[1]
+
+    @property
     def first_key(self) -> int | None:
         """Position of the first key, where the others follow in steps of one and a CPU knows it; else None."""
         positions = self.key_positions

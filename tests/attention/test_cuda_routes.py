@@ -348,7 +348,7 @@ class TestFlex:
     def test_its_check_passes(self, dtype: torch.dtype, merged: bool) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*is not used")
-            assert flex_cuda.sound(KIND._replace(dtype=dtype, merged=merged), False)
+            assert flex_cuda.sound(*KIND._replace(dtype=dtype, merged=merged), False)
 
     @pytest.mark.parametrize("kind", [KIND, KIND._replace(merged=True)], ids=["one region", "merged"])
     @pytest.mark.parametrize("lost", ["score_mod", "block_mask"])
@@ -358,9 +358,9 @@ class TestFlex:
         right = flex.flex.flex_attention
         monkeypatch.setattr(flex, "kernel", lambda family: lambda *a, **k: right(*a, **(k | {lost: None})))
         with pytest.warns(UserWarning, match="not used for biases: it is off by"):
-            assert not flex_cuda.sound(kind, False)
-        assert not flex_cuda.sound(kind, True), "known to fail, it is not traced either"
-        assert flex_cuda.sound(kind._replace(dim=32), True), "control: of another kind nothing is known"
+            assert not flex_cuda.sound(*kind, False)
+        assert not flex_cuda.sound(*kind, True), "known to fail, it is not traced either"
+        assert flex_cuda.sound(*kind._replace(dim=32), True), "control: of another kind nothing is known"
 
     def test_a_failing_kernel_warns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def failing(*args: object, **settings: object) -> None:
@@ -368,7 +368,7 @@ class TestFlex:
 
         monkeypatch.setattr(flex, "kernel", lambda family: failing)
         with pytest.warns(UserWarning, match="flash_attention|no triton here|failed"):
-            assert not flex_cuda.sound(KIND, False)
+            assert not flex_cuda.sound(*KIND, False)
 
     def test_a_call_whose_kernel_does_not_compile_goes_another_way(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As on an H100, where the example of the check had compiled, and a shorter text did not."""
@@ -382,7 +382,7 @@ class TestFlex:
         with pytest.warns(UserWarning, match="No choices"):
             mixed = flex_cuda.attend(problem.call())
         assert float((mixed.double() - problem.expected()).abs().max()) <= problem.limit
-        assert not flex_cuda.sound(flex_cuda.kind_of(problem.call()), False), "it is not tried again"
+        assert not flex_cuda.sound(*flex_cuda.kind_of(problem.call()), False), "it is not tried again"
         errors[0] = torch.OutOfMemoryError("another error")
         with pytest.raises(torch.OutOfMemoryError):
             flex_cuda.attend(problem.call())
@@ -424,11 +424,30 @@ class TestFlex:
             call = AttentionCall((q,), (k,), v, terms, ctx, mask, 0.3, changes.get("dropout", 0.0))
             assert flex_cuda.accepts(call) == accepted
             kind = flex_cuda.Kind(torch.float32, 8, "cuda:0", trained=True, merged=False)
-            assert asked == [(kind, False)] * accepted
+            assert asked == [(*kind, False)] * accepted
             everything = replace(call, mask=None, dropout=0.0)
             assert not flex_cuda.accepts(replace(everything, values=torch.empty(2, 2, 40, 8))), "control: on the CPU"
             monkeypatch.setattr(flex_cuda, "FEW", 2 * 4 * 40 * 40)
             assert not flex_cuda.accepts(everything), "a block is sooner there"
+
+    @pytest.mark.parametrize("queries", [1, 30])
+    @pytest.mark.parametrize("kind", ["key bias", "toeplitz", "regions with a bias"])
+    def test_in_a_compiled_model(self, kind: str, queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One graph, behind a static cache, too."""
+        monkeypatch.setattr(by_device, "BY_DEVICE", {"cpu": flash_cuda})
+        monkeypatch.setattr(flash_cuda, "usable", lambda *tensors: False)
+        problem = Problem(kind, queries=queries, keys=30, unwritten=3 * (queries == 1), mask_kind="bool")
+        call, routes = problem.call(), []
+
+        def attend(q: tuple[Tensor, ...], k: tuple[Tensor, ...], v: Tensor) -> Tensor:
+            traced = replace(call, queries=q, keys=k, values=v)
+            routes.append(dispatch.route(traced))
+            return dispatch.attend(traced)
+
+        with torch.compiler.set_stance("default"), torch.no_grad():
+            mixed = torch.compile(attend, fullgraph=True, backend="eager")(call.queries, call.keys, call.values)
+        assert routes == ["decode_cuda" if queries == 1 else "flex_cuda"]
+        assert float((mixed.double() - problem.expected()).abs().max()) <= problem.limit
 
     @pytest.mark.parametrize("kind", ["key bias", "toeplitz", "window", "regions with a bias", "scaled rows"])
     def test_mask_of_every_pair(self, kind: str) -> None:

@@ -54,8 +54,8 @@ class Waits(TorchFunctionMode):
         if line:
             made = name in ("tensor", "as_tensor", "new_tensor") and first is None and is_meta(kwargs.get("device"))
             moved = name in ("to", "copy_") and any(isinstance(a, Tensor) and is_meta(a.device) for a in args[1:])
-            by_mask = name == "__getitem__" and isinstance(args[1], Tensor) and args[1].dtype == torch.bool
-            read = (name in READS or by_mask) and first is not None and first.is_meta
+            of_device = first is not None and first.is_meta
+            read = of_device and (name in READS or (name == "__getitem__" and waits_for_index(args[1])))
             if (made and not line.startswith(constants.__file__)) or read or (moved and first.device.type == "cpu"):  # type: ignore[union-attr]
                 self.found[f"{name} at {line}"] += 1
         return function(*args, **kwargs)
@@ -69,6 +69,12 @@ class Launches(TorchDispatchMode):
     def __torch_dispatch__(self, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         self.count += not operator.is_view
         return operator(*args, **(kwargs or {}))
+
+
+def waits_for_index(index: object) -> bool:
+    """Whether an index must be read, as a mask is, or copied, as a list of numbers is."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, list) or (isinstance(part, Tensor) and part.dtype == torch.bool) for part in parts)
 
 
 def is_meta(device: object) -> bool:

@@ -3,7 +3,8 @@
     o = Σ_j softmax_j(q_r(j) · k_j · scaling + bias_j) v_j        r(j) = the region of key j
 
 Scores of one query are few, and a dozen small kernels take less time than the call of a compiled one. No kernel is
-compiled, and none has to be for another number of keys.
+compiled, and none has to be for another number of keys. In a compiled model, torch 2.11 crashes on a decode query that
+goes to flex attention under a mask.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.routes.dense_blocks import weigh_and_mix
 from hf_posenc.core.terms import BlockBias
-from hf_posenc.core.tracing import is_traced
 
 
 def accepts(call: AttentionCall) -> bool:
@@ -28,7 +28,6 @@ def accepts(call: AttentionCall) -> bool:
         and not any(isinstance(bias, BlockBias) for bias in terms.bias)
         and terms.only("bias", "visible", "regions", "row_scale", "sink")
         and not torch.is_grad_enabled()
-        and not is_traced()
     )
 
 

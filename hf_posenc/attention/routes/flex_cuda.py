@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.kernels.flash_cuda import ALLOWED
 from hf_posenc.attention.routes import dense_blocks, flex
 from hf_posenc.core.context import PositionContext
@@ -31,11 +32,11 @@ FEW = 2**20  # scores, 4 MiB: a block of them is computed long before a kernel i
 def accepts(call: AttentionCall) -> bool:
     """Biases and bands on CUDA, under a boolean mask or none."""
     return (
-        call.values.device.type == "cuda"
+        by_device.on_cuda(call.values.device)
         and (is_traced() or scores_of(call) > FEW)
         and (call.mask is None or (call.mask.dtype == torch.bool and call.mask.shape[1] == 1))
         and flex.unable(call) is None
-        and sound(kind_of(call), is_traced())
+        and sound(*kind_of(call), is_traced())
     )
 
 
@@ -94,11 +95,13 @@ def kind_of(call: AttentionCall) -> Kind:
 
 
 @torch.compiler.assume_constant_result
-def sound(kind: Kind, tracing: bool) -> bool:
-    """Whether compiled flex attention agrees with the formula on a small example of this kind.
+def sound(dtype: torch.dtype, dim: int, device: str, trained: bool, merged: bool, tracing: bool) -> bool:
+    """Whether compiled flex attention agrees with the formula on a small example of a `Kind`.
 
-    While a model is being compiled nothing else can be, and only a kind known to fail is avoided.
+    While a model is being compiled nothing else can be, and only a kind known to fail is avoided. A compiler hands over
+    no named tuples.
     """
+    kind = Kind(dtype, dim, device, trained, merged)
     if tracing:
         return kind.dtype in ALLOWED and kind not in FAILED
     return kind.dtype in ALLOWED and kind not in FAILED and _checked(kind)

@@ -37,8 +37,7 @@ def cos_sin(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = 
         frequencies = rotation.frequencies.to(positions.device, exact)
     else:
         frequencies = constant(tuple(rotation.frequencies), exact, positions.device)
-    coordinates = positions[..., None] if rotation.axes is None else positions[..., list(rotation.axes)]
-    angles = coordinates.to(exact) * frequencies
+    angles = coordinates_of(rotation, positions).to(exact) * frequencies
     if rotation.amplitude == 1 and (decay_steps is None or not rotation.decay):
         return angles.cos().float(), angles.sin().float()
     size: float | Tensor = rotation.amplitude
@@ -46,6 +45,13 @@ def cos_sin(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = 
         decay = constant(tuple(rotation.decay), exact, positions.device)
         size = size * (decay_steps.to(exact)[..., None] * decay).exp()
     return (angles.cos() * size).float(), (angles.sin() * size).float()
+
+
+def coordinates_of(rotation: Rotation, positions: Tensor) -> Tensor:
+    """The coordinate that each pair rotates by, ``[batch or 1, position, pairs]``, or 1 where there is only one."""
+    if rotation.axes is None:
+        return positions[..., None]
+    return positions[..., constant(tuple(rotation.axes), torch.long, positions.device)]
 
 
 def table(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = None) -> Table:

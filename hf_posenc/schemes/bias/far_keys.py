@@ -13,26 +13,28 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.terms import Block
-from hf_posenc.core.tracing import has_values
+from hf_posenc.core.tracing import is_traced
 
 OfFar = Callable[[Block, int], Tensor]
 
 
-def near_and_far(block: Block, farthest: int, *, causal: bool, near: Callable[[Block], Tensor], far: OfFar) -> Tensor:
+def near_and_far(
+    block: Block, first: int, farthest: int, *, causal: bool, near: Callable[[Block], Tensor], far: OfFar
+) -> Tensor:
     """A bias ``[batch, heads, n, key]`` of a block whose positions run in steps of one.
 
     Args:
         block: of a bias that reads no scores.
+        first: index of its first query among its keys; as a number, since a GPU would be waited for to read it.
         farthest: distance from which, on either side, all have the same row.
         causal: whether no key is ahead of its query.
         near: the bias of the block's keys nearby.
         far: the bias of keys that are all ``farthest`` or more behind (given that distance), or ahead (its negative);
             broadcasts to the same shape.
     """
-    if not has_values(block.query_positions):
+    if is_traced():  # the graph is for any length
         return near(block)
     keys = block.key.shape[2]
-    first = int(block.query_positions[0, 0] - block.key_positions[0, 0])  # index of the key at the first query
     start = min(max(first - farthest + 1, 0), keys)
     stop = keys if causal else max(min(first + block.query.shape[2] - 1 + farthest, keys), start)
     if (start, stop) == (0, keys):

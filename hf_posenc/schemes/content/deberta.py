@@ -158,11 +158,11 @@ class DeBERTa(Scheme):
         dtype = self.table.weight.dtype if ctx.hidden is None else ctx.hidden.dtype  # of the projections
         made = partial(self.projected, project, dtype, continues=ctx.kept is not None)
         codes, shifted = ctx.with_cache(("deberta", id(self.original)), made)
-        even = ctx.steady and not is_traced()
+        ahead = ctx.ahead if ctx.steady and not is_traced() else None
         return BlockBias(
-            partial(self._of_block, codes, even),
+            partial(self._of_block, codes, ahead),
             reads_scores=False,
-            shifted=shifted and ShiftedQuery(shifted[0], partial(self._of_block, shifted[1], even)),
+            shifted=shifted and ShiftedQuery(shifted[0], partial(self._of_block, shifted[1], ahead)),
         )
 
     def projected(
@@ -218,14 +218,18 @@ class DeBERTa(Scheme):
         steps = torch.bucketize(distance.abs(), starts, right=True)
         return (self.side + torch.where(distance < 0, -steps, steps)).clamp(max=2 * self.side - 1)
 
-    def _of_block(self, codes: Codes, even: bool, block: Block) -> Tensor:
-        """Both terms of a block, ``[batch, heads, n, key]``; ``even`` where its positions run in steps of one."""
+    def _of_block(self, codes: Codes, ahead: int | None, block: Block) -> Tensor:
+        """Both terms of a block, ``[batch, heads, n, key]``.
+
+        Its positions run in steps of one, with ``ahead`` keys before the first query of the call, or it is None.
+        """
         block = replace(block, query=block.query * block.scaling)
-        near = partial(self._of_near, codes, even and not torch.is_grad_enabled())
-        if not even:
+        near = partial(self._of_near, codes, ahead is not None and not torch.is_grad_enabled())
+        if ahead is None:
             return near(block)
+        first = ahead + (block.rows.start or 0)
         far = partial(self._of_far, codes)
-        return near_and_far(block, self.farthest, causal=self.geometry.causal, near=near, far=far)
+        return near_and_far(block, first, self.farthest, causal=self.geometry.causal, near=near, far=far)
 
     def _of_far(self, codes: Codes, block: Block, distance: int) -> Tensor:
         """Both terms where all keys have the row of one distance: a value of the query plus one of the key."""

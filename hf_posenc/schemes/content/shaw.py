@@ -69,7 +69,7 @@ class Shaw(Scheme):
     def bias(self, ctx: PositionContext) -> BlockBias:
         """Bias of the key table for a block of queries."""
         if ctx.steady and not self.key_query and not torch.is_grad_enabled():
-            return BlockBias(self._by_skew, reads_scores=False)
+            return BlockBias(partial(self._by_skew, ctx.ahead), reads_scores=False)
         return BlockBias(self._of_block)
 
     def values(self, ctx: PositionContext) -> ValueBias | None:
@@ -83,11 +83,12 @@ class Shaw(Scheme):
             found = found + of_keys(block.key, table, row, heads=block.query.shape[1])
         return found * block.scaling
 
-    def _by_skew(self, block: Block) -> Tensor:
-        """The same where positions are consecutive."""
+    def _by_skew(self, ahead: int, block: Block) -> Tensor:
+        """The same where positions are consecutive, with ``ahead`` keys before the first query of the call."""
         block = replace(block, query=block.query * block.scaling)
         causal = self.geometry.causal
-        return near_and_far(block, self.max_distance, causal=causal, near=self._of_near, far=self._of_far)
+        first = ahead + (block.rows.start or 0)
+        return near_and_far(block, first, self.max_distance, causal=causal, near=self._of_near, far=self._of_far)
 
     def _of_near(self, block: Block) -> Tensor:
         row_of = partial(clipped, farthest=self.max_distance, name=self.record.name)
