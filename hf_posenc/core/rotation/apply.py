@@ -78,23 +78,45 @@ def rotate(x: Tensor, rotation: Rotation, cos_sin: Table) -> Tensor:
     length = x.shape[2]
     if torch.is_grad_enabled() or is_traced() or length <= ROWS:  # last: a comparison ties a graph to its length
         return rotate_at_once(x, rotation.layout, cos_sin)
-    if (rows_at_once := rows_of_chunk(x)) >= length:
-        return rotate_at_once(x, rotation.layout, cos_sin)
-    out = torch.empty_like(x)
-    whole = cos_sin[0].shape[-1] == x.shape[-1] and cos_sin[0].dtype == x.dtype
+    out, rows_at_once = torch.empty_like(x), rows_of_chunk(x)
+    write = rotate_halves_into if x.device.type == "cuda" else rotate_into
     for start in range(0, length, rows_at_once):
         rows = slice(start, start + rows_at_once)
-        some, there = (cos_sin[0][:, :, rows], cos_sin[1][:, :, rows]), out[:, :, rows]
-        if whole:  # in half the time of a copy
-            rotate_at_once(x[:, :, rows], rotation.layout, some, there)
-        else:
-            there.copy_(rotate_at_once(x[:, :, rows], rotation.layout, some))
+        some = cos_sin[0][:, :, rows], cos_sin[1][:, :, rows]
+        write(out[:, :, rows], x[:, :, rows], rotation.layout, some)
     return out
 
 
 def rows_of_chunk(x: Tensor) -> int:
     """Positions of ``x [batch, heads, position, head_dim]`` that are rotated at a time without gradient."""
     return ROWS if x.device.type == "cpu" else max(ROWS, NUMBERS * x.shape[2] // max(1, x.numel()))
+
+
+def rotate_into(out: Tensor, x: Tensor, layout: Layout, cos_sin: Table) -> None:
+    """Write what `rotate_at_once` returns."""
+    if cos_sin[0].shape[-1] == x.shape[-1] and cos_sin[0].dtype == x.dtype:  # in half the time of a copy
+        rotate_at_once(x, layout, cos_sin, out)
+    else:
+        out.copy_(rotate_at_once(x, layout, cos_sin))
+
+
+def rotate_halves_into(out: Tensor, x: Tensor, layout: Layout, cos_sin: Table) -> None:
+    """The same, the first channels of all pairs and then the second ones.
+
+    Kernels of a GPU convert what they read and write: in half precision this moves half as many bytes.
+    """
+    dims = cos_sin[0].shape[-1]
+    out[..., dims:] = x[..., dims:]
+    written, read, own, partner = (halves(t[..., :dims], layout) for t in (out, x, *cos_sin))
+    for here, there in ((0, 1), (1, 0)):
+        torch.addcmul(read[here] * own[here], read[there], partner[here], out=written[here])
+
+
+def halves(x: Tensor, layout: Layout) -> Table:
+    """The first and the second channels of all pairs, each ``[…, pairs]``."""
+    if layout == "half":
+        return x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
+    return x[..., 0::2], x[..., 1::2]
 
 
 def rotate_at_once(x: Tensor, layout: Layout, cos_sin: Table, out: Tensor | None = None) -> Tensor:
