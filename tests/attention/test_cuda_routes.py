@@ -23,7 +23,7 @@ from hf_posenc.attention.routes import decode_cuda, flex, flex_cuda, regions_cpu
 from hf_posenc.core import grouped_heads
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import EVERYTHING, Band
-from hf_posenc.core.terms import Terms, ToeplitzBias
+from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 
 from . import emulated
 from .formula import ALL, Problem
@@ -468,13 +468,16 @@ class TestFlex:
         start, length = 60_000, 300
         problem = Problem("key bias", queries=length)
         far = problem.call()
-        ctx = replace(far.ctx, query_positions=far.ctx.query_positions + start, key_positions=far.ctx.key_positions)
+        ctx = replace(
+            far.ctx, query_positions=far.ctx.query_positions + start, key_positions=far.ctx.key_positions + start
+        )
         bias = far.terms.bias[0]
-        moved = replace(bias, values=bias.values.double() / 7 + start * 1.0007)  # type: ignore[union-attr]
-        plain = replace(bias, values=bias.values.double() / 7)  # type: ignore[union-attr]
-        one = flex.attend(replace(far, ctx=ctx, terms=replace(far.terms, bias=(moved,))), None)
-        two = flex.attend(replace(far, terms=replace(far.terms, bias=(plain,))), None)
-        torch.testing.assert_close(one, two, atol=1e-6, rtol=0)
+        values = bias.values.double() / 7  # type: ignore[union-attr]
+        slopes = bias.slopes / 7  # type: ignore[operator, union-attr]
+        plain = flex.attend(replace(far, terms=replace(far.terms, bias=(KeyBias(values),))), None)
+        for moved in (KeyBias(values + start * 1.0007), KeyBias(values + start * 1.0007, slopes)):
+            found = flex.attend(replace(far, ctx=ctx, terms=replace(far.terms, bias=(moved,))), None)
+            torch.testing.assert_close(found, plain, atol=1e-6, rtol=0)
 
 
 def test_one_family_compiles_once() -> None:

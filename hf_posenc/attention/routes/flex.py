@@ -1,6 +1,6 @@
 """PyTorch's flex attention: biases are looked up for each pair inside the kernel, without O(query · key) memory.
 
-    score[i, j] = q_i · k_j · scaling + (c_j − c_i) + t[i − j]
+    score[i, j] = q_i · k_j · scaling − s |i − j| + (c_j − c_i) + t[i − j]
 
 All calls of users who chose it as their backend go here, and structured biases on CUDA
 (`hf_posenc.attention.routes.flex_cuda`). Regions are calls merged by log-sum-exp. Learned tables and key biases get
@@ -20,8 +20,9 @@ from torch.nn.attention import flex_attention as flex
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes.flex_mask import Mask, mask_of, number
+from hf_posenc.core.half_precision import HALF
 from hf_posenc.core.regions import Band, Region
-from hf_posenc.core.terms import BlockBias, KeyBias, ToeplitzBias
+from hf_posenc.core.terms import Bias, BlockBias, KeyBias, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
 
@@ -164,23 +165,32 @@ def score_of(call: AttentionCall, region: Region) -> ScoreModification | None:
     batch, device, logit_scale = call.values.shape[0], call.values.device, call.terms.logit_scale
     by_row = call.terms.row_scale
     factor: Any = None if by_row is None else by_row.expand(batch, call.heads, -1)
-    of_key, of_distance = key_bias(call), [b for b in call.terms.bias if isinstance(b, ToeplitzBias)]
+    linear = [bias.slopes for bias in call.terms.bias if is_linear(bias)]
+    slopes: Any = sum(linear) * logit_scale if linear else None  # type: ignore[arg-type]
+    of_key = key_bias(call)
     if of_key is not None:
         high, low = of_key
         # What the keys of a row have in common moves no weight; flex cannot differentiate two lookups of one tensor.
-        row_high, row_low = high.detach(), low.detach()
+        row_high, row_low = high.detach(), None if low is None else low.detach()
     ahead = number(call.first_query, device)
+    of_distance = [b for b in call.terms.bias if isinstance(b, ToeplitzBias) and not is_linear(b)]
+    if linear or of_distance:
+        here, there = region_positions(call, region)
     table: Any = None
     if of_distance:
-        here, there, reach = region_positions(call, region)
+        reach = reach_of(call, region, here, there)
         distances = torch.arange(-reach, reach + 1, device=device)
         table = sum(b.of_distance(distances).float() for b in of_distance) * logit_scale
-        middle = number(reach, device)
+        middle = number(reach, device).int()
 
     def score(score: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        if slopes is not None:
+            score = score - slopes[h] * (here[b, q] - there[b, kv]).abs()
         if of_key is not None:
             row = q + ahead
-            score = score + ((high[b, h, kv] - row_high[b, h, row]) + (low[b, h, kv] - row_low[b, h, row]))
+            score = score + (high[b, h, kv] - row_high[b, h, row])
+            if low is not None:
+                score = score + (low[b, h, kv] - row_low[b, h, row])
         if table is not None:
             score = score + table[h, here[b, q] - there[b, kv] + middle]
         return score if factor is None else score * factor[b, h, q]
@@ -188,26 +198,40 @@ def score_of(call: AttentionCall, region: Region) -> ScoreModification | None:
     return score
 
 
-def region_positions(call: AttentionCall, region: Region) -> tuple[Tensor, Tensor, int]:
-    """Positions of queries and keys of a region, ``[batch, query]`` and ``[batch, key]``, and largest distance."""
+def is_linear(bias: Bias) -> bool:
+    """Whether a bias is a fixed slope times the distance, which a kernel computes sooner than it looks up a number."""
+    slopes = None if isinstance(bias, BlockBias) else bias.slopes
+    return slopes is not None and not (torch.is_grad_enabled() and slopes.requires_grad)
+
+
+def region_positions(call: AttentionCall, region: Region) -> tuple[Tensor, Tensor]:
+    """Positions of queries and keys of a region, ``[batch, query]`` and ``[batch, key]``; integers of 32 bits."""
     batch = call.values.shape[0]
-    here = region.query_at(call.ctx.query_positions).expand(batch, -1)
-    there = region.key_at(call.ctx.key_positions).expand(batch, -1)
+    both = region.query_at(call.ctx.query_positions), region.key_at(call.ctx.key_positions)
+    here, there = (x.expand(batch, -1) if x.is_floating_point() else x.int().expand(batch, -1) for x in both)
+    return here, there
+
+
+def reach_of(call: AttentionCall, region: Region, here: Tensor, there: Tensor) -> int:
+    """Largest distance between a query and a key of a region, at most."""
     if not region.remaps and call.ctx.contiguous:
-        return here, there, call.key_length
-    return here, there, int(torch.maximum(here.max(), there.max()) - torch.minimum(here.min(), there.min()))
+        return call.key_length
+    return int(torch.maximum(here.max(), there.max()) - torch.minimum(here.min(), there.min()))
 
 
-def key_bias(call: AttentionCall) -> tuple[Tensor, Tensor] | None:
-    """All key biases of a call, ``[batch, heads, key]``, as the sum of two float32 tensors; None where it has none.
+def key_bias(call: AttentionCall) -> tuple[Tensor, Tensor | None] | None:
+    """Key biases of a call that are not linear, ``[batch, heads, key]``, float32; None where it has none.
 
     Relative to a fixed position it grows with the sequence length. The second tensor holds the rounding error of the
-    first, so that the difference of two near keys stays exact.
+    first, so that the difference of two near keys stays exact; in half precision queries and keys round to more, and it
+    is None.
     """
-    biases = [bias.values for bias in call.terms.bias if isinstance(bias, KeyBias)]
+    biases = [bias.values for bias in call.terms.bias if isinstance(bias, KeyBias) and not is_linear(bias)]
     if not biases:
         return None
     exact = sum(biases) * call.terms.logit_scale
     exact = exact.expand(call.values.shape[0], -1, -1)  # type: ignore[union-attr]
     high = exact.float()
+    if call.values.dtype in HALF:
+        return high.contiguous(), None
     return high.contiguous(), (exact - high).float().contiguous()
