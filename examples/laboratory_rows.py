@@ -11,9 +11,9 @@ people      the same of people and their towns
 rankings    the same of words and how often they come
 tasks       prompts of the harness's own generators with their answers, from seeds that the harness does not use
 
-Every row is `LENGTH` tokens and as many weights: the loss counts text and copies once, the first two tokens of an
-answer, which must be chosen, `CHOICE` times, the rest of it `ANSWER` times, pairs `PAIR` times, and prompts `PROMPT`
-times.
+Every row is `LENGTH` tokens, or as many as are asked for, and as many weights: the loss counts text and copies once,
+the first two tokens of an answer, which must be chosen, `CHOICE` times, the rest of it `ANSWER` times, pairs `PAIR`
+times, and prompts `PROMPT` times.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def trained_tokenizer(texts: Sequence[str]) -> Tokenizer:
 class Rows:
     """Rows of the mix; row ``n`` of a kind is the same in every run."""
 
-    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str], mix: dict[str, float]) -> None:
-        self.tokenizer, self.mix = tokenizer, mix
+    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str], mix: dict[str, float], length: int = LENGTH) -> None:
+        self.tokenizer, self.mix, self.length = tokenizer, mix, length
         self.stream = [token for encoded in tokenizer.encode_batch(list(texts)) for token in (END, *encoded.ids)]
         self.alphabet = list(range(len(SPECIAL), len(SPECIAL) + ALPHABET))
         self.kinds: dict[str, Callable[[random.Random], Row]] = {
@@ -115,38 +115,38 @@ class Rows:
         return self.tasks(rng, progress)
 
     def text(self, rng: random.Random) -> Row:
-        start = rng.randrange(len(self.stream) - LENGTH)
-        return self.stream[start : start + LENGTH], [1.0] * LENGTH
+        start = rng.randrange(len(self.stream) - self.length)
+        return self.stream[start : start + self.length], [1.0] * self.length
 
     def copy(self, rng: random.Random) -> Row:
         """Random tokens and the same again; in a third of the rows of few tokens, which recur within it."""
-        size = rng.randint(4, LENGTH // 2)
+        size = rng.randint(4, self.length // 2)
         alphabet = self.alphabet if rng.random() < 0.7 else rng.sample(self.alphabet, rng.randint(8, 64))
         string = [rng.choice(alphabet) for _ in range(size)]
-        row = (string * (LENGTH // size + 1))[:LENGTH]
-        return row, [0.0] * size + [1.0] * (LENGTH - size)
+        row = (string * (self.length // size + 1))[: self.length]
+        return row, [0.0] * size + [1.0] * (self.length - size)
 
     def pairs(self, rng: random.Random) -> Row:
         """Random tokens, then some of them again, each with the one that followed it."""
-        size = rng.randint(8, LENGTH - 16)
+        size = rng.randint(8, self.length - 16)
         row = rng.sample(self.alphabet, size)
         weights = [0.0] * size
-        while len(row) < LENGTH:
+        while len(row) < self.length:
             place = rng.randrange(size - 1)
             row += row[place : place + 2]
             weights += [0.0, PAIR]
-        return row[:LENGTH], weights[:LENGTH]
+        return row[: self.length], weights[: self.length]
 
     def statements(self, rng: random.Random) -> Row:
         """A few needles, then one of them after the other at random until the row is full."""
         few = [self.tokenizer.encode(" " + statement(rng)).ids for _ in range(rng.randint(2, 6))]
         row = [END, *(token for ids in few for token in ids)]
         weights = [PROMPT] * len(row)
-        while len(row) < LENGTH:
+        while len(row) < self.length:
             again = rng.choice(few)
             row += again
             weights += [1.0] * len(again)
-        return row[:LENGTH], weights[:LENGTH]
+        return row[: self.length], weights[: self.length]
 
     def questions(self, rng: random.Random) -> Row:
         """Short texts, each with all its questions in random order, as many as fit of a few tries."""
@@ -162,15 +162,20 @@ class Rows:
                 more, weighed = self.weighed(answers)
                 ids += more
                 counted += weighed
-            if len(row) + len(ids) < LENGTH:
+            if len(row) + len(ids) < self.length:
                 row += [*ids, END]
                 weights += [*counted, PROMPT]
         return self.filled(row, weights, rng)
 
     def terse(self, draw: Callable[[random.Random], tuple[str, list[Asked]]], rng: random.Random) -> Row:
-        """One text that takes most of a row, and all that can be asked about it, in a word each."""
-        row, weights = self.with_answers(*draw(rng))
-        return self.filled(row[:LENGTH], weights[:LENGTH], rng)
+        """A text for every `LENGTH` tokens, of which it takes most, and all that can be asked about it, in a word."""
+        row: list[int] = []
+        weights: list[float] = []
+        for _ in range(self.length // LENGTH):
+            ids, counted = self.with_answers(*draw(rng))
+            row += ids
+            weights += counted
+        return self.filled(row[: self.length], weights[: self.length], rng)
 
     def rankings(self, rng: random.Random) -> Row:
         """As many rankings as fit."""
@@ -178,7 +183,7 @@ class Rows:
         weights: list[float] = []
         while True:
             ids, counted = self.with_answers(*ranking(rng))
-            if len(row) + len(ids) > LENGTH:
+            if len(row) + len(ids) > self.length:
                 return self.filled(row, weights, rng)
             row += ids
             weights += counted
@@ -195,16 +200,16 @@ class Rows:
 
     def filled(self, row: list[int], weights: list[float], rng: random.Random) -> Row:
         """A row with text in what is left of it."""
-        left = LENGTH - len(row)
-        start = rng.randrange(len(self.stream) - LENGTH)
+        left = self.length - len(row)
+        start = rng.randrange(len(self.stream) - self.length)
         return row + self.stream[start : start + left], weights + [PROMPT] * left
 
     def tasks(self, rng: random.Random, progress: float) -> Row:
         """Prompts with answers until the row is full; later ones take up to all of it."""
         row: list[int] = []
         weights: list[float] = []
-        while (room := LENGTH - len(row)) > 60:
-            longest = 80 + (LENGTH - 80) * min(1.0, progress / 0.4) * rng.random() ** 0.7
+        while (room := self.length - len(row)) > 60:
+            longest = 80 + (self.length - 80) * min(1.0, progress / 0.4) * rng.random() ** 0.7
             ids, weighted = self.task(rng, min(room, int(longest) if rng.random() < 0.8 else room))
             row += ids
             weights += weighted
@@ -237,7 +242,7 @@ class Rows:
         units, prompt = 0, self.tokenizer.encode(exercise.prompt(0)).ids
         if len(prompt) > limit:
             return [], []
-        step = 32
+        step = max(32, room // 8)
         while step:
             longer = self.tokenizer.encode(exercise.prompt(units + step)).ids
             if len(longer) <= limit:

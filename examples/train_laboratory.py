@@ -52,8 +52,8 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     texts = [text for name in TRAINING if (text := module_text(name))]
     tokenizer = shared_tokenizer(texts, (arguments.start or arguments.out) / "tokenizer.json")
-    run = Run(build(arguments.scheme), arguments)
-    run.train(Rows(tokenizer, texts, MIXES[arguments.mix]))
+    run = Run(build(arguments.scheme, arguments.length), arguments)
+    run.train(Rows(tokenizer, texts, MIXES[arguments.mix], arguments.length))
     if arguments.export:
         export(run.model, tokenizer, arguments.export, made_by(arguments))
 
@@ -66,7 +66,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--start", type=Path, help="folder of an exported model whose training goes on")
     parser.add_argument("--mix", type=int, choices=MIXES, default=1, help="number of the mix of rows")
     parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--batch", type=int, default=8, help=f"rows of {LENGTH} tokens a step")
+    parser.add_argument("--length", type=int, default=LENGTH, help="tokens of a row, and of the model's context")
+    parser.add_argument("--batch", type=int, default=8, help="rows a step")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=500)
@@ -80,15 +81,15 @@ def shared_tokenizer(texts: list[str], path: Path) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
-def build(scheme: str) -> LlamaForCausalLM:
-    """Four layers of width 192, with random weights.
+def build(scheme: str, length: int = LENGTH) -> LlamaForCausalLM:
+    """Four layers of width 192, with random weights, for ``length`` tokens.
 
     Without a scheme attention is computed as written: in half precision, the backward pass of torch's attention kernel
     for CPUs takes longer.
     """
     config = LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
-        num_key_value_heads=8, max_position_embeddings=LENGTH, tie_word_embeddings=True, bos_token_id=END,
+        num_key_value_heads=8, max_position_embeddings=length, tie_word_embeddings=True, bos_token_id=END,
         eos_token_id=END, pad_token_id=PAD, attn_implementation="eager",
     )  # fmt: skip
     model = LlamaForCausalLM(config)
@@ -174,12 +175,12 @@ class Run:
         found = []
         for draw in dict.fromkeys(TASKS):
             rng = random.Random(f"held-out-{draw.__name__}")
-            drawn = [rows.answered(draw(rng), LENGTH) for _ in range(count)]
+            drawn = [rows.answered(draw(rng), rows.length) for _ in range(count)]
             found.append(f"{draw.__name__} {self.share_right([row for row in drawn if row[0]]):.2f}")
         rng = random.Random("held-out-copy")
         found.append(f"copy {self.share_right([rows.copy(rng) for _ in range(count)], tokens=True):.2f}")
         held_out = [t for name in HELD_OUT for t in rows.tokenizer.encode(module_text(name)).ids]
-        text = torch.tensor([held_out[i * 5000 : i * 5000 + LENGTH] for i in range(count)])
+        text = torch.tensor([held_out[i * 5000 : i * 5000 + rows.length] for i in range(count)])
         loss = self.model(input_ids=text, labels=text).loss.item()
         self.model.train()
         return f"text {loss:.3f}  {'  '.join(found)}"
@@ -213,6 +214,8 @@ def made_by(arguments: argparse.Namespace) -> dict[str, object]:
     """The command of a training, and that of the model it started from."""
     start = f" --start {arguments.start.name}" if arguments.start else ""
     options = f"--mix {arguments.mix} --steps {arguments.steps} --lr {arguments.lr:g} --seed {arguments.seed}"
+    if arguments.length != LENGTH:
+        options += f" --length {arguments.length}"
     made: dict[str, object] = {"command": f"python examples/train_laboratory.py {arguments.scheme}{start} {options}"}
     if arguments.start:
         made["start"] = json.loads((arguments.start / MADE).read_text())

@@ -69,6 +69,19 @@ def test_every_row_is_full_and_answers_weigh_more(recipe: ModuleType, rows: obje
         assert all(word in prompt for word in found)
 
 
+def test_longer_rows_are_full_and_ask_across_all_of_them(recipe: ModuleType, rows: object) -> None:
+    texts, length = [module_text("abc"), module_text("ast")], 2 * recipe.LENGTH
+    longer = recipe.Rows(rows.tokenizer, texts, recipe.MIXES[5], length)
+    reaching = 0
+    for seed in range(60):
+        ids, weights = longer.row(random.Random(seed), 1.0)
+        assert len(ids) == len(weights) == length
+        reaching += any(weight >= recipe.ANSWER for weight in weights[recipe.LENGTH :])
+    assert reaching > 30
+    full, _ = longer.answered(recipe.TASKS[0](random.Random(0)), length)
+    assert 0.9 * length < len(full) <= length
+
+
 def test_a_row_does_not_depend_on_those_before(rows: object) -> None:
     (third,) = list(rows.batches(2, 3, 4, order=0))
     assert list(rows.batches(2, 0, 4, order=0))[3] == third

@@ -165,15 +165,15 @@ def score_of(call: AttentionCall, region: Region) -> ScoreModification | None:
     batch, device, logit_scale = call.values.shape[0], call.values.device, call.terms.logit_scale
     by_row = call.terms.row_scale
     factor: Any = None if by_row is None else by_row.expand(batch, call.heads, -1)
-    linear = [bias.slopes for bias in call.terms.bias if is_linear(bias)]
-    slopes: Any = sum(linear) * logit_scale if linear else None  # type: ignore[arg-type]
+    linear = [found for found in map(fixed_slopes, call.terms.bias) if found is not None]
+    slopes: Any = sum(linear) * logit_scale if linear else None
     of_key = key_bias(call)
     if of_key is not None:
         high, low = of_key
         # What the keys of a row have in common moves no weight; flex cannot differentiate two lookups of one tensor.
-        row_high, row_low = high.detach(), None if low is None else low.detach()
+        row_high, row_low = high.detach(), low if low is None else low.detach()
     ahead = number(call.first_query, device)
-    of_distance = [b for b in call.terms.bias if isinstance(b, ToeplitzBias) and not is_linear(b)]
+    of_distance = [b for b in call.terms.bias if isinstance(b, ToeplitzBias) and fixed_slopes(b) is None]
     if linear or of_distance:
         here, there = region_positions(call, region)
     table: Any = None
@@ -189,7 +189,7 @@ def score_of(call: AttentionCall, region: Region) -> ScoreModification | None:
         if of_key is not None:
             row = q + ahead
             score = score + (high[b, h, kv] - row_high[b, h, row])
-            if low is not None:
+            if low is not None and row_low is not None:
                 score = score + (low[b, h, kv] - row_low[b, h, row])
         if table is not None:
             score = score + table[h, here[b, q] - there[b, kv] + middle]
@@ -198,10 +198,13 @@ def score_of(call: AttentionCall, region: Region) -> ScoreModification | None:
     return score
 
 
-def is_linear(bias: Bias) -> bool:
-    """Whether a bias is a fixed slope times the distance, which a kernel computes sooner than it looks up a number."""
+def fixed_slopes(bias: Bias) -> Tensor | None:
+    """The slopes of a linear bias ``[heads]``, which a kernel multiplies by distances sooner than it looks numbers up.
+
+    None for another bias, and for slopes that are trained: every pair would add to the gradient of a few numbers.
+    """
     slopes = None if isinstance(bias, BlockBias) else bias.slopes
-    return slopes is not None and not (torch.is_grad_enabled() and slopes.requires_grad)
+    return None if slopes is None or (torch.is_grad_enabled() and slopes.requires_grad) else slopes
 
 
 def region_positions(call: AttentionCall, region: Region) -> tuple[Tensor, Tensor]:
@@ -226,7 +229,7 @@ def key_bias(call: AttentionCall) -> tuple[Tensor, Tensor | None] | None:
     first, so that the difference of two near keys stays exact; in half precision queries and keys round to more, and it
     is None.
     """
-    biases = [bias.values for bias in call.terms.bias if isinstance(bias, KeyBias) and not is_linear(bias)]
+    biases = [bias.values for bias in call.terms.bias if isinstance(bias, KeyBias) and fixed_slopes(bias) is None]
     if not biases:
         return None
     exact = sum(biases) * call.terms.logit_scale
