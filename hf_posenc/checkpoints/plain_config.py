@@ -23,7 +23,7 @@ from hf_posenc.errors import NotExpressible, NotPatched, PosEncError
 from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patching.expected_effect import same_rotation
 from hf_posenc.patching.state import base_model_of, describe, scheme_of
-from hf_posenc.patching.stored.config_guard import ROTATION_KEY, SCHEME_KEY
+from hf_posenc.patching.stored.config_guard import PATCH_KEYS
 from hf_posenc.schemes.base import overrides
 
 HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
@@ -71,7 +71,7 @@ def plain_config(model: Any) -> PlainConfig:
     parameters, short = native_parameters(model)
     plain = PlainConfig(copy.deepcopy(model.config), section_of(model.config, base.config), parameters, short)
     config = plain.of_base
-    for name in (SCHEME_KEY, ROTATION_KEY):
+    for name in PATCH_KEYS:
         for holder in (plain.config, config):
             if hasattr(holder, name):
                 delattr(holder, name)

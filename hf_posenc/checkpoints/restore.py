@@ -23,11 +23,8 @@ from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.state import base_model_of, parts_of, patch_of, scheme_of
-from hf_posenc.patching.stored.config_guard import (
-    ROTATION_KEY,
-    SCHEME_KEY,
-    guarded_class,
-)
+from hf_posenc.patching.stored.config_guard import CODE_KEY, PATCH_KEYS, guarded_class
+from hf_posenc.patching.stored.own_code import warn_of_changed_code
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.patching.swap import freeze
 from hf_posenc.patching.unpatched_view import unpatched_view
@@ -103,7 +100,8 @@ def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         config = copy.deepcopy(config)
         config.max_position_embeddings = scheme.host_length
-        for name in (SCHEME_KEY, ROTATION_KEY):
+        warn_of_changed_code(getattr(config, CODE_KEY, None), scheme.layout)
+        for name in PATCH_KEYS:
             if hasattr(config, name):
                 delattr(config, name)
         cls.__init__(self, config, *args, **kwargs)

@@ -58,7 +58,7 @@ class CodeDescriptions:
 
     def once(self, value: Any) -> Any:
         """Describe a function or class; only its name where it was described already or is of another package."""
-        name = f"{value.__module__}.{value.__qualname__}"
+        name = self.name_of(value)
         if id(value) in self.seen or not self.follows(value.__module__):
             return name
         self.seen[id(value)] = name
@@ -69,6 +69,12 @@ class CodeDescriptions:
         keywords = tuple(sorted((value.__kwdefaults__ or {}).items()))
         used = self.used(value.__code__, value.__globals__)
         return [name, self.described((value.__code__, value.__defaults__, keywords, cells)), used]
+
+    def name_of(self, value: FunctionType | type) -> str:
+        """Name with its module; without it where the code itself is described, as a file may be moved or renamed."""
+        module = value.__module__
+        renamed = module.partition(".")[0] != "hf_posenc" and self.follows(module)
+        return value.__qualname__ if renamed else f"{module}.{value.__qualname__}"
 
     def code(self, code: CodeType) -> Any:
         """Describe compiled code, without file names and line numbers."""

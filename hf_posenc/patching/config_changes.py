@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.errors import HostConfigInvalid, shown
-from hf_posenc.patching.stored.config_guard import ROPE_KEY, ROTATION_KEY, SCHEME_KEY
+from hf_posenc.patching.stored.config_guard import PATCH_KEYS, ROPE_KEY, SCHEME_KEY
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
 
 
-PATCH_ENTRIES = (SCHEME_KEY, ROTATION_KEY, ROPE_KEY, "max_position_embeddings")  # entries that belong to the patch
+PATCH_ENTRIES = (*PATCH_KEYS, ROPE_KEY, "max_position_embeddings")  # entries that belong to the patch
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,13 @@ from hf_posenc.patching.state import Patch
 from hf_posenc.patching.stored import peft_sidecar
 from hf_posenc.patching.stored.atomic_save import remove_atomic_save
 from hf_posenc.patching.stored.config_guard import (
+    CODE_KEY,
     ROPE_KEY,
     ROTATION_KEY,
     SCHEME_KEY,
     guarded_class,
 )
+from hf_posenc.patching.stored.own_code import own_code
 from hf_posenc.patching.stored.saver_check import check_saver
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
@@ -124,6 +126,8 @@ def write_config(
     stored = SchemeConfig(chosen, *lengths).to_json()
     setattr(new, SCHEME_KEY, stored)
     base.__dict__[ENTRY] = copy.deepcopy(stored)
+    if code := own_code(chosen):
+        setattr(new, CODE_KEY, code)
     if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
         setattr(new, ROTATION_KEY, copy.deepcopy(dict(rotation)))
     new.__class__ = guarded_class(new.__class__)

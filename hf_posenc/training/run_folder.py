@@ -18,11 +18,11 @@ from transformers.trainer import TRAINING_ARGS_NAME
 
 from hf_posenc.checkpoints.four_bit import is_quantised
 from hf_posenc.checkpoints.model_digest import sampled_weights_digest
-from hf_posenc.core.code_digest import code_digest
 from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import FolderInUse
+from hf_posenc.patching.stored.own_code import digest_of_own
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.schemes.base import Scheme
@@ -85,8 +85,7 @@ def settings_before_reading(model: nn.Module, training: Training, *, whole: bool
 def own_code(model: nn.Module) -> str:
     """Digest of the code of the model's schemes that are not of this package; empty where there are none."""
     schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
-    classes = {type(scheme) for scheme in schemes if not type(scheme).__module__.startswith("hf_posenc.")}
-    return code_digest(sorted(classes, key=lambda cls: cls.__qualname__)) if classes else ""
+    return digest_of_own({type(scheme) for scheme in schemes})
 
 
 def settings_of_rows(rows: Any) -> dict[str, Any]:

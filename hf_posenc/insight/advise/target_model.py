@@ -17,7 +17,7 @@ from hf_posenc.patches.registry import adapter_class
 from hf_posenc.patches.rope_parameters import UNSCALED, rotations
 from hf_posenc.patching.layer_schemes import layout_of
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.patching.stored.config_guard import ROTATION_KEY, SCHEME_KEY
+from hf_posenc.patching.stored.config_guard import PATCH_KEYS
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.patching.trained_length import overwrites_scaling, trained_length_of_patch
 
@@ -59,7 +59,7 @@ class TargetModel:
         config, block = _config_and_scheme(given)
         named = name or (os.fspath(given) if isinstance(given, (str, os.PathLike)) else config.name_or_path or "MODEL")
         config = copy.deepcopy(config.get_text_config())
-        for name in (SCHEME_KEY, ROTATION_KEY):
+        for name in PATCH_KEYS:
             if hasattr(config, name):
                 delattr(config, name)
         if block is not None:

@@ -36,6 +36,10 @@ from hf_posenc.patching.stored.model_card import write_section
 GUARD_KEY = "position_scheme_guard"
 ROTATION_KEY, ROPE_KEY = "position_scheme_rotation", "rope_parameters"
 """Keys of config.json: ``rope_parameters`` at the time of the patch, and those of now."""
+CODE_KEY = "position_scheme_code"
+"""Key of config.json: the code of schemes that are not of this package, as `own_code` describes it."""
+PATCH_KEYS = (SCHEME_KEY, ROTATION_KEY, CODE_KEY)
+"""Keys that an unpatched model's configuration does not have."""
 LAYERS_KEY, KINDS_KEY = "num_hidden_layers", "layer_types"
 GUARDED_MARK = "posenc_guarded"  # marks the classes made here
 

@@ -1,0 +1,92 @@
+"""A checkpoint of a scheme of one's own says so where the scheme's code is another one when it is loaded."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hf_posenc import from_pretrained, patch_model, unpatch_model
+from hf_posenc.patching.stored import own_code
+from hf_posenc.schemes import registry
+
+from .conftest import llama
+
+NAME, WARNING = "own_bias", "code of own_bias, or a default of an option, is not what this checkpoint was saved with"
+SOURCE = '''
+from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.schemes.base import Scheme
+
+class Own(Scheme):
+    """A bias."""
+
+    def __init__(self, geometry, *, strength: float = {strength}):
+        super().__init__(geometry)
+        self.strength = strength
+
+    def bias(self, ctx):
+        return ToeplitzBias(lambda d: (-self.strength * {distance}).float().expand(self.geometry.heads, *d.shape))
+'''
+
+
+def register(strength: float = 0.1, distance: str = "d.abs()", module: str = "own_file") -> None:
+    """The scheme as a file defines it, after its edits."""
+    for table in (registry._SCHEMES, registry._CLASSES):
+        table.pop(NAME, None)
+    made = sys.modules[module] = ModuleType(module)
+    exec(SOURCE.format(strength=strength, distance=distance), vars(made))
+    registry.register_scheme(NAME)(made.Own)
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(registry, "_SCHEMES", dict(registry._SCHEMES))
+    monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
+    for name in ("own_file", "renamed"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    register()
+    model = llama()
+    patch_model(model, NAME)
+    model.save_pretrained(tmp_path)
+    unpatch_model(model)
+    assert not hasattr(model.config, "position_scheme_code")
+    return tmp_path
+
+
+def warned(folder: Path) -> list[str]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        model = from_pretrained(folder)
+    assert type(model).__name__ == "LlamaForCausalLM"
+    return [str(warning.message) for warning in found if WARNING in str(warning.message)]
+
+
+@pytest.mark.parametrize("edited", [{"strength": 0.2}, {"distance": "d.abs().sqrt()"}], ids=str)
+def test_an_edited_scheme_is_noticed(edited: dict, saved: Path) -> None:
+    assert warned(saved) == []
+    register(**edited)
+    assert len(warned(saved)) == 1
+    register()
+    assert warned(saved) == []
+
+
+def test_a_file_may_have_another_name(saved: Path) -> None:
+    register(module="renamed")
+    assert warned(saved) == []
+
+
+def test_bytecode_of_another_python_says_nothing(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(strength=0.2)
+    monkeypatch.setattr(own_code, "PYTHON", "3.99")
+    assert warned(saved) == []
+
+
+def test_nothing_is_stored_of_the_schemes_of_this_package(tmp_path: Path) -> None:
+    model = llama()
+    patch_model(model, "yarn", factor=4)
+    model.save_pretrained(tmp_path)
+    assert "position_scheme_code" not in json.loads((tmp_path / "config.json").read_text())
