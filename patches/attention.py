@@ -14,6 +14,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
+from hf_posenc.core.tracing import is_traced
+from hf_posenc.errors import PosEncError
 from hf_posenc.patches.cache import paged
 from hf_posenc.patches.cache.kept_values import kept_values
 from hf_posenc.patches.cache.key_layout import (
@@ -23,6 +25,7 @@ from hf_posenc.patches.cache.key_layout import (
 )
 from hf_posenc.patches.cache.length_rotated import length_rotation_of
 from hf_posenc.patches.cache.self_attention import self_attention_cache
+from hf_posenc.patches.cache.take_back import Before
 from hf_posenc.patches.call_plan import CallPlan, plan_of
 from hf_posenc.patches.context_parallel import check_context_parallel
 from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
@@ -130,11 +133,19 @@ class PatchedAttention(nn.Module):
             return paged.attend(self, q, k, v, ctx, host)
         queries, keys, v = self._rotate(plan, ctx, q, k, v)
         del q, k  # memory, where they were rotated
-        keys, v, ctx = self._update(plan, ctx, keys, v, cache)
-        shared = plan.shared or self._terms(plan, ctx)
-        if shared.query_factor is not None:
-            queries = scale(queries, shared.query_factor)
-        return self._compute(RotatedCall(plan, shared, ctx, queries, keys, v), host, cache)
+        before = None if plan.carried or cache is None or is_traced() else Before(cache, self.layer_idx or 0)
+        try:
+            keys, v, ctx = self._update(plan, ctx, keys, v, cache)
+            shared = plan.shared or self._terms(plan, ctx)
+            if shared.query_factor is not None:
+                queries = scale(queries, shared.query_factor)
+            found = self._compute(RotatedCall(plan, shared, ctx, queries, keys, v), host, cache)
+        except PosEncError:
+            if before is not None:
+                before.put_back()
+            raise
+        plan.carried = True
+        return found
 
     def _context(self, plan: CallPlan, hidden: Tensor, cache: Cache | None) -> PositionContext:
         """Positions, with what belongs to this layer."""

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers.cache_utils import Cache, DynamicLayer
 
+from hf_posenc.errors import InvalidInput
+
 
 def pack_keys(copies: tuple[Tensor, ...], extra: Tensor | None, cache: Cache, layer: int | None) -> Tensor:
     """What to cache of new keys.
@@ -55,6 +57,9 @@ def widen(cache: Cache, layer: int | None, new: Tensor) -> None:
         cache: that takes new keys next.
         layer: index of the layer in the cache.
         new: the keys to come, packed.
+
+    Raises:
+        InvalidInput: the cache was made for wider keys: a static one stays as wide when it is reset.
     """
     if layer is None or layer >= len(cache.layers):
         return
@@ -64,6 +69,11 @@ def widen(cache: Cache, layer: int | None, new: Tensor) -> None:
         return
     if keys.shape[1] < new.shape[1]:
         held.keys = torch.cat([keys] * (new.shape[1] // keys.shape[1]), dim=1)
+    elif keys.shape[-1] > new.shape[-1]:
+        raise InvalidInput(
+            f"The cache was made for keys of {keys.shape[-1]} numbers, by another scheme, and those of this one have "
+            f"{new.shape[-1]}. Pass a new cache."
+        )
     elif keys.shape[-1] < new.shape[-1]:
         copies, extra = divmod(new.shape[-1], keys.shape[-1])
         held.keys = functional.pad(torch.cat([keys] * copies, dim=-1), (0, extra))

@@ -166,7 +166,8 @@ class GeneralAdapter(Adapter):
             )
             hidden = hidden + as_wide(code, hidden.shape[-1])
         out = seen.attentions[layer].run(base, hidden, positions, self._mask(base, hidden))
-        return next(iter(out.values())) if isinstance(out, dict) else out[0] if isinstance(out, tuple) else out
+        mixed = next(iter(out.values())) if isinstance(out, dict) else out[0] if isinstance(out, tuple) else out
+        return mixed.transpose(1, 2) if seen.attentions[layer].channels_first else mixed
 
     def _mask(self, base: Any, hidden: Tensor) -> Tensor | None:
         asks = not self.observation.attentions[0].inline

@@ -64,13 +64,13 @@ class Placeholder(Untouched):
     def __init__(self, cache: Cache) -> None:
         super().__init__(cache)
         self.new: tuple[Tensor, Tensor] | None = None
-        self.layer = 0
+        self.layer = self.count = 0
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Keep the new keys and values for the attention function."""
         self.new, self.layer = (keys, values), layer
-        count, _ = self.cache.get_mask_sizes(keys.shape[2], layer)
-        return tuple(x.new_zeros(()).expand(*x.shape[:2], count, x.shape[3]) for x in (keys, values))  # type: ignore[return-value]
+        self.count, _ = self.cache.get_mask_sizes(keys.shape[2], layer)
+        return tuple(x.new_zeros(()).expand(*x.shape[:2], self.count, x.shape[3]) for x in (keys, values))  # type: ignore[return-value]
 
 
 @torch.compiler.disable  # a compiler cannot follow pending scores: its graph ends here
@@ -90,20 +90,32 @@ def run_inline(
         UnsupportedModel: the forward does not compute softmax attention over all of its tokens.
     """
     names, name = parameters_of(type(module)), own_class(type(module)).__name__
-    cached = {name: Placeholder(self_attention_cache(x)) for name, x in call.items() if isinstance(x, Cache)}
-    cache = next(iter(cached.values()), None)
+    caches = {name: Placeholder(self_attention_cache(x)) for name, x in call.items() if isinstance(x, Cache)}
+    cache = next(iter(caches.values()), None)
 
     def attend_to_all(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **rest: Any) -> Any:
-        if cache is not None and cache.new is not None:
+        cached = cache is not None and cache.new is not None
+        refuse_other_keys(name, key.shape[2], cache.count if cached else query.shape[2])
+        if cached:
             key, value = cache.new
         return attend(query, key, value, mask, cache=cache, **rest)
 
     own = {name: value for name, value in call.items() if name != "position_ids" or name in names}
     with Interception(attend_to_all, call[names[0]], name) as interception:
-        output = forward(**{**own, **cached})
+        output = forward(**{**own, **caches})
     if must_attend and interception.mixed is None:
         raise refused(name, "does not multiply queries of all tokens by their keys in this call")
     return interception.completed(output)
+
+
+def refuse_other_keys(name: str, keys: int, tokens: int) -> None:
+    """Refuse keys that belong to no token, such as the prompts of MVP: they have no position.
+
+    Raises:
+        UnsupportedModel: there are more keys than tokens in reach, or fewer.
+    """
+    if keys != tokens:
+        raise refused(name, f"attends to {keys} keys where {tokens} tokens are in reach")
 
 
 class Inline(nn.Module):

@@ -150,6 +150,11 @@ class AttentionObservation:
         """Whether the module has to look up the forward pass that it is in: no keyword tells it."""
         return self.inline or not self.receives_keywords
 
+    @property
+    def channels_first(self) -> bool:
+        """Whether the module reads and returns ``[batch, width, token]``."""
+        return Stand.CHANNELS_FIRST in self.call.values()
+
     def run(
         self,
         base: nn.Module,

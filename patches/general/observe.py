@@ -136,8 +136,7 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         inline = isinstance(module, Inline)
         observed_call = first, width, parameters, call.rotating, inline, call.receives_keywords
         found.append(AttentionObservation(name, template, rotations, kind, *observed_call))
-    mask = seen["mask"]
-    causal = mask is not None and bool(mask[0, 0, 0, -1] <= HIDDEN)
+    causal = any(hides_the_next(call.rotated[2]["mask"]) for call in observer.calls.values())
     if causal and observer.repeated:
         raise UnsupportedModel(
             f"An attention module of this {type(model).__name__} ({min(observer.repeated)}) computes several layers, "
@@ -145,6 +144,11 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         )
     others = mixes_otherwise(model, [one.name for one in found])
     return Observation(tuple(found), observer.rotaries, observer.tables, causal, others)
+
+
+def hides_the_next(mask: Tensor | None) -> bool:
+    """Whether the first token does not see the second; a sliding window hides what is farther away in encoders, too."""
+    return mask is not None and bool(mask[0, 0, 0, 1] <= HIDDEN)
 
 
 def refuse_shared_keys(model: Any, keys: Mapping[str, Tensor]) -> None:

@@ -47,7 +47,9 @@ class PendingScores:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called by functions of torch that are given pending scores."""
-        pending = next(x for x in (*args, *(kwargs or {}).values()) if isinstance(x, PendingScores))
+        given = (*args, *(kwargs or {}).values())
+        inside = (x for several in given if isinstance(several, (tuple, list)) for x in several)
+        pending = next(x for x in (*given, *inside) if isinstance(x, PendingScores))
         return pending.step(plain_name(func))(*args, **(kwargs or {}))
 
     def step(self, name: str) -> Callable[..., Any]:

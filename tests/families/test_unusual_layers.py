@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from transformers import (
+    LukeConfig,
+    LukeModel,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    MvpConfig,
+    MvpForConditionalGeneration,
+    SqueezeBertConfig,
+    SqueezeBertForMaskedLM,
+)
+
+from hf_posenc import describe, patch_model
+from hf_posenc.errors import UnsupportedModel
 
 from . import test_families
 
@@ -23,3 +37,70 @@ pytestmark = pytest.mark.always
 )
 def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
     test_families.test_every_way_to_read_a_text(name, scheme)
+
+
+@pytest.mark.parametrize("scheme", ["none", "alibi", "host", "yarn"])
+@pytest.mark.parametrize("layers", [2, 3])
+def test_a_narrow_window_in_the_last_layer_is_no_decoder(layers: int, scheme: str) -> None:
+    """It hides the last token from the first one, as a decoder does."""
+    torch.manual_seed(0)
+    config = ModernBertConfig(
+        vocab_size=100, hidden_size=32, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=64, pad_token_id=0, global_attn_every_n_layers=layers, local_attention=8,
+    )  # fmt: skip
+    model = ModernBertForMaskedLM(config).eval()
+    ids = torch.randint(5, 99, (1, 30))
+    other = ids.clone()
+    other[0, -1] = 99
+    padded, real = torch.cat((ids, torch.zeros(1, 10).long()), dim=1), (torch.arange(40) < 30).long()[None]
+    patch_model(model, scheme, factor=2)
+    with torch.no_grad():
+        first = [model.model(x, output_hidden_states=True).hidden_states[1][0, 0] for x in (ids, other)]
+        alone, beside = model(ids).logits, model(padded, attention_mask=real).logits[:, :30]
+    assert not torch.equal(*first), "the first layer has no window"
+    torch.testing.assert_close(beside, alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "rope"])
+def test_channels_before_tokens(scheme: str) -> None:
+    """As many channels as the proof of effect has tokens were taken for tokens, and no other number was."""
+    torch.manual_seed(0)
+    groups = dict.fromkeys([f"{of}_groups" for of in ("q", "k", "v", "post_attention", "intermediate", "output")], 1)
+    config = SqueezeBertConfig(
+        vocab_size=100, hidden_size=32, embedding_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=48, max_position_embeddings=64, **groups,
+    )  # fmt: skip
+    model = SqueezeBertForMaskedLM(config).eval()
+    patch_model(model, scheme, factor=2)
+    assert describe(model).proof.verdict == "moved"
+
+
+def test_entities_are_refused() -> None:
+    config = LukeConfig(
+        vocab_size=100, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=66, entity_vocab_size=10, entity_emb_size=16,
+    )  # fmt: skip
+    model, ids = LukeModel(config).eval(), torch.randint(5, 100, (1, 20))
+    patch_model(model, "t5", factor=2)
+    model(ids)
+    with pytest.raises(UnsupportedModel, match="applies cat to its attention scores"):
+        model(ids, entity_ids=torch.tensor([[3]]), entity_position_ids=torch.tensor([[[3, 4]]]))
+
+
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_prompts_are_refused(use_cache: bool) -> None:
+    """They are keys of no token; without them the model is read."""
+
+    def read(prompts: bool) -> None:
+        config = MvpConfig(
+            vocab_size=100, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
+            decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=64,
+            use_prompt=prompts, prompt_length=5, prompt_mid_dim=16,
+        )  # fmt: skip
+        model, ids = MvpForConditionalGeneration(config).eval(), torch.randint(5, 100, (1, 20))
+        patch_model(model, "alibi", factor=2)
+        model(input_ids=ids, decoder_input_ids=ids, use_cache=use_cache)
+
+    read(prompts=False)
+    with pytest.raises(UnsupportedModel, match="attends to 25 keys where 20 tokens are in reach"):
+        read(prompts=True)

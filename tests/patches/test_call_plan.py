@@ -46,7 +46,11 @@ ROTATIONS = {"rope": {}, "yarn": {"factor": 4}}
 KEY_BIASES: dict[str, dict[str, Any]] = {"alibi": {}}
 REMAPS = {"rerope": {}, "self_extend": {"factor": 4}, "dca": {"factor": 4}}
 LIMITS = {**dict.fromkeys(ROTATIONS, 24), **dict.fromkeys(KEY_BIASES, 26), **dict.fromkeys(REMAPS, 31)}
-FIRST = {**dict.fromkeys(ROTATIONS, 41), **dict.fromkeys(KEY_BIASES, 94), **dict.fromkeys(REMAPS, 85)}  # it plans
+FIRST = {
+    **dict.fromkeys(ROTATIONS, 41),
+    **dict.fromkeys(KEY_BIASES, 96),
+    **dict.fromkeys(REMAPS, 87),
+}  # it plans, and knows the cache as it was
 GOALS = {**dict.fromkeys(ROTATIONS, 40), **dict.fromkeys(KEY_BIASES, 45), **dict.fromkeys(REMAPS, 80)}  # on average
 OPTIONS: dict[str, dict[str, Any]] = {**ROTATIONS, **KEY_BIASES, **REMAPS}
 
