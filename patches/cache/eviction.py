@@ -80,8 +80,8 @@ class EvictingLayer(DynamicLayer):
             return
         if self.gaps:
             raise BackendCannotCarry(
-                f"A cache that dropped keys ({self.total - self.held} of {self.total} here) cannot be cropped, as assisted "
-                "decoding and prompt_lookup_num_tokens do. Generate without them."
+                f"A cache that dropped keys ({self.total - self.held} of {self.total} here) cannot be cropped, as "
+                "assisted decoding and prompt_lookup_num_tokens do. Generate without them."
             )
         super().crop(tokens_to_remove)
         self.total = self.held

@@ -149,8 +149,8 @@ def test_packed_documents(kind: str) -> None:
         (Problem("sink"), "a learned sink"),
         (Problem("values"), "what position adds to the values"),
         (Problem("toeplitz", dropout=0.1), "dropout"),
-        (Problem("toeplitz", grad=True), "training on the CPU"),
-        (Problem("learned table", grad=True), "training on the CPU"),
+        (Problem("toeplitz", grad=True), "gradients on the CPU"),
+        (Problem("learned table", grad=True), "gradients on the CPU"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
@@ -164,7 +164,7 @@ def test_a_learned_bias_alone_needs_gradients() -> None:
     frozen = replace(
         problem.call(), queries=(problem.q[0].detach(),), keys=(problem.k[0].detach(),), values=problem.v.detach()
     )
-    with pytest.raises(BackendCannotCarry, match="training on the CPU"):
+    with pytest.raises(BackendCannotCarry, match="gradients on the CPU"):
         flex.attend(frozen, None)
 
 

@@ -55,7 +55,7 @@ def refuse(call: AttentionCall) -> None:
     """Raise for what flex attention cannot compute.
 
     Raises:
-        BackendCannotCarry: dropout, a bias or rotation that is no lookup, training on the CPU.
+        BackendCannotCarry: dropout, a bias or rotation that is no lookup, gradients on the CPU.
     """
     reason = unable(call)
     if reason is not None:
@@ -72,7 +72,7 @@ def unable(call: AttentionCall) -> str | None:
         "a learned sink": lambda: call.terms.sink is not None,
         "a rotation that differs by row": lambda: call.terms.row_rotation is not None,
         "dropout of attention weights": lambda: call.dropout > 0.0,
-        "training on the CPU": lambda: call.values.device.type == "cpu" and _trained(call),
+        "gradients on the CPU": lambda: call.values.device.type == "cpu" and _trained(call),
     }
     for reason, holds in reasons.items():
         if holds():
