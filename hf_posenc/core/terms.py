@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from hf_posenc.core.geometry import Rotation
@@ -65,6 +66,7 @@ class Block:
         query_positions: their positions in the region, ``[batch or 1, n]``.
         key_positions: likewise, ``[batch or 1, key]``.
         seen: which pairs are visible, with padding, packing and causality, bool, broadcasts to ``[batch, 1, n, key]``.
+        steady: whether the positions of queries and of keys run in steps of one.
     """
 
     query: Tensor
@@ -75,6 +77,7 @@ class Block:
     query_positions: Tensor
     key_positions: Tensor
     seen: Tensor
+    steady: bool = False
 
     def in_float32(self) -> Block:
         """The block with queries, keys and scores in float32, as biases of content expect them."""
@@ -84,6 +87,23 @@ class Block:
     def distance(self) -> Tensor:
         """Query position minus key position, ``[batch or 1, n, key]``."""
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
+
+    @property
+    def distances(self) -> Tensor:
+        """The distances that occur in a block whose positions run in steps of one, the greatest first."""
+        n, keys = self.query.shape[2], self.key.shape[2]
+        first = self.query_positions[0, 0] - self.key_positions[0, 0]
+        return first + torch.arange(n - 1, -keys, -1, device=self.query.device)
+
+    def of_distance(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """A function of distances, ``[…]`` to ``[heads, …]``, at every pair, ``[batch or 1, heads, n, key]``.
+
+        Where positions run in steps of one it is evaluated once for every distance, and nothing has to be read from a
+        GPU for that; a window of one row's keys slides over the values.
+        """
+        if not self.steady:
+            return function(self.distance).transpose(0, 1)
+        return function(self.distances).unfold(-1, self.key.shape[2], 1).flip(-2)[None]
 
 
 @dataclass(frozen=True)

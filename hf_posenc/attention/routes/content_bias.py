@@ -71,7 +71,8 @@ def _mask(call: AttentionCall, keys: Tensor, rows: slice, seen: slice) -> Tensor
     query, keys = wide(call.queries[0][:, :, rows]), keys[:, :, seen]
     reads_scores = any(isinstance(bias, BlockBias) and bias.reads_scores for bias in call.terms.bias)
     scores = products(query * call.scaling, keys) if reads_scores else query.new_empty(0)
-    block = Block(query, keys, scores, call.scaling, rows, here, there, visible)
+    steady = call.ctx.steady and not region.remaps
+    block = Block(query, keys, scores, call.scaling, rows, here, there, visible, steady)
     indices = slice(call.first_query + rows.start, call.first_query + rows.stop)
     bias = biased(None, block, call.terms.bias, indices)
     if call.terms.logit_scale != 1.0:

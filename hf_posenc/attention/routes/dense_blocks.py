@@ -144,7 +144,8 @@ def block_of(call: AttentionCall, number: int, keys: tuple[Tensor, ...], rows: s
     scores = scores_of(query, keys[number], call.scaling)
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
-    return Block(query, keys[number], scores, call.scaling, rows, here, there, seen)
+    steady = call.ctx.steady and not region.remaps
+    return Block(query, keys[number], scores, call.scaling, rows, here, there, seen, steady)
 
 
 def scores_of(query: Tensor, key: Tensor, scaling: float) -> Tensor:
@@ -161,7 +162,7 @@ def biased(logits: Tensor | None, block: Block, biases: tuple[Bias, ...], indice
         if isinstance(bias, KeyBias):
             added = counted_from(bias.values, indices)[..., : block.key.shape[2]]
         elif isinstance(bias, ToeplitzBias):
-            added = bias.of_distance(block.distance).transpose(0, 1)
+            added = block.of_distance(bias.of_distance)
         else:
             added = bias.of_block(for_content_biases(block))
         added = added.to(block.query.dtype)  # a third-party scheme may compute in float64

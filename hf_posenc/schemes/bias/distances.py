@@ -72,14 +72,7 @@ def of_even_block(function: Callable[[Tensor], Tensor], block: Block) -> Tensor:
         function: whole distances ``[m]`` to ``[m]``, with autograd.
         block: of such queries.
     """
-    return function(distances_of(block)).unfold(0, block.key.shape[2], 1).flip(0)[None]
-
-
-def distances_of(block: Block) -> Tensor:
-    """The distances that occur in a block whose positions run in steps of one, the greatest first."""
-    n, keys = block.query.shape[2], block.key.shape[2]
-    first = block.query_positions[0, 0] - block.key_positions[0, 0]
-    return first + torch.arange(n - 1, -keys, -1, device=block.query.device)
+    return function(block.distances).unfold(0, block.key.shape[2], 1).flip(0)[None]
 
 
 def skewed(query: Tensor, table: Tensor, row_of: Callable[[Tensor], Tensor], block: Block) -> Tensor:
@@ -94,7 +87,7 @@ def skewed(query: Tensor, table: Tensor, row_of: Callable[[Tensor], Tensor], blo
         row_of: whole distances ``[m]`` to rows of the table.
         block: of these queries.
     """
-    n, keys, distances = query.shape[2], block.key.shape[2], distances_of(block)
+    n, keys, distances = query.shape[2], block.key.shape[2], block.distances
     if n == 1:  # a gather of the last axis is ten times as fast as an index_select of it
         products = query @ table.transpose(-1, -2)
         return products.gather(-1, row_of(distances).expand(*products.shape[:-1], -1))
