@@ -94,10 +94,12 @@ def run_inline(
     cache = next(iter(caches.values()), None)
 
     def attend_to_all(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **rest: Any) -> Any:
-        cached = cache is not None and cache.new is not None
-        refuse_other_keys(name, key.shape[2], cache.count if cached else query.shape[2])
-        if cached:
-            key, value = cache.new
+        tokens, held = query.shape[2], None if cache is None else cache.new
+        if cache is not None and held is not None:
+            tokens = cache.count
+        refuse_other_keys(name, key.shape[2], tokens)
+        if held is not None:
+            key, value = held
         return attend(query, key, value, mask, cache=cache, **rest)
 
     own = {name: value for name, value in call.items() if name != "position_ids" or name in names}
