@@ -25,7 +25,7 @@ from hf_posenc.patches.cache.key_layout import (
 )
 from hf_posenc.patches.cache.length_rotated import length_rotation_of
 from hf_posenc.patches.cache.self_attention import self_attention_cache
-from hf_posenc.patches.cache.take_back import Before
+from hf_posenc.patches.cache.snapshot import LayerSnapshot
 from hf_posenc.patches.call_plan import CallPlan, plan_of
 from hf_posenc.patches.context_parallel import check_context_parallel
 from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
@@ -133,7 +133,8 @@ class PatchedAttention(nn.Module):
             return paged.attend(self, q, k, v, ctx, host)
         queries, keys, v = self._rotate(plan, ctx, q, k, v)
         del q, k  # memory, where they were rotated
-        before = None if plan.carried or cache is None or is_traced() else Before(cache, self.layer_idx or 0)
+        untried = cache is not None and not plan.succeeded and not is_traced()
+        before = LayerSnapshot(cache, self.layer_idx or 0) if untried else None  # type: ignore[arg-type]
         try:
             keys, v, ctx = self._update(plan, ctx, keys, v, cache)
             shared = plan.shared or self._terms(plan, ctx)
@@ -142,9 +143,9 @@ class PatchedAttention(nn.Module):
             found = self._compute(RotatedCall(plan, shared, ctx, queries, keys, v), host, cache)
         except PosEncError:
             if before is not None:
-                before.put_back()
+                before.restore()
             raise
-        plan.carried = True
+        plan.succeeded = True
         return found
 
     def _context(self, plan: CallPlan, hidden: Tensor, cache: Cache | None) -> PositionContext:

@@ -98,7 +98,7 @@ class CallPlan:
         at_read: how keys are read of a cache that holds one copy of each; None where it has what regions read, or where
             nothing is cached.
         documents: of packed rows that are computed one by one, with a plan each; else none.
-        carried: whether a layer has been computed, so that nothing refuses the others.
+        succeeded: whether a layer was computed, so that nothing refuses the others.
         rows_mask: of a document, the mask of the rows it is packed into, which keywords of the call are compared with.
     """
 
@@ -116,7 +116,7 @@ class CallPlan:
     at_read: KeysAtRead | None = None
     documents: tuple[tuple[PackedDocument, CallPlan], ...] = ()
     rows_mask: Any = None
-    carried: bool = False
+    succeeded: bool = False
 
     @property
     def stored(self) -> int | None:
@@ -252,7 +252,7 @@ def share(plan: CallPlan) -> None:
             plan.shared = shared_terms(scheme, of_any_layer(plan.ctx))
     except ReadsLayer:
         return
-    plan.carried = plan.shared is not None and plan.shared.plain  # the host refuses nothing
+    plan.succeeded = plan.shared is not None and plan.shared.plain  # the host refuses nothing
     if plan.shared is not None and context_parallel_active():
         check_context_parallel(scheme, plan.shared.terms, plan.mask)
 

@@ -99,11 +99,15 @@ class Block:
         """A function of distances, ``[…]`` to ``[heads, …]``, at every pair, ``[batch or 1, heads, n, key]``.
 
         Where positions run in steps of one it is evaluated once for every distance, and nothing has to be read from a
-        GPU for that; a window of one row's keys slides over the values.
+        GPU for that.
         """
         if not self.steady:
             return function(self.distance).transpose(0, 1)
-        return function(self.distances).unfold(-1, self.key.shape[2], 1).flip(-2)[None]
+        return self.at_pairs(function(self.distances))[None]
+
+    def at_pairs(self, values: Tensor) -> Tensor:
+        """Values of `distances` ``[…, m]`` at every pair, ``[…, n, key]``: a window of one row's keys slides along."""
+        return values.unfold(-1, self.key.shape[2], 1).flip(-2)
 
 
 @dataclass(frozen=True)

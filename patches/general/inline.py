@@ -30,7 +30,6 @@ from hf_posenc.patches.general.attention import (
 )
 from hf_posenc.patches.general.classes import above, own_class
 from hf_posenc.patches.general.interception import Attend, Interception
-from hf_posenc.patches.general.observation import Stand
 from hf_posenc.patches.general.pending_scores import refused
 from hf_posenc.patches.lookup_attention import LookupAttention, of_pairs
 from hf_posenc.patches.positions import KEYWORD, ForwardContext
@@ -179,7 +178,7 @@ class InterceptedInlineAttention(LookupAttention, InterceptedAttention):
         return attend_as_patched(self, query, key, value, mask, **{CALL: layer, "output_attentions": weights, **rest})
 
     def _tokens_first(self, hidden: Tensor) -> Tensor:
-        return hidden.transpose(1, 2) if Stand.CHANNELS_FIRST in self.__dict__[OBSERVED].call.values() else hidden
+        return hidden.transpose(1, 2) if self.__dict__[OBSERVED].channels_first else hidden
 
 
 def intercepted_inline(cls: type[nn.Module]) -> type[nn.Module]:

@@ -19,14 +19,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from hf_posenc.attention import dispatch, merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device, flash_cpu, flash_cuda
-from hf_posenc.attention.routes import decode_cuda, flex, flex_cuda, regions_cpu, regions_cuda
+from hf_posenc.attention.routes import decode_cuda, dense_blocks, flex, flex_cuda, regions_cpu, regions_cuda
 from hf_posenc.core import grouped_heads
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 
 from . import emulated
-from .formula import ALL, Problem
+from .formula import ALL, Problem, positions_of
 
 REGIONS = ("two regions", "chunks", "first keys", "split by row")
 KINDS = (*REGIONS, "window")
@@ -462,6 +462,16 @@ class TestFlex:
         problem = Problem("toeplitz", queries=160, causal=False, real=real)
         call = replace(problem.call(), mask=real.bool()[:, None, None, :])
         assert float((flex_cuda.attend(call).double() - problem.expected()).abs().max()) <= problem.limit
+
+    @pytest.mark.parametrize("kind", ["key bias", "toeplitz"])
+    def test_positions_in_any_order(self, kind: str) -> None:
+        """A key may stand behind its query: a bias of keys goes on with its sign there, as on every route."""
+        call = Problem(kind, queries=40, heads=4, kv_heads=4).call()
+        order = torch.randperm(40, generator=torch.Generator().manual_seed(0))[None]
+        ctx = replace(call.ctx, query_positions=order, key_positions=order, contiguous=False)
+        terms = positions_of(4, 8)[kind].terms(ctx, None)
+        call = replace(call, ctx=ctx, terms=terms)
+        torch.testing.assert_close(flex.attend(call, None), dense_blocks.attend(call), atol=1e-5, rtol=0)
 
     def test_near_keys_keep_precision_at_large_positions(self) -> None:
         """Control: in float32 counted from the end, the bias alone would be off by 2e-3."""

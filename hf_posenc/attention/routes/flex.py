@@ -1,6 +1,6 @@
 """PyTorch's flex attention: biases are looked up for each pair inside the kernel, without O(query · key) memory.
 
-    score[i, j] = q_i · k_j · scaling − s |i − j| + (c_j − c_i) + t[i − j]
+    score[i, j] = q_i · k_j · scaling − s (i − j) + (c_j − c_i) + t[i − j]
 
 All calls of users who chose it as their backend go here, and structured biases on CUDA
 (`hf_posenc.attention.routes.flex_cuda`). Regions are calls merged by log-sum-exp. Learned tables and key biases get
@@ -173,7 +173,7 @@ def score_of(call: AttentionCall, region: Region) -> ScoreModification | None:
         # What the keys of a row have in common moves no weight; flex cannot differentiate two lookups of one tensor.
         row_high, row_low = high.detach(), low if low is None else low.detach()
     ahead = number(call.first_query, device)
-    of_distance = [b for b in call.terms.bias if isinstance(b, ToeplitzBias) and fixed_slopes(b) is None]
+    of_distance = [b for b in call.terms.bias if isinstance(b, ToeplitzBias)]
     if linear or of_distance:
         here, there = region_positions(call, region)
     table: Any = None
@@ -185,7 +185,7 @@ def score_of(call: AttentionCall, region: Region) -> ScoreModification | None:
 
     def score(score: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         if slopes is not None:
-            score = score - slopes[h] * (here[b, q] - there[b, kv]).abs()
+            score = score - slopes[h] * (here[b, q] - there[b, kv])
         if of_key is not None:
             row = q + ahead
             score = score + (high[b, h, kv] - row_high[b, h, row])
@@ -199,11 +199,11 @@ def score_of(call: AttentionCall, region: Region) -> ScoreModification | None:
 
 
 def fixed_slopes(bias: Bias) -> Tensor | None:
-    """The slopes of a linear bias ``[heads]``, which a kernel multiplies by distances sooner than it looks numbers up.
+    """Slopes ``[heads]`` of a linear bias of keys, which a kernel multiplies by distances sooner than it looks them up.
 
     None for another bias, and for slopes that are trained: every pair would add to the gradient of a few numbers.
     """
-    slopes = None if isinstance(bias, BlockBias) else bias.slopes
+    slopes = bias.slopes if isinstance(bias, KeyBias) else None
     return None if slopes is None or (torch.is_grad_enabled() and slopes.requires_grad) else slopes
 
 

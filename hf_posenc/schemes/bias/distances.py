@@ -66,13 +66,13 @@ def clipped(distance: Tensor, farthest: int, name: str) -> Tensor:
 def of_even_block(function: Callable[[Tensor], Tensor], block: Block) -> Tensor:
     """A function of the distance at every pair of a block whose positions run in steps of one, ``[1, n, key]``.
 
-    It is evaluated once for every distance; a window of one row's keys then slides over the values.
+    It is evaluated once for every distance.
 
     Args:
         function: whole distances ``[m]`` to ``[m]``, with autograd.
         block: of such queries.
     """
-    return function(block.distances).unfold(0, block.key.shape[2], 1).flip(0)[None]
+    return block.at_pairs(function(block.distances))[None]
 
 
 def skewed(query: Tensor, table: Tensor, row_of: Callable[[Tensor], Tensor], block: Block) -> Tensor:

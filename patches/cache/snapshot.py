@@ -1,9 +1,9 @@
-"""Take back what a call has written to a KV cache before it was refused, so that it can be made again in another way.
+"""Snapshot of a layer of a KV cache, to restore where a call is refused after it has written to the cache.
 
-Some refusals are known only where attention is computed, and the keys are in the cache by then: a second call would
-read the tokens twice in that layer. What a layer of a growing cache holds are references, which are put back. A static
-layer has its new keys behind those that count, and gets its count back; one that slides and is full has overwritten the
-oldest, and stays as it is.
+Some refusals are known only where attention is computed, and the keys are in the cache by then: the call made again in
+another way would have its tokens twice in that layer. What a layer of a growing cache holds are references, which are
+put back. A static layer has its new keys behind those that count, and gets its count back; one that slides and is full
+has overwritten the oldest, and stays as it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache, StaticLayer
 COUNT = "cumulative_length"  # of a static layer, a tensor that is added to in place
 
 
-class Before:
+class LayerSnapshot:
     """A layer of a cache as it is before new keys are written to it.
 
     Args:
@@ -30,7 +30,7 @@ class Before:
         if isinstance(self.layer, StaticLayer) and COUNT in self.state:
             self.state[COUNT] = self.state[COUNT] * 1  # a number, or a copy
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Make the layer what it was."""
         if self.layer is None:
             del self.cache.layers[self.number :]

@@ -11,7 +11,7 @@ from transformers.cache_utils import Cache
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, UnknownKeyword
-from hf_posenc.patches.cache.take_back import Before
+from hf_posenc.patches.cache.snapshot import LayerSnapshot
 
 SCHEMES = ("alibi", "fox", "rerope", "sinks", "dynamic_ntk", "shaw")
 CACHES = {
@@ -65,7 +65,7 @@ def test_the_call_can_be_made_again(scheme: str, kind: str, past: int, refused: 
 
 def test_without_it_the_logits_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control."""
-    monkeypatch.setattr(Before, "put_back", lambda before: None)
+    monkeypatch.setattr(LayerSnapshot, "restore", lambda before: None)
     with pytest.raises(AssertionError, match="not close"):
         test_the_call_can_be_made_again("alibi", "growing", LENGTH - NEW, refused_keyword)
 
