@@ -17,7 +17,8 @@ from torch import Tensor
 from hf_posenc.core.files.hf_errors import first_line
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, PosEncError
-from hf_posenc.patching.stored.config_guard import GUARD_KEY
+from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
+from hf_posenc.patching.stored.own_code import warn_of_changed_code
 from hf_posenc.patching.stored.peft_sidecar import (
     DIGEST,
     OWN_DIGEST,
@@ -121,6 +122,7 @@ def read_sidecar(folder: Path) -> SchemeConfig | None:
     written = content.pop(OWN_DIGEST, None)
     actual = sidecar_digest(content)
     content.pop(DIGEST, None)
+    code = content.pop(CODE_KEY, None)
     try:
         scheme = SchemeConfig.read(content, str(file))
     except CheckpointMismatch as error:
@@ -130,6 +132,7 @@ def read_sidecar(folder: Path) -> SchemeConfig | None:
             f"{file} is not as it was written: its {OWN_DIGEST} is that of another content. "
             "Copy or save the adapter again."
         )
+    warn_of_changed_code(code, scheme.layout)
     return scheme
 
 

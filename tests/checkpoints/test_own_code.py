@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from peft import LoraConfig, get_peft_model
 
 from hf_posenc import from_pretrained, patch_model, unpatch_model
 from hf_posenc.patching.stored import own_code
@@ -72,6 +73,23 @@ def test_an_edited_scheme_is_noticed(edited: dict, saved: Path) -> None:
     assert len(warned(saved)) == 1
     register()
     assert warned(saved) == []
+
+
+def test_an_adapter_folder_says_so_too(saved: Path, tmp_path: Path) -> None:
+    model = llama()
+    model.save_pretrained(tmp_path / "base")
+    patch_model(model, NAME)
+    get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
+
+    def loaded() -> list[str]:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            from_pretrained(tmp_path / "base", peft_adapter=tmp_path / "adapter")
+        return [str(warning.message) for warning in found if WARNING in str(warning.message)]
+
+    assert loaded() == []
+    register(strength=0.2)
+    assert loaded()
 
 
 def test_a_file_may_have_another_name(saved: Path) -> None:

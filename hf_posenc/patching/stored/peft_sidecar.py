@@ -30,7 +30,8 @@ from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import PeftAdapterMismatch, shown
 from hf_posenc.patching.state import is_patched, scheme_holder
-from hf_posenc.patching.stored.config_guard import GUARD_KEY
+from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
+from hf_posenc.patching.stored.own_code import own_code
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
 SIDECAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"
@@ -83,6 +84,8 @@ def write_sidecar(model: nn.Module, folder: Path) -> None:
         (folder / PARAMETERS).unlink(missing_ok=True)
         return
     content = scheme.to_json()
+    if code := own_code(scheme.layout):
+        content[CODE_KEY] = code
     if parameters := position_parameters(model):
         data = save({name: p.detach().cpu().contiguous() for name, p in parameters.items()})
         write_bytes(folder / PARAMETERS, data)
