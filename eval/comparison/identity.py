@@ -21,14 +21,26 @@ COMPUTING = (
     "hf_posenc.eval.texts", "hf_posenc.patches", "hf_posenc.patching", "hf_posenc.texts",
 )  # fmt: skip
 """The packages of this project that compute numbers, besides the schemes, which the key of a cell holds one by one."""
+READ = ("bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
+"""The special tokens that a model reads with a text."""
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """Digest of everything that affects tokenization."""
+    """Digest of what a tokenizer makes of a text.
+
+    Training and batching leave their traces in a saved tokenizer: a pad token, markers of a chat, and that the last
+    batch was padded or cut. None of them changes the tokens of a text that does not spell such a marker out.
+    """
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    content = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
-    special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
-    return digest_of(json.dumps([content, special, type(tokenizer).__name__], sort_keys=True))
+    content = tokenizer.get_vocab() if backend is None else json.loads(backend.to_str())
+    roles = {role: str(token) for role, token in tokenizer.special_tokens_map.items() if role in READ}
+    markers = {str(t) for t in tokenizer.added_tokens_decoder.values() if t.special} - set(roles.values())
+    if backend is None:
+        content = [type(tokenizer).__name__, {token: i for token, i in content.items() if token not in markers}]
+    else:
+        content["added_tokens"] = [added for added in content["added_tokens"] if added["content"] not in markers]
+        content |= {"padding": None, "truncation": None}
+    return digest_of(json.dumps([content, roles], sort_keys=True))
 
 
 @lru_cache(maxsize=1)

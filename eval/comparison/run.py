@@ -22,6 +22,7 @@ from hf_posenc.eval.catalogue import check_files_named, check_known, check_text_
 from hf_posenc.eval.comparison.combine import check_names, combined
 from hf_posenc.eval.comparison.identity import files_digest, package_digest, to_json, versions
 from hf_posenc.eval.comparison.one_model import ComparisonSettings, MeasuredModel, compare_on
+from hf_posenc.eval.comparison.one_tokenizer import check_one_tokenizer
 from hf_posenc.eval.comparison.progress import part_of
 from hf_posenc.eval.comparison.reference import check_names_model, compared_with, reference_of
 from hf_posenc.eval.comparison.shared_options import check_no_arguments, options_identity
@@ -123,6 +124,7 @@ def compare(
         reference_of([{"label": entry.label, "scheme": entry.scheme} for entry in entries], against)
     elif against is not None:  # their labels are known when all are loaded, their beginnings before
         check_names_model(against, [model.shown_name for model in models], entries[0].label)
+    check_one_tokenizer(models)
     folder = folder_of_results(out)
     given = check_options(options)
     sweep = take_settings(given, {

@@ -121,8 +121,23 @@ def test_a_tokenizer_is_what_it_makes_of_text(tokenizer, framed_tokenizer) -> No
     other.add_tokens(["zyxw"])
     assert tokenizer_digest(other) != tokenizer_digest(tokenizer)
     other = copy.deepcopy(tokenizer)
-    other.pad_token = "<end>"
+    other.eos_token = "t"
     assert tokenizer_digest(other) != tokenizer_digest(tokenizer)
+
+
+def test_training_leaves_a_tokenizer_what_it_is(tokenizer, tmp_path) -> None:
+    """Trainers pad and cut texts, and set a token for it; saved and loaded, all that is still there."""
+    import copy
+
+    from transformers import AutoTokenizer
+
+    used = copy.deepcopy(tokenizer)
+    used.add_special_tokens({"pad_token": "[PAD]"})
+    used(["one", "of two"], padding=True, truncation=True, max_length=8)
+    used.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str()  # control
+    assert tokenizer_digest(loaded) == tokenizer_digest(used) == tokenizer_digest(tokenizer)
 
 
 @pytest.mark.parametrize("share", [0, 5000, -1])

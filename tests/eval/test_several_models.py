@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import torch
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval import MeasuredModel, compare, merge_comparisons
 from hf_posenc.eval.comparison import measure
+from hf_posenc.eval.comparison import run as run_module
 from hf_posenc.eval.results.store import Store
 
 from .conftest import TRAINED, byte_level
@@ -25,8 +27,6 @@ SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "lengths": [TRAINED, 2 * TR
 @pytest.fixture
 def tuned(llama) -> Any:
     """The same model after a change of its weights."""
-    import copy
-
     other = copy.deepcopy(llama)
     with torch.no_grad():
         other.lm_head.weight.mul_(0.5)
@@ -161,6 +161,35 @@ def test_another_tokenizer_is_refused_before_measuring(llama, tuned, tokenizer, 
     models = [MeasuredModel(llama, "a", tokenizer), MeasuredModel(tuned, "b", byte_level(framed=True))]
     with pytest.raises(BadComparison, match=r"tokenizers differ in posenc_ppl\. Numbers"):
         compare(models, "unpatched", out=tmp_path, **SMALL)
+
+
+def test_models_by_name_with_other_tokenizers_are_refused_before_the_first_is_loaded(
+    llama, tuned, tokenizer, tmp_path, monkeypatch
+) -> None:
+    for name, model, its in (("a", llama, tokenizer), ("b", tuned, byte_level(framed=True))):
+        model.save_pretrained(tmp_path / name)
+        its.save_pretrained(tmp_path / name)
+    monkeypatch.setattr(run_module, "compare_each", lambda *_, **__: pytest.fail("measured"))
+    named = [MeasuredModel(str(tmp_path / name), name) for name in "ab"]
+    with pytest.raises(BadComparison, match="tokenizers of 'a' and 'b' differ"):
+        compare(named, "unpatched", out=tmp_path / "out", **SMALL)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_fine_tuned_model_is_compared_with_its_base_whatever_training_left_in_its_tokenizer(
+    llama, tuned, tokenizer, tmp_path
+) -> None:
+    llama.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    tuned.save_pretrained(tmp_path / "tuned")
+    used = copy.deepcopy(tokenizer)
+    used.pad_token = used.eos_token
+    used(["one", "of two"], padding=True, truncation=True, max_length=8)
+    used.save_pretrained(tmp_path / "tuned")
+    named = [MeasuredModel(str(tmp_path / name)) for name in ("base", "tuned")]
+    both = compare(named, "unpatched", out=tmp_path / "out", **SMALL)
+    live = [MeasuredModel(m, named[n].shown_name, tokenizer) for n, m in enumerate((llama, tuned))]
+    assert losses(both) == losses(compare(live, "unpatched", out=tmp_path / "live", **SMALL))
 
 
 def test_what_cannot_be_merged(run, tmp_path: Path) -> None:
