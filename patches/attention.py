@@ -30,6 +30,7 @@ from hf_posenc.patches.call_plan import CallPlan, plan_of
 from hf_posenc.patches.context_parallel import check_context_parallel
 from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.patches.engine_backend import ComputeCall, engine_for
+from hf_posenc.patches.packed_decode import for_queries
 from hf_posenc.patches.packed_documents import attend_in_documents
 from hf_posenc.patches.rotate_qk import rotated, scale
 from hf_posenc.patches.shared_terms import SharedTerms
@@ -213,7 +214,8 @@ class PatchedAttention(nn.Module):
         plan: CallPlan,
     ) -> AttentionOutput:
         if plan.function is None:
-            plan.function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
+            function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
+            plan.function = for_queries(function, q, k)
         scaling = getattr(self, self.score_factor) * terms.logit_scale
         return plan.function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
 

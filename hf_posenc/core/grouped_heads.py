@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 
 def products(query: Tensor, key: Tensor) -> Tensor:
@@ -36,3 +37,27 @@ def repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]
     """Keys and values ``[batch, kv_heads, key, dim]`` with a head for every head of the queries."""
     groups = query.shape[1] // key.shape[1]
     return (key, value) if groups == 1 else (key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1))
+
+
+def packed(x: Tensor, key: Tensor) -> Tensor:
+    """One query of every head, as rows of the key head it shares: ``[batch, kv_heads, heads // kv_heads, n]``.
+
+    Args:
+        x: queries or masks, ``[batch, heads, 1, n]``; what one head says for all is unchanged.
+        key: ``[batch, kv_heads, key, head_dim]``.
+    """
+    return x if x.shape[1] == 1 else x.reshape(len(x), key.shape[1], -1, x.shape[3])
+
+
+def attend_packed(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, scale: float | None, dropout: float = 0.0
+) -> Tensor:
+    """`scaled_dot_product_attention` of one query a sample, ``[batch, heads, 1, value_dim]``.
+
+    The kernel for CPUs, asked for grouped heads (``enable_gqa``), reads a key for every query head, and in half
+    precision it is several times as slow with one row of queries as with more.
+    """
+    (batch, heads, _, dim), kv_heads = query.shape, key.shape[1]
+    rows, rows_mask = query.reshape(batch, kv_heads, -1, dim), None if mask is None else packed(mask, key)
+    mixed = scaled_dot_product_attention(rows, key, value, attn_mask=rows_mask, dropout_p=dropout, scale=scale)
+    return mixed.reshape(batch, heads, 1, value.shape[3])

@@ -47,11 +47,12 @@ KEY_BIASES: dict[str, dict[str, Any]] = {"alibi": {}}
 REMAPS = {"rerope": {}, "self_extend": {"factor": 4}, "dca": {"factor": 4}}
 LIMITS = {**dict.fromkeys(ROTATIONS, 24), **dict.fromkeys(KEY_BIASES, 26), **dict.fromkeys(REMAPS, 31)}
 FIRST = {
-    **dict.fromkeys(ROTATIONS, 41),
+    **dict.fromkeys(ROTATIONS, 42),
     **dict.fromkeys(KEY_BIASES, 96),
-    **dict.fromkeys(REMAPS, 87),
+    **dict.fromkeys(REMAPS, 88),
 }  # it plans, and knows the cache as it was
 GOALS = {**dict.fromkeys(ROTATIONS, 40), **dict.fromkeys(KEY_BIASES, 45), **dict.fromkeys(REMAPS, 80)}  # on average
+IN_PLACE = {"llama-gqa": 2}  # of as many of transformers' own: with grouped heads, a decode query has a function here
 OPTIONS: dict[str, dict[str, Any]] = {**ROTATIONS, **KEY_BIASES, **REMAPS}
 
 
@@ -106,8 +107,9 @@ def test_calls_of_a_decoding_layer(scheme: str, model: str) -> None:
     with counting(found) as counter:
         found(text(1), past_key_values=cache)
     assert len(counter.layers) == 4
-    assert counter.layers[0] <= FIRST[scheme], counter.layers
-    assert max(counter.layers[1:]) <= LIMITS[scheme], counter.layers
+    own = IN_PLACE.get(model, 0)
+    assert counter.layers[0] <= FIRST[scheme] + own, counter.layers
+    assert max(counter.layers[1:]) <= LIMITS[scheme] + own, counter.layers
     assert sum(counter.layers) <= 4 * GOALS[scheme], counter.layers
 
 

@@ -16,6 +16,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Band, Region
 from hf_posenc.core.terms import Terms
+from hf_posenc.patches.cache.key_layout import unpack_keys
 from hf_posenc.patches.rotate_decode import DecodeRotation, NoRotation, decode_rotation
 from hf_posenc.patches.rotate_qk import key_copies, region_rotations, rotate_regions
 from hf_posenc.patches.shared_terms import FixedPart, fixed_part
@@ -126,15 +127,15 @@ def test_terms_of_one_call_are_not_kept(name: str) -> None:
     assert fixed(scheme_of(name)).terms is None
 
 
-def test_one_softmax_is_as_exact_as_the_kernels() -> None:
-    """Two regions, with query heads that share key heads, against float64."""
+@pytest.mark.parametrize("batch", [1, 3])
+def test_one_softmax_is_as_exact_as_the_kernels(batch: int) -> None:
+    """Two regions, with query heads that share key heads, against float64; copies of keys as a cache holds them."""
     length, window, scale = 300, 40, DIM**-0.5
     terms = Terms(regions=(Region(Band(None, window)), Region(Band(window, None))), logit_scale=1.3)
-    queries = drawn(HEADS, 1, 1), drawn(HEADS + 4, 1, 1)[:, :HEADS]
-    keys, values = (
-        (drawn(KV_HEADS, length, 1), drawn(KV_HEADS + 1, length, 1)[:, :KV_HEADS]),
-        drawn(6, length, 1)[:, :2],
-    )
+    queries = drawn(HEADS, 1, batch), drawn(HEADS + 4, 1, batch)[:, :HEADS]
+    copies, values = drawn(2 * KV_HEADS, length, batch), drawn(6, 3 * length, batch)[:, :KV_HEADS, :length].contiguous()
+    one_copy = torch.empty(batch, KV_HEADS, 0, DIM)
+    keys, _ = unpack_keys(copies, (one_copy, one_copy), None)
     call = AttentionCall(queries, keys, values, terms, at(length - 1), None, scale)
     parts = [
         (query.double().unflatten(1, (KV_HEADS, -1))[:, :, :, 0] @ key.double().mT) * scale * 1.3
@@ -144,9 +145,10 @@ def test_one_softmax_is_as_exact_as_the_kernels() -> None:
     weights = torch.cat((parts[1][..., :far], parts[0][..., far:]), dim=-1).softmax(-1)
     expected = (weights @ values.double()).flatten(1, 2)[:, :, None]
     with torch.no_grad():
-        product, seen = regions_decode.prepare(call)(call), regions_decode.visible_keys(call)
+        compute, seen = regions_decode.prepare(call), regions_decode.visible_keys(call)
         kernels = regions_decode._by_kernel(seen, 1.3, call)
+    assert compute.func is regions_decode._by_product  # type: ignore[attr-defined]
     assert [number for number, _ in seen] == [1, 0]
-    one, other = (float((found.double() - expected).abs().max() / expected.abs().max()) for found in (product, kernels))
+    one, other = (float((x.double() - expected).abs().max() / expected.abs().max()) for x in (compute(call), kernels))
     assert one < 2e-6
     assert other < 2e-6

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.kernels.layout import channels_inner
-from hf_posenc.core.grouped_heads import repeated
+from hf_posenc.core.grouped_heads import packed, repeated
 
 forward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 backward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
@@ -65,6 +65,11 @@ def attend(
     Causality is aligned at the upper left. Every query needs a visible key: others give zeros with log-sum-exp 0.
     """
     query, key, value = channels_inner(query, key, value)
+    if query.shape[2] == 1 and query.shape[1] != key.shape[1]:
+        rows_mask = None if mask is None else packed(mask, key)
+        rows = query.reshape(len(query), key.shape[1], -1, query.shape[3])  # of a key head, which is read once
+        out, lse = forward(rows, key, value, 0.0, False, attn_mask=rows_mask, scale=scale)  # type: ignore[misc]
+        return out.reshape(query.shape), lse.reshape(query.shape[:3])
     if not SHARES_KEY_HEADS:
         key, value = repeated(query, key, value)
     return forward(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)  # type: ignore[misc]

@@ -3,7 +3,8 @@
     o = Σ_j softmax_j([q_r(j) · k_j · scale]) v_j        r(j) = the region of key j, one slice of keys each
 
 The query heads that share a key head are rows of one matrix product. That needs the batch and the heads as one axis
-without a copy, and scores in float32: other calls are one kernel call a region, merged by log-sum-exp.
+without a copy, regions side by side, and scores in float32: other calls are one kernel call a region, merged by
+log-sum-exp.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ Seen = list[tuple[int, slice]]
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes decode queries of such calls; what they see is worked out once for all layers."""
     seen, logit_scale, values = visible_keys(call), call.terms.logit_scale, call.values
-    ends = [keys.stop for _, keys in seen]
-    joined = len(seen) > 0 and ends[:-1] == [keys.start for _, keys in seen[1:]]
-    if joined and len(values) == 1 and values.dtype == torch.float32:
-        return partial(_by_product, seen, slice(seen[0][1].start, ends[-1]), logit_scale)
+    together = _without_borders(seen)
+    fits = values.dtype == torch.float32 and _is_one_axis(values) and _is_one_axis(call.keys[0])
+    if together is not None and fits:
+        return partial(_by_product, seen, together, logit_scale)
     return partial(_by_kernel, seen, logit_scale)
 
 
@@ -43,18 +44,35 @@ def visible_keys(call: AttentionCall) -> Seen:
     return [(number, keys) for _, number, keys in sorted(seen)]
 
 
+def _without_borders(seen: Seen) -> slice | None:
+    """The keys of all regions as one slice; None where one does not begin where the last one ended."""
+    if not seen:
+        return None
+    start = stop = seen[0][1].start
+    for _, keys in seen:
+        if keys.start != stop:
+            return None
+        stop = keys.stop
+    return slice(start, stop)
+
+
+def _is_one_axis(held: Tensor) -> bool:
+    """Whether the batch and the heads of ``[batch, kv_heads, key, dim]`` are one axis without a copy."""
+    return len(held) == 1 or held.stride(0) == held.shape[1] * held.stride(1)
+
+
 def _by_product(seen: Seen, keys: slice, logit_scale: float, call: AttentionCall) -> Tensor:
-    query, (_, kv_heads, _, dim) = call.queries[0], call.values.shape
+    query, (batch, kv_heads, _, dim) = call.queries[0], call.values.shape
     if call.at_read:
         read = [call.keys_of(number, some) for number, some in seen]
     else:  # the same without a function call, of which every layer has as many as it has regions
         read = [call.keys[number][:, :, some] for number, some in seen]
     scores = [
-        torch.bmm(call.queries[number].reshape(kv_heads, -1, dim), held[0].mT)
+        call.queries[number].reshape(batch, kv_heads, -1, dim) @ held.mT
         for (number, _), held in zip(seen, read, strict=True)
     ]
     weights = torch.cat(scores, dim=-1).mul_(call.scaling * logit_scale).softmax(-1)
-    return torch.bmm(weights, call.values[0, :, keys]).view(query.shape)
+    return (weights @ call.values[:, :, keys]).view(query.shape)
 
 
 def _by_kernel(seen: Seen, logit_scale: float, call: AttentionCall) -> Tensor:

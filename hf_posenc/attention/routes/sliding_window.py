@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from hf_posenc.attention.call import AttentionCall, unseen_ahead
+from hf_posenc.core.grouped_heads import attend_packed
 from hf_posenc.core.regions import EVERYTHING, Band
 
 ROWS = 128  # of 64, 128, 256 the fastest with windows of 256 and of 1024
@@ -39,10 +40,8 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
 
 
 def _decode(seen: slice, call: AttentionCall) -> Tensor:
-    return scaled_dot_product_attention(
-        call.queries[0], call.keys[0][:, :, seen], call.values[:, :, seen],
-        scale=call.scaling * call.terms.logit_scale, enable_gqa=True,
-    )  # fmt: skip
+    keys, values = call.keys[0][:, :, seen], call.values[:, :, seen]
+    return attend_packed(call.queries[0], keys, values, scale=call.scaling * call.terms.logit_scale)
 
 
 def _by_blocks(call: AttentionCall) -> Tensor:
