@@ -39,14 +39,21 @@ def repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]
     return (key, value) if groups == 1 else (key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1))
 
 
-def packed(x: Tensor, key: Tensor) -> Tensor:
-    """One query of every head, as rows of the key head it shares: ``[batch, kv_heads, heads // kv_heads, n]``.
+def packed_mask(mask: Tensor, query: Tensor, kv_heads: int) -> Tensor:
+    """The mask of queries ``[batch, heads, n, head_dim]`` whose heads are rows of the key head that they share.
 
     Args:
-        x: queries or masks, ``[batch, heads, 1, n]``; what one head says for all is unchanged.
-        key: ``[batch, kv_heads, key, head_dim]``.
+        mask: ``[batch or 1, heads or 1, n or 1, key]``.
+        query: before its heads are packed.
+        kv_heads: heads of the keys.
+
+    Returns:
+        ``[batch or 1, kv_heads or 1, heads // kv_heads · n or 1, key]``.
     """
-    return x if x.shape[1] == 1 else x.reshape(len(x), key.shape[1], -1, x.shape[3])
+    _, heads, n, _ = query.shape
+    if mask.shape[1] == 1:
+        return mask if mask.shape[2] == 1 else mask.repeat(1, 1, heads // kv_heads, 1)
+    return mask.expand(-1, -1, n, -1).reshape(len(mask), kv_heads, -1, mask.shape[3])
 
 
 def attend_packed(
@@ -58,6 +65,8 @@ def attend_packed(
     precision it is several times as slow with one row of queries as with more.
     """
     (batch, heads, _, dim), kv_heads = query.shape, key.shape[1]
-    rows, rows_mask = query.reshape(batch, kv_heads, -1, dim), None if mask is None else packed(mask, key)
-    mixed = scaled_dot_product_attention(rows, key, value, attn_mask=rows_mask, dropout_p=dropout, scale=scale)
+    mixed = scaled_dot_product_attention(
+        query.reshape(batch, kv_heads, -1, dim), key, value, dropout_p=dropout, scale=scale,
+        attn_mask=None if mask is None else packed_mask(mask, query, kv_heads),
+    )  # fmt: skip
     return mixed.reshape(batch, heads, 1, value.shape[3])

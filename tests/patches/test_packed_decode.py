@@ -23,8 +23,8 @@ def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape) + sum(shape)))
 
 
-def one_query(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    query = drawn(BATCH, 1, HEADS, DIM).transpose(1, 2)
+def inputs(dtype: torch.dtype = torch.float32, rows: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    query = drawn(BATCH, rows, HEADS, DIM).transpose(1, 2)
     return tuple(x.to(dtype) for x in (query, drawn(BATCH, KV_HEADS, LENGTH, DIM), drawn(BATCH, KV_HEADS, LENGTH, DIM)))  # type: ignore[return-value]
 
 
@@ -37,19 +37,21 @@ def formula(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> t
 
 
 MASKS = {
-    "none": lambda: None,
-    "for all": lambda: drawn(1, 1, 1, LENGTH),
-    "of samples": lambda: drawn(BATCH, 1, 1, LENGTH),
-    "of heads": lambda: drawn(1, HEADS, 1, LENGTH),
-    "of both": lambda: drawn(BATCH, HEADS, 1, LENGTH),
+    "none": lambda rows: None,
+    "for all": lambda rows: drawn(1, 1, 1, LENGTH),
+    "of rows": lambda rows: drawn(1, 1, rows, LENGTH),
+    "of samples": lambda rows: drawn(BATCH, 1, rows, LENGTH),
+    "of heads": lambda rows: drawn(1, HEADS, rows, LENGTH),
+    "of heads, for all rows": lambda rows: drawn(1, HEADS, 1, LENGTH),
+    "of both": lambda rows: drawn(BATCH, HEADS, rows, LENGTH),
 }
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_every_head_reads_its_own_keys_under_its_own_mask(mask: Any, dtype: torch.dtype) -> None:
-    query, key, value = one_query(dtype)
-    added = mask()
+    query, key, value = inputs(dtype)
+    added = mask(1)
     expected, lse = formula(query, key, value, added)
     out, found_lse = flash_cpu.attend(query, key, value, causal=False, mask=added, scale=SCALE)
     public = attend_packed(query, key, value, None if added is None else added.to(dtype), scale=SCALE)
@@ -59,9 +61,19 @@ def test_every_head_reads_its_own_keys_under_its_own_mask(mask: Any, dtype: torc
     torch.testing.assert_close(public.double(), expected, atol=2 * tolerance, rtol=2 * tolerance)
 
 
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_rows_of_several_regions_are_read_at_once(mask: Any) -> None:
+    query, key, value = inputs(rows=3)
+    added = mask(3)
+    expected, lse = formula(query, key, value, added)
+    out, found_lse = flash_cpu.attend(query, key, value, causal=False, mask=added, scale=SCALE)
+    torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=2e-6)
+    torch.testing.assert_close(found_lse.double(), lse, atol=2e-6, rtol=2e-6)
+
+
 def test_heads_in_another_order_would_be_seen() -> None:
     """Negative control: query heads dealt out in turn, as some libraries do."""
-    query, key, value = one_query()
+    query, key, value = inputs()
     in_turn = query.unflatten(1, (-1, KV_HEADS)).transpose(1, 2).flatten(1, 2)
     assert (attend_packed(in_turn, key, value, scale=SCALE) - formula(query, key, value, None)[0]).abs().max() > 0.1
 

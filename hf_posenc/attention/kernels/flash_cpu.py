@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.kernels.layout import channels_inner
-from hf_posenc.core.grouped_heads import packed, repeated
+from hf_posenc.core.grouped_heads import packed_mask, repeated
+
+FEW = 4  # queries whose heads are rows of the key head they share, so that a key is read once for all of them
 
 forward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 backward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
@@ -65,10 +67,11 @@ def attend(
     Causality is aligned at the upper left. Every query needs a visible key: others give zeros with log-sum-exp 0.
     """
     query, key, value = channels_inner(query, key, value)
-    if query.shape[2] == 1 and query.shape[1] != key.shape[1]:
-        rows_mask = None if mask is None else packed(mask, key)
-        rows = query.reshape(len(query), key.shape[1], -1, query.shape[3])  # of a key head, which is read once
-        out, lse = forward(rows, key, value, 0.0, False, attn_mask=rows_mask, scale=scale)  # type: ignore[misc]
+    (batch, heads, rows, dim), kv_heads = query.shape, key.shape[1]
+    if heads != kv_heads and rows <= FEW and not causal:
+        together = query.reshape(batch, kv_heads, -1, dim)
+        rows_mask = None if mask is None else packed_mask(mask, query, kv_heads)
+        out, lse = forward(together, key, value, 0.0, False, attn_mask=rows_mask, scale=scale)  # type: ignore[misc]
         return out.reshape(query.shape), lse.reshape(query.shape[:3])
     if not SHARES_KEY_HEADS:
         key, value = repeated(query, key, value)
