@@ -83,6 +83,11 @@ class PatchedAttention(nn.Module):
         return None
 
     @property
+    def chunk(self) -> int | None:
+        """Length of the parts of a text that see nothing of each other in this layer; None for one."""
+        return None
+
+    @property
     def live_dropout(self) -> float:
         """Probability of dropping an attention weight now; 0 outside training."""
         raise NotImplementedError

@@ -31,7 +31,7 @@ from hf_posenc.patches.cache.eviction import (
     mask_is_shorter,
     mask_of_gaps,
     mask_of_held,
-    window_is_hidden,
+    reach_is_hidden,
 )
 from hf_posenc.patches.context_parallel import check_context_parallel, context_parallel_active
 from hf_posenc.patches.engine_backend import ENGINE_BACKENDS, AttentionOutput, ComputeCall
@@ -42,8 +42,8 @@ from hf_posenc.patches.positions import (
     KEYWORD,
     ForwardContext,
     context_of,
+    hides_later_alone,
     in_steps_of_one,
-    is_causal_only,
     past_and_keys,
 )
 from hf_posenc.patches.rotate_at_read import KeysAtRead, keys_at_read
@@ -70,6 +70,10 @@ class PlannedLayer(Protocol):
     @property
     def window(self) -> int | None:
         """Keys that a query of this layer sees at most, of its own; None for all before it."""
+
+    @property
+    def chunk(self) -> int | None:
+        """Length of the parts of a text that see nothing of each other in this layer; None for one."""
 
     @property
     def scheme(self) -> Scheme:
@@ -214,7 +218,7 @@ def mask_in_reach(
 ) -> tuple[Any, PositionContext]:
     """A mask for the keys that a layer can attend to, None where causality says it all; and the positions of these."""
     index, length, keys = layer.layer_idx, ctx.query_positions.shape[1], ctx.key_positions.shape[1]
-    if mask is not None and backend == "sdpa" and is_causal_only(mask, cache, index, forward):
+    if mask is not None and backend == "sdpa" and hides_later_alone(mask, cache, layer, forward):
         mask = None
     if mask is None and ctx.causal and 1 < length < keys:
         # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
@@ -224,9 +228,9 @@ def mask_in_reach(
     if mask is not None:
         of_others = mask_is_shorter(mask, ctx)
     else:
-        of_others = cache is not None and EVICTS in cache.__dict__ and window_is_hidden(layer.window, keys, cache)
+        of_others = cache is not None and EVICTS in cache.__dict__ and reach_is_hidden(layer, keys, cache)
     if (not ctx.contiguous and has_gaps(cache, index)) or of_others:
-        return mask_of_gaps(ctx, columns_in_reach(ctx, cache, index), layer.window, backend), ctx
+        return mask_of_gaps(ctx, columns_in_reach(ctx, cache, index), layer, backend), ctx
     return mask, ctx
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.patches.cache.eviction import EvictingLayer, layer_of
+from hf_posenc.patches.cache.eviction import EvictingLayer, SeesKeys, layer_of
 from hf_posenc.patches.cache.key_layout import grows
 from hf_posenc.patches.cache.key_positions import CachedPositions, inferred_positions
 
@@ -201,11 +201,23 @@ def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
     return positions[:1], int(positions[0, 0])
 
 
-def is_causal_only(mask: object, cache: Cache | None, layer: int | None, forward: ForwardContext | None) -> bool:
-    """Whether a mask is of causality alone: while tracing, transformers makes one where it would have made none."""
+class PlacedLayer(SeesKeys, Protocol):
+    """An attention module that sees keys, and knows its place in a cache."""
+
+    layer_idx: int | None
+
+
+def hides_later_alone(mask: object, cache: Cache | None, layer: PlacedLayer, forward: ForwardContext | None) -> bool:
+    """Whether a mask is of causality alone: while tracing, transformers makes one where it would have made none.
+
+    It hides more in a layer that does not see all keys, and the values of a trace do not tell.
+    """
     if mask is None or forward is None or not forward.contiguous or not is_traced():
         return False
-    return cache is None or (grows(cache, layer) and cache.get_seq_length(layer) == 0)
+    if layer.window is not None or layer.chunk is not None:
+        return False
+    index = layer.layer_idx
+    return cache is None or (grows(cache, index) and cache.get_seq_length(index) == 0)
 
 
 def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[int | Tensor, int]:

@@ -82,6 +82,7 @@ class LayerKind:
         head_dim: channels of a head.
         rotary: rotation; None where queries and keys are not rotated.
         window: how many keys a query sees; None for all before it.
+        chunk: length of the parts of a text that see nothing of each other (Llama 4); None for one.
     """
 
     heads: int
@@ -89,6 +90,12 @@ class LayerKind:
     head_dim: int
     rotary: HostRotary | None = None
     window: int | None = None
+    chunk: int | None = None
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether a query sees all keys before it."""
+        return self.window is None and self.chunk is None
 
     def __str__(self) -> str:
         if self.rotary is None:
@@ -97,7 +104,8 @@ class LayerKind:
             rotation = self.rotary.rotation
             part = "" if rotation.dims == self.head_dim else f" {rotation.dims}/{self.head_dim}"
             words = f"RoPE{part} θ {self.rotary.base:,.0f}" + (", interleaved" * (rotation.layout == "interleaved"))
-        return words + (f", window {self.window:,}" if self.window else "")
+        words += f", window {self.window:,}" if self.window else ""
+        return words + (f", chunks of {self.chunk:,}" if self.chunk else "")
 
 
 @dataclass(frozen=True)
@@ -161,9 +169,14 @@ class Geometry:
         return replace(self, heads=own.heads, kv_heads=own.kv_heads, head_dim=own.head_dim, rotary=own.rotary)
 
     def is_local(self, layer: int) -> bool:
-        """Whether a layer needs no scheme to reach further: it sees a window of keys, or does not rotate them."""
+        """Whether a layer needs no scheme to reach further: it sees some of the keys, or does not rotate them."""
         own = self.kinds[layer] if self.kinds else None
-        return own is not None and (own.window is not None or (own.rotary is None and self.rotary is not None))
+        return own is not None and (not own.sees_all or self.is_unrotated(layer))
+
+    def is_unrotated(self, layer: int) -> bool:
+        """Whether a layer of a model that rotates queries and keys leaves them as they are."""
+        own = self.kinds[layer] if self.kinds else None
+        return own is not None and own.rotary is None and self.rotary is not None
 
     @property
     def relative(self) -> bool:

@@ -25,15 +25,20 @@ def layout_of(
 ) -> Layout:
     """The scheme of every layer: by default, one that extends the context leaves layers alone that need no extension.
 
+    Where no layer needs one, those that rotate queries and keys have it.
+
     Raises:
         UnknownScheme, UnknownOption, OptionOutOfRange, CannotCombine: see `hf_posenc.schemes.spec.layout`.
     """
     if layers == "all":
         return layout(spec, options, None, geometry.layers)
     chosen = layout(spec, options, layers, geometry.layers)
-    local = [layer for layer in range(geometry.layers) if geometry.is_local(layer)]
+    every = range(geometry.layers)
+    local = [layer for layer in every if geometry.is_local(layer)]
+    if len(local) == geometry.layers:
+        local = [layer for layer in every if geometry.is_unrotated(layer)]
     extends = all(cls.record.zero_shot for cls, _ in chosen.default.parts)
-    if layers is not None or not chosen.uniform or not extends or len(local) in (0, geometry.layers):
+    if layers is not None or not chosen.uniform or not extends or not local:
         return chosen
     return replace(chosen, layers={str(layer): plan("host") for layer in local})
 

@@ -7,7 +7,7 @@ and positions of the keys it still holds.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -178,6 +178,18 @@ def layer_of(cache: Cache | None, layer: int | None) -> EvictingLayer | None:
     return found if isinstance(found, EvictingLayer) else None
 
 
+class SeesKeys(Protocol):
+    """What of an attention module says which keys it sees."""
+
+    @property
+    def window(self) -> int | None:
+        """Keys that a query sees at most; None for all before it."""
+
+    @property
+    def chunk(self) -> int | None:
+        """Length of the parts of a text that see nothing of each other; None for one."""
+
+
 def eviction_state(cache: Cache | None, layer: int | None) -> tuple[int, int, int, int] | None:
     """What an evicting layer has kept and dropped, as a value that changes when that does; None for other layers."""
     if cache is None or layer is None or layer >= len(cache.layers):
@@ -215,26 +227,26 @@ def mask_is_shorter(mask: Any, ctx: PositionContext) -> bool:
     return isinstance(mask, Tensor) and 1 < mask.shape[-1] < ctx.key_positions.shape[1]
 
 
-def window_is_hidden(window: int | None, keys: int, cache: Cache) -> bool:
-    """Whether a layer kept keys from before its own window, where others dropped theirs: masks are made for those."""
-    dropped = any(isinstance(layer, EvictingLayer) and layer.gaps for layer in cache.layers)
-    return dropped and window is not None and keys > window
+def reach_is_hidden(layer: SeesKeys, keys: int, cache: Cache) -> bool:
+    """Whether a layer kept keys that it does not see, where others dropped theirs: masks are made for those."""
+    dropped = any(isinstance(held, EvictingLayer) and held.gaps for held in cache.layers)
+    return dropped and (layer.chunk is not None or (layer.window is not None and keys > layer.window))
 
 
-def mask_of_gaps(ctx: PositionContext, columns: Tensor, window: int | None, backend: str) -> Tensor | None:
+def mask_of_gaps(ctx: PositionContext, columns: Tensor, layer: SeesKeys, backend: str) -> Tensor | None:
     """Visible keys, bool ``[batch or 1, 1, query, key]``; None for one query that sees every key.
 
     Args:
         ctx: positions of the queries and of the keys in reach.
         columns: indices of these keys in the text, ``[key]``; the queries are the last of them.
-        window: keys that a query of the layer sees at most, of its own; None for no limit.
+        layer: what it sees of its own.
         backend: attention implementation in use.
 
     Raises:
         BackendCannotCarry: the backend has masks of its own kind.
     """
     length = ctx.query_positions.shape[1]
-    if length == 1 and ctx.real_keys is None and window is None:
+    if length == 1 and ctx.real_keys is None and layer.window is None and layer.chunk is None:
         return None
     if backend not in ("eager", "sdpa"):
         raise BackendCannotCarry(
@@ -242,8 +254,12 @@ def mask_of_gaps(ctx: PositionContext, columns: Tensor, window: int | None, back
             'Use model.set_attn_implementation("sdpa").'
         )
     seen = ctx.distance() >= 0
-    if window is not None:
-        seen = seen & (columns[-length:, None] - columns < window)
+    if layer.window is not None:
+        seen = seen & (columns[-length:, None] - columns < layer.window)
+    if layer.chunk is not None:
+        places = (columns[None, -length:], columns[None])
+        here, there = places if ctx.real_keys is None else (ctx.query_positions, ctx.key_positions)  # without padding
+        seen = seen & (here[:, :, None] // layer.chunk == there[:, None, :] // layer.chunk)
     return (seen if ctx.real_keys is None else seen & ctx.real_keys[:, None, :])[:, None]
 
 

@@ -30,7 +30,7 @@ def check_layers(cache: Cache | None, length: int, schemes: Iterable[Scheme], at
         cache: of self-attention.
         length: number of new tokens.
         schemes: of the layers of the model.
-        attentions: patched modules of the model; each says which layer of the cache is its own, and its window.
+        attentions: patched modules of the model; each says which layer of the cache is its own, and what it sees.
 
     Raises:
         BackendCannotCarry: it rounds what a scheme stores beside the keys.
@@ -45,7 +45,7 @@ def check_layers(cache: Cache | None, length: int, schemes: Iterable[Scheme], at
         if not isinstance(layer, CacheLayerMixin):
             raise InvalidInput(f"Layer {number} of the cache is a {type(layer).__name__}, which holds no keys. {FRESH}")
         if layer.is_sliding and layer.get_mask_sizes(length)[1] > 0:
-            _check_window(number, layer, own[0].window)
+            _check_window(number, layer, own[0].window or own[0].chunk)
         if isinstance(layer, QUANTISED):
             _check_exact(schemes)
 

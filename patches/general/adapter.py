@@ -100,14 +100,14 @@ class GeneralAdapter(Adapter):
         same = config is self.base.config or entries_of(config) == entries_of(self.base.config)
         seen = self.observation if same else self.observation_of(config)
         kinds = tuple(one.kind for one in seen.attentions)
-        first = next((kind for kind in kinds if kind.rotary and not kind.window), None)
+        first = next((kind for kind in kinds if kind.rotary and kind.sees_all), None)
         first = first or next((kind for kind in kinds if kind.rotary), kinds[0])
         width, code_width = seen.attentions[0].width, self._code_width(config)
         return Geometry(
             heads=first.heads, kv_heads=first.kv_heads, head_dim=first.head_dim, width=width,
             layers=len(kinds), causal=seen.causal, trained_length=trained_length, target_length=target_length,
             rotary=first.rotary, table=min(self._table_lengths(), default=None),
-            kinds=kinds if len(set(kinds)) > 1 or first.window else (),
+            kinds=kinds if len(set(kinds)) > 1 or not first.sees_all else (),
             mixes_otherwise=seen.mixes_otherwise, embedding_width=None if code_width == width else code_width,
         )  # fmt: skip
 

@@ -161,6 +161,10 @@ class InterceptedAttention(PatchedAttention):
         return self.__dict__[OBSERVED].kind.window  # type: ignore[no-any-return]
 
     @property
+    def chunk(self) -> int | None:
+        return self.__dict__[OBSERVED].kind.chunk  # type: ignore[no-any-return]
+
+    @property
     def live_dropout(self) -> float:
         return self.__dict__.get("posenc_dropout", 0.0)
 

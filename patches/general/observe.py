@@ -26,6 +26,7 @@ from hf_posenc.patches.general.stated_frequencies import as_host_rotary, stated_
 from hf_posenc.patches.rope_parameters import rotations
 
 TOKENS = 16  # of a model that counts positions itself
+CHUNKED = "chunked_attention"  # transformers' name for it, in ``config.layer_types``
 HIDDEN = -1e4  # a mask adds less than this to scores that it hides
 FARTHEST = 1 << 15  # position at which a rotation is measured; in float32 its angles have 7 digits less 4
 
@@ -128,8 +129,9 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         fit = fitted(model, number, before, after, places)
         fit = None if fit is None else nearest_known(fit, known, 10 * ROUNDING)
         rotary = None if fit is None else as_host_rotary(model, fit, query.shape[-1])
-        kind = LayerKind(query.shape[1], key.shape[1], query.shape[-1], rotary, seen.get("sliding_window"))
         module = model.get_submodule(name)
+        sees = seen.get("sliding_window"), chunk_of(module)
+        kind = LayerKind(query.shape[1], key.shape[1], query.shape[-1], rotary, *sees)
         template, rotations = template_of(observer, call.arguments, module)
         parameters, first = parameters_of(type(module)), 0 if fit is None else fit.first
         width = call.arguments[parameters[0]].shape[1 if template[parameters[0]] is Stand.CHANNELS_FIRST else -1]
@@ -144,6 +146,15 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         )
     others = mixes_otherwise(model, [one.name for one in found])
     return Observation(tuple(found), observer.rotaries, observer.tables, causal, others)
+
+
+def chunk_of(attention: Any) -> int | None:
+    """Length of the parts of a text that see nothing of each other in a layer; only its configuration says so."""
+    config, number = getattr(attention, "config", None), getattr(attention, "layer_idx", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None or number is None or kinds[number : number + 1] != [CHUNKED]:
+        return None
+    return int(config.attention_chunk_size)  # type: ignore[union-attr]
 
 
 def hides_the_next(mask: Tensor | None) -> bool:

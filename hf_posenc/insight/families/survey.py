@@ -132,7 +132,7 @@ def described(geometry: Geometry) -> str:
     """Rotations, windows, tables and biases of a model, in words."""
     alike = LayerKind(geometry.heads, geometry.kv_heads, geometry.head_dim, geometry.rotary)
     kinds = geometry.kinds or (alike,) * geometry.layers
-    layers = Counter(str(kind) for kind in kinds if kind.rotary or kind.window)
+    layers = Counter(str(kind) for kind in kinds if kind.rotary or not kind.sees_all)
     parts = [f"{count} × {text}" for text, count in layers.items()]
     parts += [] if geometry.table is None else [f"table of {geometry.table:,} positions"]
     parts += [] if geometry.slopes is None else [f"{geometry.layers} × linear bias (ALiBi)"]

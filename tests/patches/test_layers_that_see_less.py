@@ -1,0 +1,147 @@
+"""Layers that see a window or a chunk of the keys: in traces, behind caches that drop keys, and as layers to extend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from hf_posenc import patch_model
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 64, "initializer_range": 0.25,
+}  # fmt: skip
+GROUPED: dict[str, Any] = {**SMALL, "num_hidden_layers": 4, "num_key_value_heads": 2}
+
+
+def build(kind: str, **more: Any) -> Any:
+    torch.manual_seed(0)
+    config, head = kind, "ForMaskedLM" if kind == "ModernBert" else "ForCausalLM"
+    own = getattr(transformers, f"{config}TextConfig", None) or getattr(transformers, f"{config}Config")
+    return getattr(transformers, kind + head)(own(**more)).eval()
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "yarn": {"factor": 4}, "sinks": {"sinks": 2, "recent": 10}, "window": {"size": 10},
+    "lm_infinite": {"n_global": 2, "n_local": 10},
+}  # fmt: skip
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "a window in every layer": lambda: build("Mistral", **GROUPED, head_dim=8, sliding_window=8),
+    "windows and layers without": lambda: build("Gemma3", **GROUPED, head_dim=8, sliding_window=8),
+    "windows and layers without positions": lambda: build("Cohere2", **GROUPED, sliding_window=8),
+    "chunks": lambda: llama4(),
+    "an encoder": lambda: build(
+        "ModernBert", **SMALL, num_hidden_layers=4, local_attention=8, global_attn_every_n_layers=3, cls_token_id=1,
+        sep_token_id=2,
+    ),
+}  # fmt: skip
+
+
+def llama4() -> Any:
+    return build(
+        "Llama4", **GROUPED, head_dim=8, intermediate_size_mlp=48, num_local_experts=2, attention_chunk_size=16
+    )
+
+
+def text(rows: int = 1, length: int = 40) -> Tensor:
+    return torch.randint(3, 97, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+class Logits(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.call = {} if "MaskedLM" in type(model).__name__ else {"use_cache": False}
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.model(input_ids=ids, **self.call).logits
+
+
+def compiled(module: nn.Module, ids: Tensor) -> Callable[[Tensor], Tensor]:
+    torch._dynamo.reset()  # a test compiles the forward of the same class again
+    return torch.compile(module, backend="eager", fullgraph=True)
+
+
+TRACES: dict[str, Callable[[nn.Module, Tensor], Callable[[Tensor], Tensor]]] = {
+    "compile": compiled,
+    "export": lambda module, ids: torch.export.export(module, (ids,)).module(),
+    "jit": lambda module, ids: torch.jit.trace(module, (ids,), check_trace=False),
+}
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("trace", TRACES)
+@pytest.mark.parametrize("scheme", ["yarn", "alibi"])
+@pytest.mark.parametrize("model", MODELS)
+@torch.no_grad()
+def test_a_trace_keeps_what_layers_do_not_see(model: str, scheme: str, trace: str) -> None:
+    """Without a mask of the caller: transformers makes one while tracing, which hides more than later tokens."""
+    module, ids = Logits(patch_model(MODELS[model](), scheme, **OPTIONS.get(scheme, {}))), text()
+    expected = module(ids)
+    torch.testing.assert_close(TRACES[trace](module, ids)(ids), expected, atol=2e-4, rtol=1e-3)
+
+
+@torch.no_grad()
+def test_a_lost_window_would_be_seen() -> None:
+    """Negative control: the same weights without it."""
+    windowed, without = (
+        MODELS["a window in every layer"](),
+        build("Mistral", **GROUPED, head_dim=8, sliding_window=None),
+    )
+    assert (Logits(windowed)(text()) - Logits(without)(text())).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("scheme", ["host", *OPTIONS])
+@pytest.mark.parametrize("at_once", [1, 7])
+@torch.no_grad()
+def test_chunks_behind_a_cache_are_those_of_the_whole_text(scheme: str, at_once: int) -> None:
+    model = patch_model(llama4(), scheme, **OPTIONS.get(scheme, {}))
+    whole, cache = model(text(), use_cache=False).logits, DynamicCache()
+    parts = [model(part, past_key_values=cache).logits for part in text().split(at_once, dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("scheme", ["sinks", "yarn"])
+@torch.no_grad()
+def test_chunks_begin_behind_the_padding_of_a_row(scheme: str) -> None:
+    model = patch_model(llama4(), scheme, **OPTIONS[scheme])
+    alone, cache, pads = model(text(), use_cache=False).logits[0], DynamicCache(), 5
+    mask = torch.ones(2, 40 + pads, dtype=torch.long)
+    mask[0, :pads] = 0
+    padded = torch.cat([text()[:, :pads], text()], dim=1)
+    ids, positions = torch.cat([padded, padded.roll(-pads, 1)]), (mask.cumsum(-1) - 1).clamp(min=0)
+    parts = [
+        model(
+            ids[:, at : at + 1], attention_mask=mask[:, : at + 1], position_ids=positions[:, at : at + 1],
+            past_key_values=cache,
+        ).logits
+        for at in range(40 + pads)
+    ]  # fmt: skip
+    torch.testing.assert_close(torch.cat(parts, dim=1)[0, pads:], alone, atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("scheme", ["host", "yarn", "sinks"])
+def test_a_chunked_model_generates_past_its_chunk(scheme: str) -> None:
+    model = patch_model(llama4(), scheme, **OPTIONS.get(scheme, {}))
+    call: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "attention_mask": torch.ones(1, 10).long()}
+    assert torch.equal(model.generate(text()[:, :10], **call), model.generate(text()[:, :10], use_cache=False, **call))
+
+
+@pytest.mark.parametrize("model", ["windows and layers without positions", "chunks"])
+@torch.no_grad()
+def test_layers_without_positions_are_left_alone(model: str) -> None:
+    """Where all others see less than the whole text, these are not rotated all the same."""
+    found = MODELS[model]()
+    before = found(text(), use_cache=False).logits
+    after = patch_model(found, "rope")(text(), use_cache=False).logits
+    torch.testing.assert_close(after, before, atol=2e-4, rtol=1e-3)
+    everywhere = patch_model(MODELS[model](), "rope", layers="all")(text(), use_cache=False).logits
+    assert (everywhere - before).abs().max() > 0.05  # control
