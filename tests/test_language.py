@@ -34,7 +34,7 @@ RETIRED = {
     r"(?i)\bas it comes\b": "the unpatched model",
     r"\bkeeps_host\b": "keeps_positions",
     r"\bundoing\b": "rollback",
-    r"\b(says_nothing|hushed|host_of)\b": "is_causal_only, suppress_output, base_model_of",
+    r"\b(says_nothing|hushed|host_of)\b": "hides_later_alone, suppress_output, base_model_of",
     r"\b_?turned\(": "rotated",
     r"\btold\(": "a name that says what is returned",
     r"\brotation\.forms\b": "core.rotation.layouts",
