@@ -31,7 +31,7 @@ from hf_posenc.eval.lm.live_models import (
     refuse_unused,
     ties_held,
 )
-from hf_posenc.eval.lm.load import check_head
+from hf_posenc.eval.lm.load import check_head, check_one_stack
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.long_texts import expect_long_texts
 from hf_posenc.eval.lm.named import model_arguments
@@ -89,6 +89,7 @@ class PosEncLM(KeyTokenScorer):
             options = model_arguments(pretrained, options)
             pretrained = options.pop("pretrained")
         else:
+            check_one_stack(getattr(unwrapped(pretrained), "config", None))
             refuse_unused(pretrained, options if scheme else self.patch | options)
             if scheme is not None:
                 patch_model(pretrained, scheme, **self.patch)
@@ -104,6 +105,7 @@ class PosEncLM(KeyTokenScorer):
     def _get_config(self, pretrained: str, **loading: Any) -> None:
         """Read the configuration without the guard that keeps transformers from loading a patched checkpoint."""
         self._config = Checkpoint.open(pretrained, **loading).hf_config()
+        check_one_stack(self._config)
 
     def _create_model(self, pretrained: str, *, peft: str | None = None, **loading: Any) -> None:
         """Load by `hf_posenc.from_pretrained`, which puts scheme and PEFT adapter on in the right order."""

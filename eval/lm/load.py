@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.errors import CheckpointMismatch, MissingExtra, WrongKind, shown
+from hf_posenc.eval.errors import NotMeasurable
 
 
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
@@ -58,6 +59,19 @@ def is_masked(model: Any) -> bool:
     else:
         classes = [cls.__name__ for cls in type(unwrapped(model)).__mro__]
     return any(name.endswith("ForMaskedLM") for name in classes)
+
+
+def check_one_stack(config: Any) -> None:
+    """Refuse the configuration of an encoder–decoder, whose encoder would read the tokens to score.
+
+    Raises:
+        NotMeasurable: it is one.
+    """
+    if getattr(config, "is_encoder_decoder", False):
+        raise NotMeasurable(
+            f"This {config.model_type} is an encoder–decoder, and the tasks here score what one stack reads. Measure a "
+            "decoder or an encoder, or this one by lm-eval's own model type hf with backend=seq2seq."
+        )
 
 
 def check_head(loading: Mapping[str, Any], name: str) -> None:

@@ -145,6 +145,8 @@ class Checkpoint:
             for candidate in self._candidates(asked):
                 if isinstance(candidate, type) and issubclass(candidate, PreTrainedModel):
                     return candidate
+        if self.config.get("model_type") is None:
+            self.hf_config()  # says what is missing
         raise CheckpointMismatch(
             f"{self.name} has the architectures {self.architectures}, and none of them is a class that can be loaded. "
             "Pass model_class=, such as AutoModelForCausalLM."

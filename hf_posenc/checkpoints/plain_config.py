@@ -24,7 +24,8 @@ from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patching.expected_effect import same_rotation
 from hf_posenc.patching.state import base_model_of, describe, scheme_of
 from hf_posenc.patching.stored.config_guard import PATCH_KEYS
-from hf_posenc.schemes.base import overrides
+from hf_posenc.schemes.base import Scheme, overrides
+from hf_posenc.schemes.recipes.recipe import Recipe
 
 HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
 LENGTH_DEPENDENT = ("regions", "row_rotation")
@@ -66,7 +67,7 @@ def plain_config(model: Any) -> PlainConfig:
             f"This {type(model).__name__} has a PEFT adapter, which is no part of a plain checkpoint. "
             "Call its merge_and_unload() first, and pass what that returns."
         )
-    report, scheme = describe(model), scheme_of(model)
+    report, scheme = describe(model), acting_part(scheme_of(model))
     check_rotates(base.config, adapter)
     parameters, short = native_parameters(model)
     plain = PlainConfig(copy.deepcopy(model.config), section_of(model.config, base.config), parameters, short)
@@ -153,9 +154,14 @@ def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
     Raises:
         NotExpressible: transformers has no such RoPE type, the scheme does more than rotate, or layers differ.
     """
-    scheme, name = scheme_of(model), describe(model).scheme
-    in_all_layers = all(module.scheme is scheme for module in model.modules() if isinstance(module, PatchedAttention))
-    single = len(scheme.schemes) == 1 and in_all_layers
+    whole, name = scheme_of(model), describe(model).scheme
+    if any(module.scheme is not whole for module in model.modules() if isinstance(module, PatchedAttention)):
+        raise NotExpressible(
+            f"Scheme {name!r} is not that of every layer, and a plain checkpoint is exported with one. Save it with "
+            "model.save_pretrained and load it with hf_posenc.from_pretrained."
+        )
+    scheme = acting_part(whole)
+    single = len(scheme.schemes) == 1
     everywhere = scheme.native() if single else None
     within_trained = scheme.native_within_trained() if single and everywhere is None else None
     beyond_rotation = [
@@ -173,6 +179,12 @@ def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
             "Update it, or save the model with model.save_pretrained."
         )
     return parameters, everywhere is None
+
+
+def acting_part(scheme: Scheme) -> Scheme:
+    """The one part of a composition that acts outside training, beside recipes such as PoSE; else all of it."""
+    acting = [part for part in scheme.schemes if not isinstance(part, Recipe) or part.needs_whole_text]
+    return acting[0] if len(acting) == 1 else scheme
 
 
 def rotary_at_length(config: Any, length: int, geometry: Geometry) -> HostRotary:

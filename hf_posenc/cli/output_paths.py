@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -29,6 +30,26 @@ def check_output_file(option: str, path: Path) -> None:
     if (path.exists() and not path.is_file()) or not parent.is_dir():
         raise BadArgument(f"{option} {str(path)!r} cannot be a file. Choose another name.")
     check_writable(option, path, parent)
+
+
+def check_replaces_results(path: Path) -> None:
+    """Check that a file of results replaces nothing but earlier ones.
+
+    Raises:
+        BadArgument: it is another file.
+    """
+    check_output_file("--out", path)
+    if path.exists() and not is_evaluation(path):
+        raise BadArgument(f"--out {str(path)!r} holds something else than results of eval. Choose another name.")
+
+
+def is_evaluation(path: Path) -> bool:
+    """Whether a file is empty, or holds results of an evaluation."""
+    try:
+        content = json.loads(path.read_bytes() or b'{"rows": [], "lm_eval": {}}')
+    except ValueError:
+        return False
+    return isinstance(content, dict) and {"rows", "lm_eval"} <= content.keys()
 
 
 def check_output_folder(option: str, path: Path) -> None:

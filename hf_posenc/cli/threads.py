@@ -1,4 +1,4 @@
-"""How the threads of a command wait for each other."""
+"""How many threads a command may have, and how they wait for each other."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 POLICY = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 """Threads that wait give their core away. By default those of GNU and Intel OpenMP spin for a while: beside another
 busy process they take the cores from the threads that they wait for."""
+MOST_THREADS = 1024
+"""OpenMP ends the process where the system has no room for more."""
 ANY = (*POLICY, "GOMP_SPINCOUNT")
 
 

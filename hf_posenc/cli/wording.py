@@ -12,7 +12,7 @@ from typing import Any
 from hf_posenc.cli import output
 from hf_posenc.errors import CheckpointMismatch, TrainingImpossible
 
-INSTEAD_OF_EXPORT = "Export another scheme, such as yarn; the other commands of hf-posenc take this one as it is."
+INSTEAD_OF_EXPORT = "The other commands of hf-posenc take this checkpoint as it is."
 PHRASES = {
     "Save it with model.save_pretrained and load it with hf_posenc.from_pretrained.": INSTEAD_OF_EXPORT,
     "Save the model with model.save_pretrained and load it with hf_posenc.from_pretrained.": INSTEAD_OF_EXPORT,
@@ -21,6 +21,8 @@ PHRASES = {
     "Give more text, or shorter rows.": "Give more --text, or a shorter --length.",
     "Give a longer text, shorter lengths or fewer samples.": "Give a longer --text, shorter --lengths or fewer "
     "--samples.",
+    "Pass one of them: model.get_encoder() or model.get_decoder().": "The command line takes models of one stack; "
+    "in Python, pass model.get_encoder() or model.get_decoder().",
     "Pass factor= or target_length=.": "Pass --factor or --target-length.",
     " (resume=True)": "",
     "resume=True (on the command line --resume)": "--resume",

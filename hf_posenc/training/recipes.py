@@ -5,7 +5,7 @@ Whatever is given otherwise overrides a recipe's settings."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch import nn
@@ -54,12 +54,19 @@ class FinetuneRecipe:
         return training.method
 
     def training(self, model: nn.Module, **settings: Any) -> Training:
-        """Settings for a model that is patched already; ``settings`` override the recipe's."""
+        """Settings for a model that is patched already; ``settings`` override the recipe's.
+
+        Rows leave room for the virtual tokens of prompts and prefixes, where no length is given.
+        """
         trained, target = lengths_of(model)
         defaults = {"length": target if self.rows == "target" else trained, "steps": STEPS, **self.settings}
         if settings.get("epochs") is not None:
             del defaults["steps"]
-        return Training(**(defaults | settings))
+        chosen = Training(**(defaults | settings))
+        room = target - chosen.rank
+        if "length" not in settings and method_called(chosen.method).virtual_tokens and chosen.length > room > 1:
+            return replace(chosen, length=room)
+        return chosen
 
 
 def with_pose(scheme: str | None) -> str:

@@ -72,10 +72,11 @@ def training_rows(
         UnreadableDocuments: a document cannot be read.
     """
     _, reach = lengths_of(model)
-    seen = training.length + (training.rank if method.virtual_tokens else 0)
-    if seen > reach:
+    added = training.rank if method.virtual_tokens else 0
+    if training.length + added > reach:
+        virtual = f" behind {added} virtual ones" if added else ""
         raise LengthContradiction(
-            f"Rows of {seen} tokens were asked for, and this model reaches {reach}. "
+            f"Rows of {training.length} tokens{virtual} were asked for, and this model reaches {reach}. "
             "Choose a shorter length, or patch the model with a larger factor."
         )
     causal, separate = is_causal(model), training.packing == "separate"

@@ -11,8 +11,15 @@ from hf_posenc.patching.state import base_model_of
 
 
 def linear_layers(model: nn.Module) -> list[str]:
-    """Names of the base's linear layers, without those of schemes."""
-    return sorted({last_name(name) for name, module in base_modules(model) if isinstance(module, (nn.Linear, Conv1D))})
+    """Names of the base's linear layers, without those of schemes, and routers that return more than a product."""
+    return sorted({last_name(name) for name, module in base_modules(model) if is_linear(module)})
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear layer and nothing more; models have classes of it that choose experts as well."""
+    of_model = type(module).__module__.startswith("transformers.models.")
+    chooses = of_model and type(module).forward is not nn.Linear.forward
+    return isinstance(module, Conv1D) or (isinstance(module, nn.Linear) and not chooses)
 
 
 def fully_trained_modules(model: nn.Module, *, train_embeddings: bool = True) -> dict[str, Any]:

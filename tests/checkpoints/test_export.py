@@ -83,6 +83,20 @@ def test_what_transformers_cannot_say_is_refused(scheme: str, tmp_path) -> None:
     assert not (tmp_path / "plain").exists()
 
 
+@pytest.mark.parametrize("recipe", ["pose", "shape", "cape"])
+def test_a_recipe_that_acts_in_training_alone_is_left_out(recipe: str, tmp_path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = patch_model(tiny_model("llama"), f"yarn+{recipe}", factor=4)
+    assert export_native(model, tmp_path / "plain")["rope_type"] == "yarn"
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval()
+    with torch.no_grad():
+        for text in TEXTS.values():
+            assert (plain(text).logits - model(text).logits).abs().max() < 1e-4
+    with pytest.raises(NotExpressible, match="no counterpart"):  # control: it draws positions in evaluation, too
+        export_native(patch_model(tiny_model("llama"), "yarn+randpos", factor=4), tmp_path / "random")
+
+
 @pytest.mark.parametrize(("model", "scheme"), [("bert", "rope"), ("bert", "learned_interp"), ("gpt2", "yarn")])
 def test_a_model_that_transformers_does_not_rotate_is_refused(model: str, scheme: str, tmp_path) -> None:
     with pytest.raises(NotExpressible, match=f"does not rotate queries and keys in a {model}"):
@@ -98,7 +112,7 @@ def test_options_that_change_the_rotation_are_seen(options: dict, tmp_path) -> N
 def test_layers_and_unpatched_models(tmp_path) -> None:
     with pytest.raises(NotExpressible):
         export_native(patch_model(tiny_model("llama"), "irope", factor=4), tmp_path)
-    with pytest.raises(NotExpressible):
+    with pytest.raises(NotExpressible, match="not that of every layer"):
         export_native(patch_model(tiny_model("llama"), "pi", factor=4, layers={"1": "none"}), tmp_path)
     with pytest.raises(NotPatched):
         export_native(tiny_model("llama"), tmp_path)

@@ -74,6 +74,17 @@ def test_what_cannot_take_effect_is_said(words, code: int, told: str, capsys: py
     assert told in err
 
 
+def test_results_replace_nothing_but_results(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config, results = tmp_path / "config.json", tmp_path / "results.json"
+    config.write_text('{"model_type": "llama"}')
+    words = [*START, "-t", "posenc_ppl", "--samples", "1", "--out"]
+    code, _, err = run([*words, str(config)], capsys)
+    assert (code, config.read_text()) == (2, '{"model_type": "llama"}')
+    assert "holds something else" in err
+    for _ in range(2):  # control: earlier results are replaced
+        assert run([*words, str(results)], capsys)[0] == 0
+
+
 def test_options_that_take_several_values_may_be_repeated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for name, words in (("a.txt", "grass sky "), ("b.txt", "sun dog ")):
         (tmp_path / name).write_text(words * 600)

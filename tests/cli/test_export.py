@@ -36,7 +36,7 @@ def test_what_is_the_same_for_short_texts_only_and_what_is_refused(call: Callabl
     assert json.loads((tmp_path / "long" / "config.json").read_text())["rope_parameters"]["rope_type"] == "longrope"
     refused = call(*words, str(tmp_path / "alibi"), "-s", "alibi")
     assert refused.code == 1
-    assert "Export another scheme" in refused.err
+    assert "take this checkpoint as it is" in refused.err
     refused = call("export", "-m", "starter:llama", "--out", str(tmp_path / "alibi"))
     assert refused.code == 2
     assert "Pass one with --scheme" in refused.err

@@ -52,7 +52,7 @@ def test_settings_are_named_by_their_options(message: str, shown: str) -> None:
 def test_what_cannot_be_exported(call: Callable, tmp_path: Path) -> None:
     answer = call("export", "-m", "starter:llama", "-s", "rerope", "-f", "4", "--out", str(tmp_path / "plain"))
     assert answer.code == 1
-    assert "Export another scheme" in answer.err
+    assert "take this checkpoint as it is" in answer.err
     assert "pretrained" not in answer.err
     assert not (tmp_path / "plain").exists()
 

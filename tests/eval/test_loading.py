@@ -13,11 +13,18 @@ import pytest
 import torch
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
+from transformers import (
+    BartForConditionalGeneration,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    T5ForConditionalGeneration,
+)
 
 from hf_posenc import patch_model
 from hf_posenc.errors import CheckpointMismatch, NothingStretched, PosEncError
 from hf_posenc.eval import TASKS, compare, evaluate, register_models
+from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.models import PosEncLM
 from hf_posenc.eval.texts.stdlib_source import module_text
 from hf_posenc.insight.probe import probe
@@ -51,6 +58,20 @@ def test_a_scheme_without_a_factor_is_warned_of_when_its_model_is_measured(folde
     with warnings.catch_warnings():
         warnings.simplefilter("error", NothingStretched)
         evaluate(str(folder), scheme="yarn", factor=2, **options)
+
+
+@pytest.mark.parametrize("kind", [BartForConditionalGeneration, T5ForConditionalGeneration])
+def test_an_encoder_decoder_is_refused(kind: Any, tokenizer, tmp_path) -> None:
+    """Its encoder would read the tokens to score."""
+    small = {"d_model": 32, "vocab_size": 512, "pad_token_id": 1, "decoder_start_token_id": 0}
+    bart = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    own = {**bart, "max_position_embeddings": 128} if kind is BartForConditionalGeneration else {"num_layers": 1}
+    model = kind(kind.config_class(**small, **own)).eval()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    for one, its in ((model, tokenizer), (str(tmp_path / "model"), None)):
+        with pytest.raises(NotMeasurable, match="is an encoder–decoder"):
+            evaluate(one, its, tasks=["posenc_ppl"], lengths=[64], samples=1, scored=16)
 
 
 def test_a_name_without_a_scheme_is_the_plain_model(folder, llama, tokenizer) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import Llama4ForCausalLM, Llama4TextConfig, LlamaConfig, LlamaForCausalLM
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 from hf_posenc import load_starter, patch_model
-from hf_posenc.errors import CheckpointMismatch, TrainingImpossible
+from hf_posenc.errors import CheckpointMismatch, LengthContradiction, TrainingImpossible
 from hf_posenc.training import RECIPES, Training, finetune
 from hf_posenc.training.growing_length import parts_at, split_rows
 
@@ -60,6 +60,30 @@ def test_scheme_and_length_of_rows(name, asked, scheme, length) -> None:
     assert recipe.training(model).length == length
     assert recipe.training(model, length=32, steps=3).length == 32, "what is given overrides a recipe"
     assert recipe.training(model, epochs=2.0).steps is None
+
+
+@pytest.mark.parametrize("method", ["prompt", "prefix"])
+def test_rows_leave_room_for_virtual_tokens(method: str) -> None:
+    model, recipe = patch_model(llama(), "yarn", factor=FACTOR), RECIPES["full_length"]
+    assert recipe.training(model, method=method, rank=5).length == TRAINED * FACTOR - 5
+    assert recipe.training(model, method=method, rank=5, length=32).length == 32
+    assert recipe.training(model, method="lora", rank=5).length == TRAINED * FACTOR
+    with pytest.raises(LengthContradiction, match="behind 5 virtual ones"):
+        finetune(model, None, Rows(64), recipe.training(model, method=method, rank=5, length=TRAINED * FACTOR, steps=1))
+
+
+def test_a_router_that_returns_more_than_a_product_gets_no_matrices() -> None:
+    config = Llama4TextConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=32, intermediate_size_mlp=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16, num_local_experts=2, max_position_embeddings=64,
+        pad_token_id=0,
+    )  # fmt: skip
+    model = patch_model(Llama4ForCausalLM(config), "yarn", factor=2)
+    assert any(name.endswith(".router") for name, _ in model.named_modules())  # control
+    tuned = finetune(model, None, Rows(64), Training(length=64, steps=1, rank=2)).model
+    trained = {name.split(".")[-4] for name, _ in tuned.named_parameters() if "lora_A" in name}
+    assert "q_proj" in trained
+    assert "router" not in trained
 
 
 def test_drope_refuses_another_scheme() -> None:

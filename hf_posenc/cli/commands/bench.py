@@ -26,6 +26,7 @@ from hf_posenc.cli.arguments import (
 from hf_posenc.cli.commands.bench_results import RESULTS, BenchResults, about_run
 from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument
 from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.threads import MOST_THREADS
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
@@ -105,7 +106,7 @@ def bench(
         ),
     ] = None,
     device: Device = None,
-    threads: Annotated[int, Option(min=1, help="CPU threads.")] = 1,
+    threads: Annotated[int, Option(min=1, max=MOST_THREADS, help="CPU threads.")] = 1,
     cpus: Annotated[
         list[str] | None, Option(help="Run on these processors only, such as 0 or 2,3; default: wherever.")
     ] = None,

@@ -28,7 +28,7 @@ from hf_posenc.cli.arguments import (
     words_of,
 )
 from hf_posenc.cli.errors import BadArgument
-from hf_posenc.cli.output_paths import check_output_file
+from hf_posenc.cli.output_paths import check_replaces_results
 from hf_posenc.cli.task_arguments import (
     DEPTHS,
     Data,
@@ -122,7 +122,7 @@ def evaluate(
     options |= {"data": data} if data else {}
     named, requests = model_named(model, base), count(1)
     if out is not None:
-        check_output_file("--out", out)
+        check_replaces_results(out)
     elif log_samples:
         raise BadArgument("--log-samples keeps requests and responses in a file, and none is named. Pass --out FILE.")
     with output.progress() as progress:

@@ -14,6 +14,7 @@ from hf_posenc.cli.errors import FAILED
 from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Samples, Scored, check_settings
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
+from hf_posenc.cli.threads import MOST_THREADS
 
 if TYPE_CHECKING:
     from hf_posenc.insight.leaderboard import Leaderboard
@@ -61,7 +62,7 @@ def leaderboard(
     seed: Annotated[int, Option(min=0, help="Random seed of passkeys, windows and bootstrap.")] = 0,
     factor_per_length: FactorPerLength = False,
     rounds: Annotated[int, Option(min=1, help="Pairs of time measurements.")] = 7,
-    threads: Annotated[int, Option(min=1, help="CPU threads, while time is measured.")] = 1,
+    threads: Annotated[int, Option(min=1, max=MOST_THREADS, help="CPU threads, while time is measured.")] = 1,
     dtype: Dtype = None,
     device: Device = None,
     quiet: Quiet = False,

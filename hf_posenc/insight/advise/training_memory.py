@@ -83,7 +83,7 @@ def training_memory(
         trained: Any = model if added is None else get_peft_model(model, added)
         numbers = sum(trained_by_kind(trained).values())
         activations = kept_for_backward(trained, length)
-    except (ImportError, PosEncError, NotImplementedError, RuntimeError, TypeError, ValueError):
+    except (ImportError, PosEncError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
         return None
     config = model.config.get_text_config()
     layers, width = int(config.num_hidden_layers), int(config.hidden_size)
