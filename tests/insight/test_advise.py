@@ -29,6 +29,7 @@ from transformers import (
     LlamaForCausalLM,
     LongT5Config,
     MistralConfig,
+    OPTConfig,
     PreTrainedModel,
     T5Config,
 )
@@ -525,6 +526,17 @@ def test_training_of_an_8b_model_has_its_rate_and_memory() -> None:
     inputs = 2 * 32 * 4096 * tokens_of_text  # of every layer, which checkpointing keeps
     assert inputs < step.checkpointed < step.activations
     assert f"{step.numbers:,} numbers trained" in " ".join(str(advice).split())
+
+
+def test_the_rate_is_told_where_the_memory_is_not_known() -> None:
+    """OPT takes no mask of scores, by which the memory is estimated."""
+    config = OPTConfig(
+        vocab_size=96, hidden_size=32, ffn_dim=32, num_hidden_layers=1, num_attention_heads=2, word_embed_proj_dim=32,
+        max_position_embeddings=64, architectures=["OPTForCausalLM"],
+    )  # fmt: skip
+    advice = advise(config, 256, name="some/model")
+    assert advice.training_memory is None
+    assert f"learning rate {advice.learning_rate:g}" in " ".join(str(advice).split())
 
 
 def test_starters_by_path() -> None:

@@ -112,14 +112,15 @@ class Advice:
         return [line for name, value in facts.items() if value for line in _wrapped(f"{name:<12}{value}", 2, 14)]
 
     def _training(self) -> str:
-        """Memory and learning rate of a LoRA run; empty where it is not known."""
-        step = self.training_memory
-        if step is None or self.learning_rate is None:
+        """Memory of a LoRA run, where it is known, and its learning rate."""
+        if self.learning_rate is None:
             return ""
+        rate, step = f"learning rate {self.learning_rate:g} ({self.rate_source})", self.training_memory
+        if step is None:
+            return f"LoRA: {rate}"
         return (
             f"LoRA, one row of {self.target_length:,}: {size(step.total)}, with gradient checkpointing "
-            f"{size(step.total_checkpointed)} ({step.numbers:,} numbers trained); learning rate "
-            f"{self.learning_rate:g} ({self.rate_source})"
+            f"{size(step.total_checkpointed)} ({step.numbers:,} numbers trained); {rate}"
         )
 
     def _lines_of(self, number: int, one: Recommendation) -> list[str]:
