@@ -47,11 +47,11 @@ class SchemeRequest:
 
     def difference(self, stored: SchemeConfig) -> str:
         """The first contradiction with a stored scheme, as a clause; empty where there is none."""
-        if self.scheme is not None and not _agree(wanted := plan(self.scheme, self.options), stored.layout.default):
+        if self.scheme is not None and not agree(wanted := plan(self.scheme, self.options), stored.layout.default):
             return f"scheme {describe_plan(wanted)} was asked for"
         for key, spec in (self.layers or {}).items():
             layer = stored.layout.layers.get(str(key))
-            if layer is None or not _agree(plan(spec), layer):
+            if layer is None or not agree(plan(spec), layer):
                 return f"scheme {describe_plan(plan(spec))} was asked for in layers {key}"
         factor = self.lengths.get("factor")
         if factor is not None and round(stored.trained_length * factor) != stored.target_length:
@@ -72,7 +72,7 @@ def option_names(spec: SchemeSpec | None) -> set[str]:
     return set() if spec is None else {name for cls, _ in parts_of_spec(spec) for name in option_names_of(cls)}
 
 
-def _agree(wanted: Plan, stored: Plan) -> bool:
+def agree(wanted: Plan, stored: Plan) -> bool:
     """Same schemes, and every option asked for has the stored value (or the default, where none is stored)."""
     if [cls for cls, _ in wanted.parts] != [cls for cls, _ in stored.parts]:
         return False

@@ -12,8 +12,7 @@ from typer import CallbackParam, Context, Option
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.imports import program
 from hf_posenc.core.lengths import tokens
-from hf_posenc.errors import ModelNotFound, UnknownStarter, nearest
-from hf_posenc.patches.registry import adapter_names
+from hf_posenc.errors import ModelNotFound, UnknownStarter
 from hf_posenc.schemes.entry import json_or_text
 
 if TYPE_CHECKING:
@@ -169,20 +168,6 @@ def check_unread(context: Context, names: Collection[str], why: str, *, in_file:
         if parameter.name in names and is_given(context, str(parameter.name), in_file=in_file):
             off = parameter.secondary_opts if context.params[str(parameter.name)] is False else ()
             raise BadArgument(f"{(*off, *parameter.opts)[0]} {why}")
-
-
-def model_type(given: str) -> str:
-    """Check that there is an adapter for a model type.
-
-    Raises:
-        BadArgument: there is none of that name.
-    """
-    known = adapter_names()
-    if given not in known:
-        raise BadArgument(
-            f"There is no adapter for {given!r}.{nearest(given, known)} Choose one of {', '.join(known)}."
-        )
-    return given
 
 
 def scheme_options(scheme: str | None, words: Sequence[str] | None) -> dict[str, Any]:

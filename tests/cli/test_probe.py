@@ -40,6 +40,24 @@ def test_tables_and_plots(call: Callable, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "probe.json").read_text())["trained_length"] == 256
 
 
+def test_sinks_are_fewer_than_the_tokens_of_the_default_length(call: Callable) -> None:
+    answer = call("probe", "--model", "starter:gpt2", "--sinks", "256")
+    assert answer.code == 2
+    assert "sinks must be fewer than the 256 tokens of a text, got 256." in answer.err
+
+
+def test_several_sinks_are_called_so(call: Callable) -> None:
+    """Also where most of a head's weight is on them, which 120 of 128 tokens get."""
+    one, four, many = (
+        call("probe", "--model", "starter:gpt2", *SMALL, "--sinks", count).out for count in ("1", "4", "120")
+    )
+    assert "weight on the first token by layer" in " ".join(one.split())
+    assert "weight on the first 4 tokens by layer" in " ".join(four.split())
+    for out in (four, many):
+        assert "first token" not in " ".join(out.split())
+    assert many.count("first 120 tokens") > 2  # heading, summary and heads
+
+
 def test_without_matplotlib_it_says_so_before_it_works(
     call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +82,8 @@ def test_without_matplotlib_it_says_so_before_it_works(
         ("--scheme yarm", "'yarn'"),
         ("--option window=3", "window"),
         ("--device cuda:99", "device"),
+        ("--sinks 500 --length 256", "--sinks must be fewer than the 256 tokens of --length, got 500."),
+        ("--sinks 128 --length 128", "sinks"),
     ],
 )
 def test_invalid_arguments_are_named_in_the_error(call: Callable, words: str, hint: str) -> None:

@@ -60,6 +60,17 @@ def test_a_scheme_that_is_not_defined_on_the_model_is_refused(call: Callable) ->
     assert "needs a decoder" in call("properties", "self_extend", "--model", "bert").err
 
 
+def test_any_type_of_model_is_taken_that_has_a_list_of_schemes(call: Callable) -> None:
+    """Each has its own kind of positions: a rotation in Qwen 3, none in BLOOM, in ModernBERT an encoder's."""
+    qwen = call("properties", "rope", "alibi", "--model", "qwen3", "--json")
+    assert qwen.code == 0, qwen.err
+    assert qwen.data == call("properties", "rope", "alibi", "--model", "llama", "--json").data
+    assert call("properties", "learned_hier", "--model", "opt").code == 0
+    assert "not defined for this bloom model" in call("properties", "learned_hier", "--model", "bloom").err
+    assert "needs a decoder" in call("properties", "self_extend", "--model", "modernbert").err
+    assert call("properties", "yarn", "--model", "modernbert").code == 0
+
+
 def test_help_ends_with_examples(call: Callable) -> None:
     lines = call("properties", "--help").out.rstrip().splitlines()
     examples = lines[lines.index("  Examples:") + 1 :]

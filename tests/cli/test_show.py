@@ -6,6 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import hf_posenc
 
 pytest.importorskip("matplotlib", reason="an extra")
 
@@ -55,6 +59,51 @@ def test_a_model_of_ones_own(call: Callable) -> None:
     assert answer.code == 0
     code = answer.data[0]["schemes"][0]["numbers"]["code"]
     assert [len(code), len(code[0])] == [5, 3]
+
+
+@pytest.fixture
+def trained(here: Path) -> str:
+    """The folder of a checkpoint that carries T5's bias, every number of which is 5."""
+    config = LlamaConfig(
+        vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=32,
+    )  # fmt: skip
+    model = hf_posenc.patch_model(LlamaForCausalLM(config), "t5")
+    with torch.no_grad():
+        for parameter in hf_posenc.scheme_of(model).parameters():
+            parameter.fill_(5.0)
+    model.save_pretrained(here / "trained")
+    return "trained"
+
+
+def test_the_scheme_that_a_checkpoint_carries_is_shown_as_it_was_trained(call: Callable, trained: str) -> None:
+    words = ("-m", trained, "-p", "bias_curve", "-l", "6", "--json")
+    named = call("show", "t5", *words)
+    assert named.code == 0, named.err
+    (scheme,) = named.data[0]["schemes"]
+    assert scheme["label"] == "t5"
+    bias = [value for row in scheme["numbers"]["bias"] for value in row]
+    assert set(bias) == {5.0}
+    assert call("show", *words).data[0]["schemes"] == [scheme]
+    listed = call("show", "-m", trained, "--list", "--json")
+    assert "bias_curve" in [row["name"] for row in listed.data]
+
+
+def test_another_scheme_is_shown_in_a_checkpoint_that_carries_one(call: Callable, trained: str) -> None:
+    answer = call("show", "alibi", "t5", "-m", trained, "-p", "bias_curve", "-l", "6", "--json")
+    assert answer.code == 0, answer.err
+    alibi, t5 = (scheme["numbers"]["bias"] for scheme in answer.data[0]["schemes"])
+    assert alibi[0][0] == 0.0 != alibi[0][1]
+    assert t5[0] == [5.0] * 6
+
+
+def test_without_a_scheme_a_model_has_to_carry_one(call: Callable, trained: str) -> None:
+    plain = call("show", "-m", "starter:gpt2")
+    assert plain.code == 2
+    assert "There is no scheme to show. Name some" in plain.err
+    option = call("show", "-m", trained, "-o", "num_buckets=8")
+    assert option.code == 2
+    assert "--option num_buckets=8 needs a scheme" in option.err
 
 
 def test_a_plot_with_lengths_of_its_own_gives_no_advice_on_lengths(call: Callable, here: Path) -> None:
@@ -125,7 +174,6 @@ def test_invalid_arguments(call: Callable, here: Path, words: list[str], hint: s
         (("sinusoidal", "-p", "code", "--own-scales"), "--own-scales has no effect on the plot code."),
         (("rope", "--list", "--length", "8"), "--length has no effect beside --list."),
         (("--list", "--out", "x.png"), "--out has no effect beside --list."),
-        (("--list", "--model", "absent"), "--model has an effect on schemes, and none is named."),
         (("--list", "--factor", "2"), "--factor has an effect on schemes, and none is named."),
         (("--list", "--heads", "3"), "--heads has an effect on schemes, and none is named."),
         (("rope", "--interactive", "--position", "3"), "--position has no effect beside --interactive,"),

@@ -23,11 +23,9 @@ def list_command(
     """List all schemes, then the training recipes, which change positions during training only."""
     records = list_schemes()
     if model is not None:
-        from hf_posenc.patches.default_geometry import default_geometry, model_types  # loads transformers: seconds
+        from hf_posenc.patches.default_geometry import default_geometry  # loads transformers: seconds
 
-        if model not in (known := model_types()):
-            raise BadArgument(f"transformers knows no model type {model!r}.{nearest(model, known)} Choose another.")
-        geometry = default_geometry(model)
+        geometry = default_geometry(known_type(model))
         records = [record for record in records if not record.unmet_needs(geometry)]
     records.sort(key=lambda record: record.recipe)
     if as_json:
@@ -35,3 +33,16 @@ def list_command(
     else:
         rows = [(r.name, r.aliases, r.defined_for, r.learned, r.use, r.cache, r.paper) for r in records]
         output.show_table(COLUMNS, rows)
+
+
+def known_type(model: str) -> str:
+    """Check that transformers knows a model type.
+
+    Raises:
+        BadArgument: it does not.
+    """
+    from hf_posenc.patches.default_geometry import model_types
+
+    if model not in (known := model_types()):
+        raise BadArgument(f"transformers knows no model type {model!r}.{nearest(model, known)} Choose another.")
+    return model

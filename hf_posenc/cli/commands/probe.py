@@ -36,7 +36,7 @@ RULE = (
     "the difference, paired by text."
 )
 COLUMNS = (
-    "layer", "head", "mostly", "mean distance", "at one distance", "which", "first token", "beyond trained",
+    "layer", "head", "mostly", "mean distance", "at one distance", "which", "{}", "beyond trained",
     "shuffled layer", "shuffled model", "moved",
 )  # fmt: skip
 
@@ -67,7 +67,9 @@ def probe(
     samples: Annotated[int, Option(min=1, help="Texts whose loss is measured.")] = 32,
     rows: Annotated[int, Option(min=1, help="Attention rows (queries) measured in each of four texts.")] = 256,
     scored: Annotated[int, Option(min=1, help="Tokens at the end of each text whose loss is measured.")] = 32,
-    sinks: Annotated[int, Option(min=1, help="Tokens at the start that count as attention sink.")] = 1,
+    sinks: Annotated[
+        int, Option(min=1, help="Tokens at the start that count as attention sink; fewer than --length.")
+    ] = 1,
     seed: Annotated[int, Option(min=0, help="Random seed of the position shuffle.")] = 0,
     out: Annotated[Path | None, Option(help="Write plots and probe.json to this folder.")] = None,
     base: Base = None,
@@ -89,6 +91,10 @@ def probe(
     if scheme is None and (factor is not None or target_length is not None):
         raise BadArgument(
             "--factor and --target-length belong to a scheme. Pass --scheme, or --length for longer texts."
+        )
+    if length is not None and sinks >= length:  # before a large model is loaded; the default length depends on it
+        raise BadArgument(
+            f"--sinks must be fewer than the {length} tokens of --length, got {sinks}. Pass for example --sinks 4."
         )
     check_reading(text, text_field, document_separator)
     own_text = text_source(text, text_field, document_separator)
@@ -127,13 +133,15 @@ def write(found: Probe, folder: Path) -> list[Path]:
 
 def show(found: Probe) -> None:
     """Show a table of heads and a summary for each variant."""
+    from hf_posenc.insight.probe.heads import first_tokens
     from hf_posenc.insight.probe.loss_by_context import SIGNIFICANT
 
     moved = found.moved
+    named = [column.format(first_tokens(found.sinks)) for column in COLUMNS]
     for number, variant in enumerate(found.variants):
         shift = moved if number == 1 else None
         rows = [row(head, None if shift is None else float(shift[head.layer, head.head])) for head in variant.heads]
-        columns = COLUMNS if shift is not None else COLUMNS[:-1]
+        columns = named if shift is not None else named[:-1]
         output.show_table(columns, rows, title=f"{variant.label}, {variant.length:,} tokens")
     for variant in found.variants:
         output.show_text("\n".join(summary(variant, found)))
@@ -157,11 +165,13 @@ def percent(share: float) -> str:
 
 def summary(variant: Variant, found: Probe) -> list[str]:
     """Summarize one variant: heads that use position, attention sinks, loss by context length."""
+    from hf_posenc.insight.probe.heads import first_tokens
+
     heads, loss = variant.heads, variant.loss
     using = sum(head.uses_position for head in heads)
     lines = [
         f"{variant.label}: {using} of {len(heads)} heads use position; "
-        f"attention weight on the first token by layer: {', '.join(map(percent, variant.sinks))}"
+        f"attention weight on the {first_tokens(found.sinks)} by layer: {', '.join(map(percent, variant.sinks))}"
     ]
     if loss is not None:
         lengths = ", ".join(f"{n:,}: {m:.3f}" for n, m in zip(loss.lengths, loss.means, strict=True))

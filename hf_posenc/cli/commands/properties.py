@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, model_type
+from hf_posenc.cli.arguments import AsJson
+from hf_posenc.cli.commands.list import known_type
 from hf_posenc.schemes.registry import list_schemes
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def properties(
         Option(
             "--model",
             "-m",
-            help="Type of a model; default: the first of llama, gpt2 and bert that the scheme is defined for.",
+            help="Type of a model, such as qwen3; default: the first of llama, gpt2 and bert that the scheme is "
+            "defined for.",
         ),
     ] = None,
     precision: Annotated[
@@ -48,7 +50,7 @@ def properties(
     from hf_posenc.insight.properties import measure, measure_precision
     from hf_posenc.schemes.entry import entries_of
 
-    kind = None if model is None else model_type(model)
+    kind = None if model is None else known_type(model)
     names = schemes or [record.name for record in list_schemes()]
     specs = [(entry.scheme or "none", entry.options) for entry in entries_of(names)]
     with output.progress() as progress:

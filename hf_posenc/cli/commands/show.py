@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 
 FOLDER = Path("pictures")
 ALL = "all"
+NOTHING_NAMED = "There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list."
 SWEEPS = ("factor", "length", "position")
 KINDS = ("llama", "gpt2", "bert")
 VECTORS = ("ones", "random")
 SHAPE = ("kind", "heads", "head_dim", "width", "layers")
 VIEW = ("length", "start", "position", "head", "channels", "vectors")
 OF_DRAWING = (*VIEW, "layer", "own_scales", "frames")
-OF_SCHEMES = (*SHAPE, "model", "trained_length", "factor", "target_length", "options")
+OF_SCHEMES = (*SHAPE, "trained_length", "factor", "target_length", "options")
 
 
 def show(
@@ -61,7 +62,12 @@ def show(
     frames: Annotated[int, Option(min=2, help="Frames of an animation.")] = 24,
     model: Annotated[
         str | None,
-        Option("--model", "-m", help="Take shapes and weights from a model: folder, hub name, or starter:llama."),
+        Option(
+            "--model",
+            "-m",
+            help="Take shapes and weights, and without SCHEMES the scheme, from a model: folder, hub name, or "
+            "starter:llama.",
+        ),
     ] = None,
     kind: Annotated[
         str | None, Option(help="Without a model: shaped like llama, gpt2 or bert; default: as the scheme needs.")
@@ -95,18 +101,19 @@ def show(
 ) -> None:
     """Plot schemes: embeddings, rotations, biases, distances, masks, scores.
 
-    The numbers come from the code that models run; learned parameters have their initial values, or those of --model.
-    With --json the numbers are written to stdout, and a file only if --out names one. Each panel has its own
-    scale. --interactive writes a page with sliders, of these schemes and all that it has formulas for.
+    The numbers come from the code that models run; learned parameters have their initial values, or, in the scheme
+    that --model carries, those of the model. With --json the numbers are written to stdout, and a file only if --out
+    names one. Each panel has its own scale. --interactive writes a page with sliders, of these schemes and all that it
+    has formulas for.
     """
     from hf_posenc.insight.plots.models import Shapes
     from hf_posenc.insight.plots.registry import View
 
     if listed:
         check_unread(context, (*OF_DRAWING, "out", "animate", "picture"), "has no effect beside --list. Leave one out.")
-    if not schemes and not interactive:
+    if not schemes and not interactive and model is None:
         if not listed:
-            raise BadArgument("There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list.")
+            raise BadArgument(NOTHING_NAMED)
         check_unread(context, OF_SCHEMES, "has an effect on schemes, and none is named. Name some, or leave it out.")
         return list_all(as_json)
     if model is not None:
@@ -131,6 +138,8 @@ def show(
         return write_interactive(
             entries, out, refused, shapes=shapes, lengths=given, as_json=as_json, command=command_line(context)
         )
+    if options and not entries:
+        raise BadArgument(f"--option {options[0]} needs a scheme, and none is named. Name it, as in hf-posenc show t5.")
     request = request_of(entries, model, view=view, lengths=given, layer=layer, shapes=shapes)
     if listed:
         return list_applicable(request, as_json)
@@ -188,9 +197,13 @@ def draw(
 
 
 def request_of(entries: Sequence[Entry], model: str | None, **how: Any) -> PlotRequest:
-    """Build the request, loading the model if one is given."""
+    """Build the request, loading the model if one is given; without entries, of the scheme that it carries.
+
+    Raises:
+        BadArgument: there are no entries, and the model carries no scheme.
+    """
     from hf_posenc.insight.plots.compose import PlotRequest
-    from hf_posenc.insight.plots.models import Model
+    from hf_posenc.insight.plots.models import Model, carried
 
     if model is None:
         return PlotRequest(entries, **how)
@@ -198,7 +211,10 @@ def request_of(entries: Sequence[Entry], model: str | None, **how: Any) -> PlotR
 
     with output.other_bars_off():
         loaded = from_pretrained(**loading_of(model_named(model), "float32"))
-        return PlotRequest(entries, Model(loaded.eval()), **how)
+        shown = entries or carried(loaded)
+        if not shown:
+            raise BadArgument(NOTHING_NAMED)
+        return PlotRequest(shown, Model(loaded.eval()), **how)
 
 
 def chosen(request: PlotRequest, names: Sequence[str] | None) -> list[Plot]:

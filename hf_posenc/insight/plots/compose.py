@@ -62,14 +62,18 @@ class PlotRequest:
 
     @contextmanager
     def target(self, entry: Entry, plot: Plot) -> Iterator[Target]:
-        """Build a scheme with the given lengths, else those of the plot; with factor 1 where it cannot extend."""
+        """Build a scheme with the given lengths, else its own in a model that carries it, else those of the plot.
+
+        The plot's factor gives way to 1 where the scheme cannot extend.
+        """
         given = {**self.lengths, **entry.lengths}
         if self.source is None and "trained_length" not in given:
             given["trained_length"] = plot.trained_length
         source = self.shapes if self.source is None else self.source
         built: dict[str, Any] = {"options": entry.own_options, "label": entry.label, "layer": self.layer}
         with ExitStack() as stack:
-            if {"factor", "target_length"} & given.keys() or plot.factor == 1.0:
+            fixed = plot.factor == 1.0 or bool({"factor", "target_length"} & given.keys())
+            if fixed or source.carries(entry.scheme, entry.own_options, given):
                 yield stack.enter_context(source.target(entry.scheme, **built, **given))
                 return
             try:

@@ -1,7 +1,7 @@
 """Sources of schemes to plot: shapes without weights, or a live model.
 
 Built for shapes alone, learned parameters have their initial values, always with the same seed. Patched into a model, a
-scheme has the position table and projections of that model; a checkpoint's own scheme has its learned parameters.
+scheme has the position table and projections of that model; the scheme that a model carries has what it has learned.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.checkpoints.request import agree
 from hf_posenc.core.geometry import (
     Geometry,
     HostRotary,
@@ -25,15 +26,17 @@ from hf_posenc.core.geometry import (
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.random_state import drawn_from
 from hf_posenc.core.record import SchemeRecord
-from hf_posenc.errors import NothingStretched, OptionOutOfRange
+from hf_posenc.errors import AlreadyPatched, NothingStretched, OptionOutOfRange
 from hf_posenc.insight.plots.target import Target
 from hf_posenc.patches.attention import LayerProjections
 from hf_posenc.patches.forward_hook import ATTENTIONS
 from hf_posenc.patches.position_table import SchemePositionTable
 from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.state import base_model_of, is_patched
+from hf_posenc.patching.set_aside import scheme_set_aside
+from hf_posenc.patching.state import base_model_of, describe, is_patched, patch_of, scheme_of
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build as build_scheme
+from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.spec import SchemeSpec, of_layer, parts_of_spec, plan
 
 Kind = Literal["llama", "gpt2", "bert"]
@@ -77,7 +80,7 @@ class Source(ABC):
         """Build a scheme as in `hf_posenc.patch_model`.
 
         Args:
-            scheme: scheme to build; None stands for the unpatched model, or for the scheme of a patched one.
+            scheme: scheme to build; None stands for the unpatched model.
             options: of the scheme.
             label: name in plots.
             layer: layer whose scheme is built.
@@ -87,6 +90,15 @@ class Source(ABC):
             PosEncError: the scheme, an option or a length is refused.
         """
         return self.build(TargetArguments(scheme, options or {}, label, layer, lengths))
+
+    def carries(
+        self,
+        scheme: SchemeSpec | None,
+        options: Mapping[str, Any] | None = None,
+        lengths: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Whether a scheme is there already, with its lengths and what it has learned; arguments as of `target`."""
+        return False
 
     @abstractmethod
     def build(self, variant: TargetArguments) -> AbstractContextManager[Target]:
@@ -142,32 +154,80 @@ class Shapes(Source):
 
 @dataclass(frozen=True)
 class Model(Source):
-    """A live model, patched while a plot is computed and restored afterwards."""
+    """A live model, patched while a plot is computed and restored afterwards; a scheme that it carries is set aside."""
 
     model: nn.Module = field(repr=False)
 
+    def carries(
+        self,
+        scheme: SchemeSpec | None,
+        options: Mapping[str, Any] | None = None,
+        lengths: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Whether the model carries the scheme, with the options and lengths that are given.
+
+        Raises:
+            AlreadyPatched: it does, but has learned the parameters of the scheme at other lengths.
+            PosEncError: the scheme or an option is refused.
+        """
+        if scheme is None or not is_patched(self.model):
+            return False
+        report = describe(self.model)
+        layout = patch_of(base_model_of(self.model)[0]).layout
+        named = scheme == report.scheme and not options  # also where it is not registered
+        if layout is None or not (named or agree(plan(scheme, options), layout.default)):
+            return False
+        own = {
+            "factor": report.target_length / report.trained_length, "trained_length": report.trained_length,
+            "target_length": report.target_length,
+        }  # fmt: skip
+        other = [name for name, value in (lengths or {}).items() if value not in (None, own[name])]
+        if other and any(True for _ in scheme_of(self.model).parameters()):
+            raise AlreadyPatched(
+                f"This model has learned parameters of scheme {report.scheme!r} at a trained length of "
+                f"{report.trained_length} and a target length of {report.target_length}, and {other[0]} asks for "
+                f"another. Leave {other[0]} out."
+            )
+        return not other
+
     @contextmanager
     def build(self, variant: TargetArguments) -> Iterator[Target]:
-        """Patch a scheme into a layer of the model; None stands for its present scheme, or its own positions."""
-        own = variant.scheme is None and is_patched(self.model)
-        if not own:
-            scheme = Unpatched if variant.scheme is None else variant.scheme
+        """Show the scheme that the model carries as it is; any other is patched in for the time, as is none at all."""
+        if self.carries(variant.scheme, variant.options, variant.lengths):
+            with self.present(variant) as target:
+                yield target
+            return
+        scheme = Unpatched if variant.scheme is None else variant.scheme
+        with scheme_set_aside(self.model):
             with drawn_from(SEED), warnings.catch_warnings():
                 warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
                 patch_model(self.model, scheme, **variant.lengths, **variant.options)
-        try:
-            base, _ = base_model_of(self.model)
-            attentions: list[Any] = base.__dict__[ATTENTIONS]
-            check_layer(variant.layer, len(attentions))
-            attention = attentions[variant.layer]
-            table = next((m.weight for m in base.modules() if isinstance(m, SchemePositionTable)), None)
-            name = variant.label or attention.scheme.extra_repr()
-            with torch.no_grad(), drawn_from(SEED):
-                layer = LayerProjections(attention)
-                yield Target(name, attention.scheme, table, layer, variant.layer, token_embeddings(self.model))
-        finally:
-            if not own:
+            try:
+                with self.present(variant) as target:
+                    yield target
+            finally:
                 unpatch_model(self.model)
+
+    @contextmanager
+    def present(self, variant: TargetArguments) -> Iterator[Target]:
+        """The scheme that a layer of the model has now."""
+        base, _ = base_model_of(self.model)
+        attentions: list[Any] = base.__dict__[ATTENTIONS]
+        check_layer(variant.layer, len(attentions))
+        attention = attentions[variant.layer]
+        table = next((m.weight for m in base.modules() if isinstance(m, SchemePositionTable)), None)
+        name = variant.label or attention.scheme.extra_repr()
+        with torch.no_grad(), drawn_from(SEED):
+            layer = LayerProjections(attention)
+            yield Target(name, attention.scheme, table, layer, variant.layer, token_embeddings(self.model))
+
+
+def carried(model: nn.Module) -> list[Entry]:
+    """The scheme that a model carries, as the entry of a plot; empty where it carries none."""
+    if not is_patched(model):
+        return []
+    name = describe(model).scheme
+    return [Entry(name, name)]
 
 
 def token_embeddings(model: nn.Module) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hf_posenc.errors import NotPatched
 from hf_posenc.insight.plots.catalogue import plot_of
 from hf_posenc.insight.plots.compose import (
     PlotRequest,
@@ -13,7 +14,7 @@ from hf_posenc.insight.plots.compose import (
     first_plot,
     sheets,
 )
-from hf_posenc.insight.plots.models import Model, Shapes
+from hf_posenc.insight.plots.models import Model, Shapes, carried
 from hf_posenc.insight.plots.registry import (
     VIEW,
     Plot,
@@ -25,11 +26,12 @@ from hf_posenc.schemes.entry import Given, entries_of
 LENGTHS = ("factor", "target_length", "trained_length")
 
 
-def show(schemes: str | Iterable[Given], plots: str | Sequence[str] | None = None, **how: Any) -> dict[str, Any]:
+def show(schemes: str | Iterable[Given] | None, plots: str | Sequence[str] | None = None, **how: Any) -> dict[str, Any]:
     """Plot schemes side by side.
 
     Args:
-        schemes: as for ``hf-posenc compare``: ``"yarn"``, ``"rope,self_extend:group=8"``, ``("yarn", {"factor": 8})``.
+        schemes: as for ``hf-posenc compare``: ``"yarn"``, ``"rope,self_extend:group=8"``, ``("yarn", {"factor": 8})``;
+            None for the one that ``model`` carries, which is shown as it is, with what it has learned.
         plots: names of plots; by default the most informative one for the schemes.
         **how: ``factor``, ``target_length``, ``trained_length``; ``length``, ``start``, ``position``, ``head``,
             ``channels``, ``vectors`` as in `View`; ``layer``; ``model``, a live model, or ``shapes``, `Shapes` of a
@@ -48,7 +50,7 @@ def show(schemes: str | Iterable[Given], plots: str | Sequence[str] | None = Non
     return {plot.name: figure(plot, found) for plot, found in computed.items()}
 
 
-def numbers(schemes: str | Iterable[Given], plot: str, **how: Any) -> list[Sheet]:
+def numbers(schemes: str | Iterable[Given] | None, plot: str, **how: Any) -> list[Sheet]:
     """Compute the numbers of a plot, one `Sheet` per scheme; arguments and errors as in `show`."""
     request = request_of(schemes, **how)
     found = sheets(plot_of(plot), request)
@@ -64,19 +66,28 @@ def chosen_plots(plots: str | Sequence[str] | None, request: PlotRequest) -> lis
 
 
 def request_of(
-    schemes: str | Iterable[Given], *, model: Any = None, shapes: Shapes | None = None, layer: int = 0, **how: Any
+    schemes: str | Iterable[Given] | None,
+    *,
+    model: Any = None,
+    shapes: Shapes | None = None,
+    layer: int = 0,
+    **how: Any,
 ) -> PlotRequest:
     """Build the request of `show`.
 
     Raises:
         TypeError: a keyword is unknown.
+        NotPatched: no scheme is named, and there is no model that carries one.
         PosEncError: a scheme or option is refused.
     """
     unknown = set(how) - {*VIEW, *LENGTHS}
     if unknown:
         raise TypeError(f"show() got {min(unknown)!r}. It takes model, shapes, layer, {', '.join((*VIEW, *LENGTHS))}.")
+    entries = entries_of(schemes) if schemes is not None else [] if model is None else carried(model)
+    if not entries:
+        raise NotPatched("No scheme is named, and there is no model that carries one. Name a scheme, such as 'rope'.")
     return PlotRequest(
-        entries_of(schemes),
+        entries,
         None if model is None else Model(model),
         View(**{name: value for name, value in how.items() if name in VIEW}),
         {name: value for name, value in how.items() if name in LENGTHS and value is not None},

@@ -11,6 +11,11 @@ NEIGHBOURS = {0: "itself", 1: "previous token", -1: "next token"}
 USES = 0.1  # relative change of its output under shuffled positions
 
 
+def first_tokens(count: int) -> str:
+    """Name the tokens at the start that count as attention sink: ``first 4 tokens``."""
+    return "first token" if count == 1 else f"first {count:,} tokens"
+
+
 @dataclass(frozen=True)
 class Head:
     """One attention head, averaged over the measured rows; weights are shares of a row, 0 … 1.
@@ -26,6 +31,7 @@ class Head:
         entropy: entropy of the attention weights, nats; e^entropy is the effective number of keys.
         direct, total: relative change of its output under shuffled positions; see
             `hf_posenc.insight.probe.position_shuffle`.
+        sink_tokens: number of first tokens.
     """
 
     layer: int
@@ -39,6 +45,7 @@ class Head:
     entropy: float
     direct: float
     total: float
+    sink_tokens: int = 1
 
     @property
     def kind(self) -> str:
@@ -46,7 +53,7 @@ class Head:
         if self.share > MOST:
             return NEIGHBOURS.get(self.strongest, f"distance {self.strongest}")
         if self.sink > MOST:
-            return "first token"
+            return first_tokens(self.sink_tokens)
         return "near" if self.near > MOST else "spread"
 
     @property

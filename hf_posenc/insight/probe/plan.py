@@ -13,7 +13,7 @@ from hf_posenc.errors import (
     WrongKind,
     shown,
 )
-from hf_posenc.eval.errors import LengthTooShort, TextTooShort
+from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TextTooShort
 from hf_posenc.eval.lm.special_tokens import frame_of
 from hf_posenc.eval.tasks.parse import seed_of, whole
 from hf_posenc.eval.texts.measured_text import MeasuredText
@@ -95,8 +95,13 @@ def plan_of(
 
     Raises:
         LengthTooShort: there is no room for context before the scored tokens.
+        TaskOptionOutOfRange: all tokens of a text would count as attention sink.
         TextTooShort: the documents have not enough text.
     """
+    if settings["sinks"] >= length:
+        raise TaskOptionOutOfRange(
+            f"sinks must be fewer than the {length} tokens of a text, got {settings['sinks']}. Pass for example 4."
+        )
     prefix, suffix = frame_of(tokenizer)
     special = SpecialTokenCounts(len(prefix), len(suffix))
     documents = [source.ids for source in tokenized_documents(tokenizer, text)]

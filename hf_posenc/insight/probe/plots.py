@@ -16,7 +16,7 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.core.plotting.figures import COLOURS, MAGNITUDES, MARKERS, SIGNED, figure, length_ticks, save_figure
 from hf_posenc.eval.report.plots import mark_trained
 from hf_posenc.insight.probe.attention_profile import binned, edges
-from hf_posenc.insight.probe.heads import MOST
+from hf_posenc.insight.probe.heads import MOST, first_tokens
 from hf_posenc.insight.probe.run import Probe
 from hf_posenc.insight.probe.variant import Variant
 
@@ -24,7 +24,7 @@ HUES = (COLOURS[0], COLOURS[4])
 OFFSETS = ((-0.12, "o"), (0.12, "s"))
 SHARES, CHANGES = 100, 150  # upper ends of the scales, percent; orthogonal outputs of equal norm differ by 141 %
 TITLES = (
-    "most weight at one\ndistance (named over 50 %)", "weight on the\nfirst token",
+    "most weight at one\ndistance (named over 50 %)", "weight on the\n{}",
     "positions shuffled\nfor one layer", "positions shuffled\nfor the whole model",
 )  # fmt: skip
 
@@ -99,7 +99,11 @@ def heads_plot(probe: Probe, path: Path) -> None:
         for number, (axes, values) in enumerate(zip(row, shown, strict=True)):
             top = SHARES if number < 2 else CHANGES
             axes.imshow((100 * values).tolist(), cmap=MAGNITUDES, vmin=0, vmax=top, aspect="auto", interpolation="none")
-            axes.set_title(TITLES[number] if variant is probe.variants[0] else "", loc="left", fontsize=9)
+            axes.set_title(
+                TITLES[number].format(first_tokens(probe.sinks)) if variant is probe.variants[0] else "",
+                loc="left",
+                fontsize=9,
+            )
             axes.set_xlabel("head")
             whole_ticks(axes, heads, layers)
             axes.tick_params(length=0, labelsize=8)
@@ -169,10 +173,9 @@ def sink_plot(probe: Probe, path: Path) -> None:
             [layer + offset for layer in layers], [100 * value for value in variant.sinks],
             color=HUES[number], marker=marker, markersize=6, linewidth=1.6, label=f"{variant.label} (mean over heads)",
         )  # fmt: skip
-    tokens = "token" if probe.sinks == 1 else f"{probe.sinks} tokens"
     axes.set_xticks(range(0, len(probe.variants[0].profiles), max(1, len(probe.variants[0].profiles) // 16)))
     axes.set_xlabel("layer")
-    axes.set_ylabel(f"attention weight on the first {tokens} (%)")
+    axes.set_ylabel(f"attention weight on the {first_tokens(probe.sinks)} (%)")
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)

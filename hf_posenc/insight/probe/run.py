@@ -110,7 +110,7 @@ def probe(
         TextTooShort: the documents have not enough text.
         LengthTooShort: ``length`` has no room for the scored tokens.
         WeightsNotFinite: a weight is NaN or infinite.
-        TaskOptionOutOfRange: a count is not a positive integer.
+        TaskOptionOutOfRange: a count is not a positive integer, or ``sinks`` is not below ``length``.
         PosEncError: the scheme is refused, or a name leads to no model.
     """
     given = {"factor": factor, "target_length": target_length, **options}

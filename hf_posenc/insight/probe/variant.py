@@ -74,6 +74,7 @@ class Variant:
         direct, total: effect of shuffled positions, ``[layers, heads]``; see
             `hf_posenc.insight.probe.position_shuffle`.
         loss: loss by context length; None for a model without a language-modelling head.
+        sink_tokens: tokens at the start that count as attention sink.
     """
 
     label: str
@@ -83,6 +84,7 @@ class Variant:
     direct: Tensor
     total: Tensor
     loss: LossByContext | None
+    sink_tokens: int = 1
 
     @property
     def heads(self) -> list[Head]:
@@ -96,7 +98,7 @@ class Variant:
             profile.within(self.trained_length, self.length), profile.entropy, self.direct[layer], self.total[layer],
         )  # fmt: skip
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [Head(layer, number, *row) for number, row in enumerate(rows)]
+        return [Head(layer, number, *row, sink_tokens=self.sink_tokens) for number, row in enumerate(rows)]
 
     @property
     def sinks(self) -> list[float]:
@@ -136,4 +138,4 @@ def measure(model: nn.Module, plan: ProbePlan, label: str, progress: StepCallbac
         progress(f"{label}: loss at {', '.join(map(str, plan.lengths))} tokens")
         loss = loss_by_context(model, plan.texts, plan.lengths, plan.scored, plan.special, plan.mask)
     profiles = tuple(tallies[layer].profile() for layer in sorted(tallies))
-    return Variant(label, plan.length, plan.trained_length, profiles, direct, total, loss)
+    return Variant(label, plan.length, plan.trained_length, profiles, direct, total, loss, plan.sinks)

@@ -38,7 +38,7 @@ def measure(
 
     Args:
         schemes: as for `hf_posenc.patch_model`, or pairs of such a scheme and its options.
-        model: ``llama``, ``gpt2`` or ``bert``; by default the first of them that a scheme is defined for.
+        model: type of a model; by default the first of ``llama``, ``gpt2``, ``bert`` that a scheme is defined for.
         progress: called with every scheme's name.
 
     Raises:

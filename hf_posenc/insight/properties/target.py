@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, cast
 
 import torch
@@ -33,20 +33,38 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build
 from hf_posenc.schemes.spec import Plan, SchemeSpec, layout
 
-BENCHES = ("llama", "gpt2", "bert")
+TRAITS = {"llama": (True, False, True), "gpt2": (False, True, True), "bert": (False, True, False)}
+"""Whether a model rotates, has a table, and decodes; of these three it is known without transformers."""
+
+BENCHES = tuple(TRAITS)
 TRAINED, FACTOR, LAYERS = 64, 4, 4
 WIDTH, HEADS, HEAD_DIM = 128, 4, 32
 FAR = 2**16  # bound of positions of schemes without an end: about a full turn of the slowest usual pair
 
 
+@cache
+def traits_of(model: str) -> tuple[bool, bool, bool]:
+    """The traits of any type of model, as in `TRAITS`; raises as `bench` does."""
+    from hf_posenc.patches.default_geometry import default_geometry  # loads transformers: seconds
+
+    found = default_geometry(model)
+    return found.rotary is not None, found.table is not None, found.causal
+
+
 def bench(model: str, *, factor: int = FACTOR, width: int = WIDTH, causal: bool | None = None) -> Geometry:
-    """A small model of a kind: ``llama`` has RoPE, ``gpt2`` and ``bert`` have a table, ``bert`` is an encoder."""
-    rotates = model == "llama"
+    """A small model of a type: ``llama`` has RoPE, ``gpt2`` and ``bert`` have a table, ``bert`` is an encoder.
+
+    Any other has what a model of its type has by default.
+
+    Raises:
+        UnsupportedModel: transformers does not know the type, or such a model cannot be patched or built.
+    """
+    rotates, has_table, decodes = TRAITS[model] if model in TRAITS else traits_of(model)
     return Geometry(
         heads=HEADS, kv_heads=HEADS // 2 if rotates else HEADS, head_dim=HEAD_DIM, width=width, layers=LAYERS,
-        causal=model != "bert" if causal is None else causal, trained_length=TRAINED, target_length=factor * TRAINED,
+        causal=decodes if causal is None else causal, trained_length=TRAINED, target_length=factor * TRAINED,
         rotary=HostRotary(Rotation(geometric(10_000.0, HEAD_DIM)), 10_000.0) if rotates else None,
-        table=None if rotates else TRAINED,
+        table=TRAINED if has_table else None,
     )  # fmt: skip
 
 
@@ -57,7 +75,7 @@ class PropertyTarget:
     Attributes:
         name: as a user writes it; with the layer where layers differ.
         plan: of one layer.
-        model: kind of the bench, see `bench`.
+        model: type of the bench, see `bench`.
     """
 
     name: str
@@ -185,7 +203,7 @@ def targets(
     Args:
         spec: as `hf_posenc.patch_model` takes it.
         options: of the scheme.
-        model: kind of the bench; by default the first of llama, gpt2, bert that the scheme is defined for.
+        model: type of the bench; by default the first of llama, gpt2, bert that the scheme is defined for.
 
     Raises:
         PosEncError: no such scheme or option, or it is defined for none of them.

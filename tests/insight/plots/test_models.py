@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import hf_posenc
-from hf_posenc.errors import OptionOutOfRange, OutsideModel, SchemeNotDefined
+from hf_posenc.errors import AlreadyPatched, NotPatched, OptionOutOfRange, OutsideModel, SchemeNotDefined
 from hf_posenc.insight.plots import codes, numbers
 from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.pair_scores import pairs_of
+from hf_posenc.insight.plots.registry import NothingToPlot
 from hf_posenc.patching.state import is_patched
 
 
@@ -49,9 +50,47 @@ def test_learned_parameters_of_a_patched_model_are_used() -> None:
     scheme = hf_posenc.scheme_of(model)
     with torch.no_grad():
         scheme.table.weight[0] = 5.0  # type: ignore[union-attr, index, operator]
-    bias = numbers("unpatched", "bias", model=model, length=8)[0].numbers["bias"]
-    assert bias[:, 4, 4].tolist() == [5.0] * len(bias)
+    for asked in ("t5", ("t5", {"num_buckets": 32}), None):
+        (found,) = numbers(asked if asked is None else [asked], "bias", model=model, length=8)
+        assert found.numbers["bias"][:, 4, 4].tolist() == [5.0] * len(found.numbers["bias"])
+        assert found.label.startswith("t5")
     assert is_patched(model)
+
+
+def test_a_carried_scheme_is_set_aside_for_others_and_for_other_options() -> None:
+    model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "t5")
+    scheme = hf_posenc.scheme_of(model)
+    with torch.no_grad():
+        scheme.table.weight.fill_(5.0)  # type: ignore[union-attr, operator]
+    fewer, carried, alibi = numbers("t5:num_buckets=8,t5,alibi", "bias_curve", model=model, length=4)
+    assert float(fewer.numbers["bias"].abs().max()) < 5.0
+    assert bool((carried.numbers["bias"] == 5.0).all())
+    assert alibi.numbers["bias"][0, 0] == 0.0
+    with pytest.raises(NothingToPlot):
+        numbers("unpatched", "bias_curve", model=model)
+    assert hf_posenc.scheme_of(model) is scheme
+
+
+def test_a_carried_scheme_has_its_own_lengths_unless_others_are_given() -> None:
+    model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "yarn", factor=2)
+    own, same, other = (
+        float(numbers("yarn", "stretch", model=model, **lengths)[0].numbers["stretch"][""].max())
+        for lengths in ({}, {"factor": 2}, {"factor": 8})
+    )
+    assert own == same == pytest.approx(2.0)
+    assert other == pytest.approx(8.0)
+
+
+def test_what_was_learned_at_some_lengths_is_not_replaced_at_others() -> None:
+    model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "t5")
+    with pytest.raises(AlreadyPatched, match="factor asks for another"):
+        numbers("t5", "bias_curve", model=model, factor=4)
+
+
+def test_no_scheme_is_named_and_none_is_carried(gpt2: torch.nn.Module) -> None:
+    for model in (None, gpt2):
+        with pytest.raises(NotPatched, match="No scheme is named"):
+            numbers(None, "bias", model=model)
 
 
 def test_without_a_model_learned_parameters_have_seeded_initial_values() -> None:
