@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn import functional
 
 
 def products(query: Tensor, key: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def attend_packed(
     precision it is several times as slow with one row of queries as with more.
     """
     (batch, heads, _, dim), kv_heads = query.shape, key.shape[1]
-    mixed = scaled_dot_product_attention(
+    mixed = functional.scaled_dot_product_attention(  # looked up, as others replace it
         query.reshape(batch, kv_heads, -1, dim), key, value, dropout_p=dropout, scale=scale,
         attn_mask=None if mask is None else packed_mask(mask, query, kv_heads),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from packaging.version import Version
 from torch import Tensor, nn
 from transformers import DynamicCache
 
@@ -84,6 +85,8 @@ TRACES: dict[str, Callable[[nn.Module, Tensor], Callable[[Tensor], Tensor]]] = {
 @torch.no_grad()
 def test_a_trace_keeps_what_layers_do_not_see(model: str, scheme: str, trace: str) -> None:
     """Without a mask of the caller: transformers makes one while tracing, which hides more than later tokens."""
+    if trace == "compile" and Version(torch.__version__) < Version("2.13"):
+        pytest.skip("older compilers recurse in attributes of models of these families (docs/limits.md)")
     module, ids = Logits(patch_model(MODELS[model](), scheme, **OPTIONS.get(scheme, {}))), text()
     expected = module(ids)
     torch.testing.assert_close(TRACES[trace](module, ids)(ids), expected, atol=2e-4, rtol=1e-3)

@@ -405,7 +405,7 @@ def test_what_does_not_go_together(tokenizer) -> None:
         run(patch_model(bert(), "alibi", factor=FACTOR), tokenizer, packing="separate")
     with pytest.raises(TrainingImpossible, match="masked"):
         run(patch_model(bert(), "alibi", factor=FACTOR), tokenizer, chunked_loss=True)
-    with pytest.raises(LengthContradiction, match="Rows of 66"):  # virtual tokens stand in the window, too
+    with pytest.raises(LengthContradiction, match="64 tokens behind 2 virtual ones"):  # which stand in the window, too
         run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, method="prompt")
 
 
