@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -98,7 +98,7 @@ class Variant:
             profile.within(self.trained_length, self.length), profile.entropy, self.direct[layer], self.total[layer],
         )  # fmt: skip
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [Head(layer, number, *row, sink_tokens=self.sink_tokens) for number, row in enumerate(rows)]
+        return [replace(Head(layer, number, *row), sink_tokens=self.sink_tokens) for number, row in enumerate(rows)]
 
     @property
     def sinks(self) -> list[float]:
