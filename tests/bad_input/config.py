@@ -171,7 +171,7 @@ def rows() -> list[Row]:
             42,
             "an empty folder",
             DAMAGED,
-            r"architectures \[\].+model_class=",
+            "no configuration with a model_type",
             lambda s: hf_posenc.from_pretrained(s.desk),
         ),
         Row(42, "class of torch", DAMAGED, "none of them is a class", loaded(lambda _: 0, model_class=int)),
