@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -78,7 +79,9 @@ def prepare(call: AttentionCall) -> Compute:
         A function from such a call to its mixed values. It keeps no queries, keys and values of ``call``.
     """
     runs = unpadded.runs(call)
-    if runs is not None:
+    if runs is not None and unpadded.hide_nothing(runs, call):
+        return partial(_unmasked, _prepared(replace(call, mask=None)))
+    if runs is not None and unpadded.can_split(call):
         return partial(unpadded.attend_runs, runs, compute=_attend)
     return _prepared(call)
 
@@ -95,3 +98,7 @@ def _prepared(call: AttentionCall) -> Compute:
 
 def _attend(call: AttentionCall) -> Tensor:
     return _prepared(call)(call)
+
+
+def _unmasked(compute: Compute, call: AttentionCall) -> Tensor:
+    return compute(replace(call, mask=None))

@@ -17,7 +17,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import BlockBias, KeyBias, Terms
 
-from .formula import ALL, Problem, tokens
+from .formula import ALL, Problem, mix, tokens
 
 LENGTH = 40
 KINDS = ("key bias", "toeplitz", "learned table", "two tables", "two regions", "chunks", "first keys", "window")
@@ -186,6 +186,64 @@ def test_content_without_gradient(kind: str, causal: bool) -> None:
     with torch.no_grad():
         assert problem.route() == "content_bias"
         assert problem.deviation() <= problem.limit
+
+
+MASKS = {
+    "padded left": {"real": LEFT},
+    "padded right": {"real": RIGHT},
+    "hole": {"real": HOLE},
+    "documents": {"document": DOCUMENTS},
+    "window": {"mask_window": 13},
+    "encoder": {"real": RIGHT, "causal": False},
+}
+
+
+@needs_kernel
+@pytest.mark.parametrize("mask_kind", ["bool", "float"])
+@pytest.mark.parametrize("changes", MASKS.values(), ids=MASKS)
+def test_content_under_a_mask(changes: dict, mask_kind: str) -> None:
+    """Masks of every kind go to the kernel along with the bias."""
+    problem = Problem("content", queries=LENGTH, mask_kind=mask_kind, **changes)
+    real = torch.ones(1, LENGTH) if problem.real is None else problem.real
+    with torch.no_grad():
+        assert problem.route() == "content_bias"
+        difference = problem.engine().double() - problem.expected()
+    assert difference.masked_fill(~real.bool()[:, None, :, None], 0.0).abs().max() <= problem.limit
+
+
+@needs_kernel
+def test_what_a_float_mask_adds_to_content() -> None:
+    """Amounts between 0 and −∞ are added to the logits; a control without them differs."""
+    problem = Problem("content", queries=150, mask_kind="float")
+    added = 3 * torch.rand(2, 1, 150, 150, generator=torch.Generator().manual_seed(3))
+    call = problem.call()
+    call = replace(call, mask=call.mask + added)
+    query, key, value, learned = (t.double() for t in problem.leaves)
+    distance = problem.query_positions()[:, :, None] - problem.key_positions()[:, None, :]
+    bias = problem.position.bias(distance, query, learned) + added.double()
+    expected = mix([query], [key], value, problem.seen(), scaling=problem.scaling, bias=bias)
+    with torch.no_grad():
+        assert dispatch.route(call) == "content_bias"
+        assert (dispatch.attend(call).double() - expected).abs().max() <= problem.limit
+    assert (problem.expected() - expected).abs().max() > 0.1
+
+
+@needs_kernel
+@pytest.mark.parametrize("mask_kind", ["bool", "float"])
+@pytest.mark.parametrize("kind", ["content", "values", "rows"])
+def test_a_chunk_whose_mask_hides_nothing(kind: str, mask_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a cache transformers makes a mask of causality alone: terms of all keys are computed without it."""
+    problem = Problem(kind, queries=LENGTH, keys=150, mask_kind=mask_kind)
+    seen = []
+    prepared = dispatch._prepared
+    monkeypatch.setattr(dispatch, "_prepared", lambda call: seen.append(call.mask) or prepared(call))
+    with torch.no_grad():
+        assert problem.deviation() <= problem.limit
+    assert seen == [None]
+    call = problem.call()
+    call.mask[0, 0, 30, 2] = False if mask_kind == "bool" else torch.finfo(torch.float32).min
+    dispatch.prepare(call)
+    assert seen[-1] is not None, "control: one pair less"
 
 
 @needs_kernel

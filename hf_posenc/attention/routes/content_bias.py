@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.routes.dense_blocks import biased, upcast, wide
+from hf_posenc.attention.routes.dense_blocks import biased, upcast, visibility, wide
 from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.terms import Bias, Block, BlockBias
 from hf_posenc.core.tracing import is_traced
@@ -21,9 +21,11 @@ ROWS = 128  # of 64, 128, 256 the fastest
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Prefill on the CPU, with or without a cache, without gradients, with a content bias and no terms but biases."""
+    """Prefill on the CPU, with or without a cache and a mask, without gradients, with a content bias and no terms but
+    biases."""
     return (
-        call.is_unmasked_suffix
+        (call.is_unmasked_suffix or (call.mask is not None and call.query_length > 1 and call.start is None))
+        and call.dropout == 0.0
         and not torch.is_grad_enabled()
         and not is_traced()
         and any(isinstance(bias, BlockBias) for bias in call.terms.bias)
@@ -39,10 +41,11 @@ def attend(call: AttentionCall) -> Tensor:
     out = torch.empty_like(query)
     for start in range(0, call.query_length, ROWS):
         rows = slice(start, min(start + ROWS, call.query_length))
-        seen = slice(0, call.first_query + rows.stop if call.ctx.causal else call.key_length)
+        visible, added = _visible(call, rows)
+        seen = slice(0, visible.shape[-1])
         out[:, :, rows] = flash_cpu.attend(
             query[:, :, rows], call.keys[0][:, :, seen], call.values[:, :, seen],
-            causal=False, mask=_mask(call, keys, rows, seen), scale=call.scaling * call.terms.logit_scale,
+            causal=False, mask=_biases(call, keys, rows, visible, added), scale=call.scaling * call.terms.logit_scale,
         )[0]  # fmt: skip
     return out
 
@@ -60,15 +63,23 @@ def _shifted(call: AttentionCall) -> tuple[Tensor, AttentionCall]:
     return query, replace(call, terms=replace(call.terms, bias=tuple(left)))
 
 
-def _mask(call: AttentionCall, keys: Tensor, rows: slice, seen: slice) -> Tensor:
-    """All biases of some queries, and −∞ for later keys, ``[batch or 1, heads, rows, seen]``, float32."""
-    region, causal = call.terms.regions[0], call.ctx.causal
-    here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions[:, seen])
-    n = rows.stop - rows.start
-    visible = torch.ones(1, 1, n, seen.stop, dtype=torch.bool, device=keys.device)
-    if causal:
-        visible = visible.tril_(seen.stop - n)
-    query, keys = wide(call.queries[0][:, :, rows]), keys[:, :, seen]
+def _visible(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float]:
+    """What some queries see of the keys up to the last that any of them sees, and what a mask adds to their logits."""
+    if call.mask is None:
+        n, stop = rows.stop - rows.start, call.first_query + rows.stop if call.ctx.causal else call.key_length
+        every = torch.ones(1, 1, n, stop, dtype=torch.bool, device=call.values.device)
+        return every.tril_(stop - n) if call.ctx.causal else every, 0.0
+    visible, added = visibility(call, rows)
+    columns = visible.flatten(0, -2).any(0).nonzero()
+    stop = int(columns[-1]) + 1 if len(columns) else 1
+    return visible[..., :stop], added[..., :stop] if isinstance(added, Tensor) else added
+
+
+def _biases(call: AttentionCall, keys: Tensor, rows: slice, visible: Tensor, added: Tensor | float) -> Tensor:
+    """All biases of some queries, and −∞ for what they do not see, ``[batch or 1, heads, rows, seen]``, float32."""
+    region, n, stop = call.terms.regions[0], *visible.shape[-2:]
+    here, there = region.query_at(call.ctx.query_positions[:, rows]), region.key_at(call.ctx.key_positions[:, :stop])
+    query, keys = wide(call.queries[0][:, :, rows]), keys[:, :, :stop]
     reads_scores = any(isinstance(bias, BlockBias) and bias.reads_scores for bias in call.terms.bias)
     scores = products(query * call.scaling, keys) if reads_scores else query.new_empty(0)
     steady = call.ctx.steady and not region.remaps
@@ -79,6 +90,8 @@ def _mask(call: AttentionCall, keys: Tensor, rows: slice, seen: slice) -> Tensor
         bias = bias * call.terms.logit_scale
     elif reads_scores and len(call.terms.bias) == 1:
         bias = bias.clone()
-    if causal and n > 1:  # only the last square has later keys
+    if call.mask is not None:
+        return (bias + added if isinstance(added, Tensor) else bias).masked_fill(~visible, -torch.inf)
+    if call.ctx.causal and n > 1:  # only the last square has later keys
         bias[..., -n:].masked_fill_(~visible[..., -n:], -torch.inf)
     return bias

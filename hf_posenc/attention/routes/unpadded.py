@@ -50,15 +50,26 @@ def attend_runs(found: list[UnpaddedRun], call: AttentionCall, compute: Callable
 
 
 def runs(call: AttentionCall) -> list[UnpaddedRun] | None:
-    """The unpadded tokens of each sample, if nothing but padding and a window hides keys and the call can be split."""
-    mask, terms = call.mask, call.terms
+    """The unpadded tokens of each sample, if nothing but padding and a window hides keys."""
+    mask = call.mask
     if mask is None or mask.shape[1] != 1 or call.dropout or call.query_length == 1 or is_traced():
-        return None
-    if terms.values or terms.row_rotation is not None or any(isinstance(bias, BlockBias) for bias in terms.bias):
         return None
     # The mask is kept with the result, so that its id cannot be reused.
     key = ("padding", id(mask), call.query_length, call.key_length)
     return call.ctx.once(key, lambda: (mask, _runs_of_mask(call, mask)))[1]
+
+
+def hide_nothing(found: list[UnpaddedRun], call: AttentionCall) -> bool:
+    """Whether the mask says no more than causality does, as transformers' own does of a text read into a cache."""
+    everyone = UnpaddedRun(slice(0, call.query_length), slice(0, call.key_length))
+    return call.ctx.contiguous and call.start is None and all(run == everyone for run in found)
+
+
+def can_split(call: AttentionCall) -> bool:
+    """Whether samples can be computed one by one: no term is of the whole batch, or of all keys."""
+    terms = call.terms
+    of_pairs = any(isinstance(bias, BlockBias) for bias in terms.bias)
+    return not (terms.values or terms.row_rotation is not None or of_pairs)
 
 
 def _runs_of_mask(call: AttentionCall, mask: Tensor) -> list[UnpaddedRun] | None:
