@@ -19,6 +19,7 @@ from typing import Any
 Function = tuple[str, str]
 """File and name of a function."""
 
+LONGEST = 500  # characters of a name that `faulthandler` writes
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'\s+File "(.*)", line \S+ in (.*)')
 
@@ -42,7 +43,13 @@ def functions_of_threads() -> dict[int, set[Function]]:
 def function_of(function: Callable[..., Any]) -> Function | None:
     """How `functions_of_threads` calls a function, without its decorators; None if it is not written in Python."""
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return None if code is None else (code.co_filename, code.co_name)
+    return None if code is None else (as_written(code.co_filename), as_written(code.co_name))
+
+
+def as_written(name: str) -> str:
+    """A file or function as `faulthandler` writes it: escaped where it is not ASCII, and cut where it is long."""
+    ending = "..." if len(name) > LONGEST else ""
+    return name[:LONGEST].encode("ascii", "backslashreplace").decode() + ending
 
 
 def own_stack() -> Iterator[FrameType]:

@@ -58,7 +58,7 @@ def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme])
         module.__dict__[ATTENTION] = attentions[0]
     for module, attributes in adapter.attributes(base):
         module.__dict__.update(attributes)
-    freeze(patch, base, adapter.frozen(base, schemes[0]))
+    freeze(patch, base, out_of_use(adapter, base, schemes))
     rename_unsplit_modules(patch)
     base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
     base.register_state_dict_pre_hook(write_scheme_with_adapters)
@@ -89,6 +89,13 @@ def change_module_class(patch: Patch, module: nn.Module, cls: type[nn.Module]) -
     patch.classes.append((module, type(module)))
     keep_loader_name(cls, type(module))
     change_class(module, cls)
+
+
+def out_of_use(adapter: Adapter, base: nn.Module, schemes: Iterable[Scheme]) -> list[nn.Parameter]:
+    """Parameters of a base model that no layer reads any more: some may have a scheme that keeps what is there."""
+    unread = [list(adapter.frozen(base, scheme)) for scheme in dict.fromkeys(schemes)]
+    everywhere = set.intersection(*({id(weight) for weight in weights} for weights in unread))
+    return [weight for weight in unread[0] if id(weight) in everywhere]
 
 
 def freeze(patch: Patch, base: nn.Module, weights: Iterable[nn.Parameter]) -> None:

@@ -12,6 +12,8 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertForMaskedLM,
     BertModel,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPT2ForSequenceClassification,
     GPT2Model,
     LlamaModel,
@@ -24,7 +26,10 @@ from hf_posenc import (
     patch_model,
     unpatch_model,
 )
+from hf_posenc.checkpoints import restore
 from hf_posenc.errors import CheckpointMismatch, NotPatched, UnknownScheme
+from hf_posenc.patching import patch as patch_module
+from hf_posenc.patching.proof import EffectProbe
 
 FACTOR, TRAINED = 4, 16
 PAIRS = [
@@ -211,3 +216,26 @@ def test_the_loading_info_is_returned(make_model, tmp_path) -> None:
     model, info = from_pretrained(tmp_path, model_class=BertForMaskedLM, output_loading_info=True)
     assert is_patched(model)
     assert not info["missing_keys"]
+
+
+def test_every_kind_of_layer_is_probed_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers that slide have a rotation of their own: what proves a patch proves what was loaded."""
+    probed = []
+
+    class Recorded(EffectProbe):
+        def __init__(self, adapter, base, geometry, layers) -> None:
+            probed.append(list(layers))
+            super().__init__(adapter, base, geometry, layers)
+
+    for module in (patch_module, restore):
+        monkeypatch.setattr(module, "EffectProbe", Recorded)
+    kinds = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    config = Gemma3TextConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=16, vocab_size=64, sliding_window=8, layer_types=kinds, max_position_embeddings=32,
+    )  # fmt: skip
+    patch_model(Gemma3ForCausalLM(config), "alibi", factor=4, layers="all").save_pretrained(tmp_path)
+    from_pretrained(tmp_path)
+    before, after = probed[0], probed[-1]
+    assert [kinds[layer] for layer in before] == ["sliding_attention", "full_attention"]
+    assert after == before

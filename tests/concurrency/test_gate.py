@@ -358,3 +358,18 @@ def test_stacks_of_threads_that_run() -> None:
         for thread in threads:
             thread.join()
     assert not {thread.ident for thread in threads} & call_stacks.functions_of_threads().keys()
+
+
+@pytest.mark.parametrize("file", ["/home/Jürgen/模型/😀.py", "/" + "long/" * 120 + "model.py", "/home/x" + "ü" * 600])
+def test_a_function_is_found_whatever_its_file_is_called(file: str) -> None:
+    names: dict = {"started": threading.Event(), "stop": threading.Event()}
+    exec(compile("def forward():\n    started.set()\n    stop.wait()\n", file, "exec"), names)
+    thread = threading.Thread(target=names["forward"])
+    thread.start()
+    try:
+        assert names["started"].wait(LONG)
+        assert call_stacks.function_of(names["forward"]) in call_stacks.functions_of_threads()[thread.ident or 0]
+    finally:
+        names["stop"].set()
+        thread.join()
+    assert call_stacks.function_of(time.sleep) is None, "control: not written in Python"

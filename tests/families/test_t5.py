@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import T5EncoderModel
 
-from hf_posenc import describe, patch_model, unpatch_model
+from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import UnsupportedModel
 
 from .encoder_decoders import INTERFACE, SOURCE, TARGET, built
@@ -29,6 +30,25 @@ def test_the_encoder_of_t5_alone() -> None:
         assert not torch.equal(model(ids).last_hidden_state, stock)
         unpatch_model(model)
         assert torch.equal(model(ids).last_hidden_state, stock)
+
+
+@pytest.mark.skipif(not INTERFACE, reason="T5 computes its attention itself")
+@pytest.mark.parametrize("name", ["t5", "umt5"])
+def test_a_table_that_some_layers_read_is_trained(name: str, tmp_path: Path) -> None:
+    """Layers with ``host`` keep the model's own biases; only where no layer reads them is there nothing to train."""
+    model, ids = built(name).get_encoder(), tokens(SOURCE)
+    tables = {key: weight for key, weight in model.named_parameters() if "relative_attention_bias" in key}
+    patch_model(model, "alibi", layers={"1::2": "host"})
+    model(ids).last_hidden_state.square().sum().backward()
+    read = {key for key, weight in tables.items() if weight.grad is not None and weight.grad.any()}
+    assert read
+    assert read <= {key for key, weight in tables.items() if weight.requires_grad}
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path, model_class=type(model))
+    assert [p.requires_grad for p in loaded.parameters()] == [p.requires_grad for p in model.parameters()]
+    unpatch_model(model)
+    patch_model(model, "alibi")
+    assert not any(weight.requires_grad for weight in tables.values()), "control: no layer reads them"
 
 
 @pytest.mark.parametrize(("name", "length"), [("t5", 512), ("mt5", 1024), ("umt5", 1024)])

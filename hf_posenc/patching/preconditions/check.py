@@ -15,6 +15,7 @@ from hf_posenc.patching.preconditions.weights import check_finite, check_floatin
 from hf_posenc.patching.preconditions.wrappers import check_reducer, check_single_model, check_unsharded
 from hf_posenc.patching.state import STASH, adapted_modules, describe
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
+from hf_posenc.patching.swap import out_of_use
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
@@ -83,4 +84,4 @@ def check_schemes(
     check_modules(adapter, base, schemes[0])
     check_foreign_forward(adapter, base, schemes[0])
     check_tables(adapter, base, schemes[0])
-    check_reducer(model, (p for s in schemes for p in s.parameters()), adapter.frozen(base, schemes[0]))
+    check_reducer(model, (p for s in schemes for p in s.parameters()), out_of_use(adapter, base, schemes))
