@@ -17,7 +17,7 @@ HEAD = "---\n{base}library_name: peft\ntags:\n- hf_posenc\n- {kind}\n---\n\n"
 SECTION = """# {title}
 
 A PEFT adapter ({kind}) that was trained under another positional encoding than the base model has. Without it the
-weights compute something else, so the adapter loads through [hf_posenc](https://pypi.org/project/hf-posenc/) only.
+weights compute something else, so the adapter loads through `hf_posenc` only.
 
 | | |
 |---|---|

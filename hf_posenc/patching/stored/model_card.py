@@ -15,7 +15,7 @@ START, END = "<!-- hf_posenc -->", "<!-- /hf_posenc -->"
 FRONT_MATTER = "---\nlibrary_name: hf_posenc\n---\n\n"
 SECTION = """## How to load this
 
-Positions were changed by [hf_posenc](https://pypi.org/project/hf-posenc/): {scheme}, trained on {trained_length}
+Positions were changed by `hf_posenc`: {scheme}, trained on {trained_length}
 tokens, for texts of {target_length}. Without that package these weights compute something else, so they do not load.
 
 ```python
