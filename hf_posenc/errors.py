@@ -137,6 +137,10 @@ class NothingStretched(UserWarning):
     """A scheme that stretches the context was given no length to stretch it to, so that it changes nothing."""
 
 
+class SchemeCodeChanged(UserWarning):
+    """A scheme of one's own has other code than when the checkpoint was saved."""
+
+
 class CheckpointMismatch(PosEncError, ValueError):
     """A checkpoint or its scheme config cannot be read, or disagrees with what was asked for."""
 
@@ -203,6 +207,10 @@ class UnknownKeyword(PosEncError, TypeError):
 
 class UnknownKeys(UserWarning):
     """It is unknown whether the keys of a KV cache were computed under the model's scheme."""
+
+
+class KernelNotUsed(UserWarning):
+    """A kernel of PyTorch does not work on this device, so that a slower one computes the same."""
 
 
 class NoValues(PosEncError, RuntimeError):

@@ -22,6 +22,11 @@ def is_linear(module: nn.Module) -> bool:
     return isinstance(module, Conv1D) or (isinstance(module, nn.Linear) and not chooses)
 
 
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a normalisation layer: models have classes of their own, and call them so."""
+    return "Norm" in type(module).__name__
+
+
 def fully_trained_modules(model: nn.Module, *, train_embeddings: bool = True) -> dict[str, Any]:
     """Modules that are trained as a whole in addition to LoRA, as LoRA's configuration takes them.
 
@@ -43,7 +48,7 @@ def fully_trained_modules(model: nn.Module, *, train_embeddings: bool = True) ->
 
 def norm_layers(model: nn.Module) -> set[str]:
     """Names of the base's normalisation layers; PEFT takes all modules whose names end with one of them."""
-    norms = {module for _, module in base_modules(model) if "Norm" in type(module).__name__}
+    norms = {module for _, module in base_modules(model) if is_norm(module)}
     schemes = [name for name, _ in model.named_modules() if "posenc" in name.split(".")]
     return {distinct_end(name, schemes) for name, module in model.named_modules() if module in norms}
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from hf_posenc.training.trained_layers import is_norm
+
 ADDED = {
     "lora_": "LoRA matrices",
     "ia3_": "IA³ factors",
@@ -70,4 +72,4 @@ def kind_of(name: str, module: nn.Module) -> str:
             return kind
     if isinstance(module, nn.Embedding):
         return "embeddings"
-    return "norms" if "Norm" in type(module).__name__ else "other weights"
+    return "norms" if is_norm(module) else "other weights"

@@ -21,6 +21,7 @@ from torch import Tensor
 from hf_posenc.attention.kernels.layout import channels_inner
 from hf_posenc.core.grouped_heads import repeated
 from hf_posenc.core.tracing import is_traced
+from hf_posenc.errors import KernelNotUsed
 
 aten = torch.ops.aten
 flash_forward = getattr(aten, "_flash_attention_forward", None)
@@ -67,6 +68,7 @@ def _give_up(dtype: torch.dtype, dim: int, device: str, reason: str) -> bool:
     warnings.warn(
         f"PyTorch's fused attention kernel for {dtype} with {dim} channels a head on {device} is not used for merged "
         f"regions: {reason}. A slower route with the same result is used.",
+        KernelNotUsed,
         stacklevel=2,
     )
     return False

@@ -25,6 +25,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import EVERYTHING, Band, Region
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
+from hf_posenc.errors import KernelNotUsed
 
 FEW = 2**20  # scores, 4 MiB: a block of them is computed long before a kernel is compiled
 
@@ -116,6 +117,7 @@ def give_up(kind: Kind, reason: str) -> None:
     warnings.warn(
         f"PyTorch's flex attention for {kind.dtype} with {kind.dim} channels a head on {kind.device} is not used "
         f"for biases: {reason}. A slower way with the same result is taken.",
+        KernelNotUsed,
         stacklevel=3,
     )
 

@@ -10,18 +10,10 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.schemes.bias.slopes import code_slopes
 
 
-def smallest_group(trained: int, target: int, window: int) -> int:
-    """The smallest G of Self-Extend for which no distance exceeds the trained length: (L0 − W) G + W ≥ target.
-
-    Jin et al. 2024, arXiv:2401.01325, section 3.2.
-    """
-    return max(1, -(-(target - window) // (trained - window)))
-
-
 def well_trained_group(trained: int, target: int, window: int) -> int:
     """The smallest G that stays within the distances training saw often: W + (target − W) / G < ⅔ L0.
 
-    Long distances are rare in training; the authors' rule of thumb is (½ … ⅔) L0. It implies the first inequality.
+    Long distances are rare in training; the authors' rule of thumb is (½ … ⅔) L0.
     Jin et al. 2024, arXiv:2401.01325; github.com/datamllab/LongLM, "Empirical Rule".
     """
     return max(1, 3 * (target - window) // (2 * trained - 3 * window) + 1)

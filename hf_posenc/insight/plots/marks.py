@@ -74,9 +74,9 @@ def legend(figure: Any, *panels: Any) -> None:
     )
 
 
-def one_pair_of_axes(figure: Any, width: float = 7.0, height: float = 3.4) -> Any:
+def one_pair_of_axes(figure: Any) -> Any:
     """A single panel."""
-    figure.set_size_inches(width, height)
+    figure.set_size_inches(7.0, 3.4)
     return figure.subplots()
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hf_posenc.core.code_digest import code_digest
+from hf_posenc.errors import SchemeCodeChanged
 from hf_posenc.schemes.spec import Layout
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -49,5 +50,6 @@ def warn_of_changed_code(stored: Any, layout: Layout) -> None:
     warnings.warn(
         f"The code of {names}, or a default of an option, is not what this checkpoint was saved with: the model may "
         "compute something else. Put that code back, or save the model again.",
+        SchemeCodeChanged,
         stacklevel=2,
     )
