@@ -21,6 +21,7 @@ def check_heads(base: nn.Module, geometry: Geometry) -> None:
     here yet (the meta device) are not asked.
 
     Raises:
+        AdapterInvalid: the adapter's projections return another shape than they must.
         HostConfigInvalid: they are not those of ``geometry``, which was read from the configuration.
     """
     attention: Any = base.__dict__[ATTENTIONS][0]

@@ -13,7 +13,12 @@ from hf_posenc.eval.errors import NotMeasurable
 
 
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
-    """Return the lm-eval model object of a live model, or of one by name; such an object is returned unchanged."""
+    """Return the lm-eval model object of a live model, or of one by name; such an object is returned unchanged.
+
+    Raises:
+        WrongKind: ``model`` is none of these.
+        MissingExtra: lm-eval is not installed.
+    """
     require_lm_eval()
     import torch
     from lm_eval.api.model import LM

@@ -100,6 +100,10 @@ def save_peft_adapter(model: PeftModel, save_directory: str | os.PathLike[str], 
         model: around a patched base, or a plain one; patched before or after PEFT wrapped it.
         save_directory: the folder.
         **kwargs: of PEFT's ``save_pretrained``.
+
+    Raises:
+        WrongKind: ``model`` is no PEFT model.
+        FolderUnusable: the folder cannot be written to.
     """
     patched = is_patched(model)
     if not hasattr(model, "peft_config"):
@@ -134,7 +138,9 @@ def load_peft_adapter(
 
     Raises:
         NoMemory: matrices of its rank do not fit into memory.
-        UnsupportedModel: weights are offloaded by something else than a device map, which PEFT would follow.
+        UnsupportedModel: ``model`` is no live model, or its weights are offloaded by something else than a device map,
+            which PEFT would follow.
+        WrongKind: ``patch`` is neither word.
         PeftAdapterMismatch: base and adapter have different schemes or lengths, the model has an adapter of that name,
             or other learned positions that all its adapters share; or the folder is damaged, incomplete or not safe to
             read.

@@ -66,7 +66,7 @@ def resolve_lengths(
 
 
 def whole_length(name: str, value: int) -> int:
-    """Validate a length in tokens, 1 … 2³¹ − 1."""
+    """Validate a length in tokens, 1 … 2³¹ − 1; `LengthContradiction` if it is none."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LENGTH:
         raise LengthContradiction(
             f"{name} must be a whole number of tokens from 1 to {MAX_LENGTH}, got {shown(value)}. Pass an int."
@@ -75,7 +75,7 @@ def whole_length(name: str, value: int) -> int:
 
 
 def check_factor(factor: float) -> None:
-    """Refuse what is not a number from 1 to `MAX_FACTOR`."""
+    """Refuse what is not a number from 1 to `MAX_FACTOR`; raises `LengthContradiction`."""
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not -math.inf < factor <= MAX_FACTOR:
         raise LengthContradiction(
             f"factor must be a finite number from 1 to {MAX_FACTOR:,.0f}, got {shown(factor)}. "

@@ -150,7 +150,7 @@ def layout(
 
 
 def layer_numbers(key: str, count: int) -> range:
-    """``"3"`` or ``"1::2"`` as layer numbers; empty where it names none."""
+    """``"3"`` or ``"1::2"`` as layer numbers; empty where it names none. `OptionOutOfRange` if it is neither."""
     fields = key.split(":")
     numbers = [int(field) if NUMBER.fullmatch(field.strip()) else field.strip() for field in fields]
     wrong = any(isinstance(number, str) and (number or len(fields) == 1) for number in numbers)

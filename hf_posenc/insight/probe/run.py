@@ -111,6 +111,7 @@ def probe(
         LengthTooShort: ``length`` has no room for the scored tokens.
         WeightsNotFinite: a weight is NaN or infinite.
         TaskOptionOutOfRange: a count is not a positive integer, or ``sinks`` is not below ``length``.
+        UnknownOption: an option of a scheme is given, and no scheme.
         PosEncError: the scheme is refused, or a name leads to no model.
     """
     given = {"factor": factor, "target_length": target_length, **options}
