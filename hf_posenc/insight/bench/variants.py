@@ -40,7 +40,7 @@ def variant(
             (`hf_posenc.insight.bench.naive_rerotation`).
 
     Raises:
-        UnsupportedModel: the naive form of the scheme is not defined for this model.
+        UnsupportedModel: the model cannot change its attention implementation, which its naive form needs.
         PosEncError: the scheme is refused.
     """
     if role == UNPATCHED:
