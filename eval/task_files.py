@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import BadComparison, MissingExtra, PosEncError, shown
+from hf_posenc.errors import BadComparison, MissingExtra, PosEncError, first_line, shown
 from hf_posenc.eval.errors import TaskDataMissing
-from hf_posenc.texts.document import first_line
 
 LARGEST = 1 << 20  # bytes
 LONGEST_NAME = 200  # characters; file names are made of it

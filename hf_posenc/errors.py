@@ -249,6 +249,13 @@ class BudgetTooSmall(PosEncError, ValueError):
     """The time that a search may take does not pay for its smallest plan."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of a foreign error's message, or its reason where the system gave one, for a message of ours."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).strip().partition("\n")[0].rstrip(" .:!")[:200] or type(error).__name__
+
+
 def shown(value: Any) -> str:
     """``repr(value)`` on one line, cut off where it is long: values come from other people's files."""
     try:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hf_posenc.errors import UnreadableDocuments
+from hf_posenc.errors import UnreadableDocuments, first_line
 from hf_posenc.texts import Document, TextSource
 from hf_posenc.texts.dataset_objects import dataset_documents
-from hf_posenc.texts.document import first_line
 from hf_posenc.texts.hub import PREFIX, datasets_library
 
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from hf_posenc.core.files.hf_errors import first_line
+from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, PosEncError
 from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
@@ -80,7 +80,7 @@ def explained_peft_errors(folder: Path) -> Iterator[None]:
         raise
     except Exception as error:  # PEFT checks little, and fails with whatever it meets
         raise PeftAdapterMismatch(
-            f"The PEFT adapter in {folder} does not fit this base: {first_line(error)}. Load the base it was trained "
+            f"The PEFT adapter in {folder} does not fit this base: {reason_of(error)}. Load the base it was trained "
             "on, or save the adapter again."
         ) from error
 
@@ -171,8 +171,9 @@ def local_folder(name: str, hub: Mapping[str, Any] | None = None) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=files, **options), subfolder)
     except (OSError, ValueError) as error:  # the hub's errors are one or the other
-        first = str(error).partition("\n")[0].rstrip(" .")
-        raise ModelNotFound(f"The PEFT adapter {name!r} is not available: {first}. Check the name.") from error
+        raise ModelNotFound(
+            f"The PEFT adapter {name!r} is not available: {reason_of(error)}. Check the name."
+        ) from error
 
 
 def read_adapter_weights(folder: Path) -> dict[str, Tensor]:

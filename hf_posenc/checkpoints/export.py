@@ -23,7 +23,7 @@ from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.old_rope_keys import add_old_form
 from hf_posenc.checkpoints.plain_config import explained_refusal, plain_config
 from hf_posenc.checkpoints.tokenizer import copy_tokenizer
-from hf_posenc.core.files.hf_errors import first_line
+from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
@@ -88,7 +88,7 @@ def merge_adapter(model: Any) -> Any:
         return model.merge_and_unload()
     except (NotImplementedError, TypeError, ValueError) as error:  # PEFT's words for layers it cannot merge into
         raise NotExpressible(
-            f"PEFT cannot merge the adapter of this {type(model).__name__}: {first_line(error)}. Load it with "
+            f"PEFT cannot merge the adapter of this {type(model).__name__}: {reason_of(error)}. Load it with "
             "hf_posenc.from_pretrained wherever it is used."
         ) from error
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers.utils import CONFIG_NAME
 
-from hf_posenc.core.files.hf_errors import explained_errors, first_line
+from hf_posenc.core.files.hf_errors import explained_errors, reason_of
 from hf_posenc.errors import ModelNotFound, shown
 from hf_posenc.patching.stored.peft_sidecar import PEFT_CONFIG
 
@@ -77,6 +77,6 @@ def check_reachable(name: str) -> None:
         get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     except Exception as error:  # of whichever HTTP library this release of huggingface_hub uses
         raise ModelNotFound(
-            f"{shown(name)} is no folder here and not in the cache, and the Hub cannot be asked: {first_line(error)}. "
+            f"{shown(name)} is no folder here and not in the cache, and the Hub cannot be asked: {reason_of(error)}. "
             f"Check the name; while there is a network, `hf download {name}` fetches it."
         ) from error

@@ -17,7 +17,7 @@ import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.checkpoints.old_rope_keys import check_both_forms
-from hf_posenc.core.files.hf_errors import first_line
+from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
 from hf_posenc.errors import NotExpressible, NotPatched, PosEncError
 from hf_posenc.patches.attention import PatchedAttention
@@ -143,7 +143,7 @@ def explained_refusal(parameters: dict[str, Any]) -> Iterator[None]:
         raise
     except Exception as error:  # each family validates in its own way
         raise NotExpressible(
-            f"transformers does not take {parameters} for this model: {first_line(error)}. Save it with "
+            f"transformers does not take {parameters} for this model: {reason_of(error)}. Save it with "
             "model.save_pretrained and load it with hf_posenc.from_pretrained."
         ) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hf_posenc.core.files.hf_errors import first_line
+from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.errors import CannotUpload, shown
 
 KEPT_HERE = ("checkpoint-*", "checkpoint-*/*", "*.lock")
@@ -29,7 +29,7 @@ def check_upload(name: str) -> None:
         account = HfApi().whoami()
     except Exception as error:  # of the Hub's client, and of whichever HTTP library it uses
         raise CannotUpload(
-            f"{shown(name)} on the Hub cannot be written to: {first_line(error)}. "
+            f"{shown(name)} on the Hub cannot be written to: {reason_of(error)}. "
             "Log in with `hf auth login`, or upload later with `hf upload`."
         ) from error
     owners = [account["name"], *(group["name"] for group in account.get("orgs", ()))]
@@ -54,7 +54,7 @@ def upload(folder: Path, name: str) -> str:
         api.upload_folder(repo_id=name, folder_path=folder, ignore_patterns=list(KEPT_HERE))
     except Exception as error:
         raise CannotUpload(
-            f"The upload to {shown(name)} failed: {first_line(error)}. "
+            f"The upload to {shown(name)} failed: {reason_of(error)}. "
             f"The result is kept in {folder}; upload it with `hf upload {name} {folder}`."
         ) from error
     return str(address)

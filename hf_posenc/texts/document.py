@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_posenc.errors import MissingPackage, UnreadableDocuments, shown
+from hf_posenc.errors import MissingPackage, UnreadableDocuments, first_line, shown
 
 Conversation = list[dict[str, Any]]
 """Messages with ``role`` and ``content``, as a tokenizer's chat template takes them."""
@@ -78,10 +78,3 @@ def checked(text: str, field: str, place: str) -> str:
             "surrogate pair, which is no text. Correct the record, or take it out."
         ) from error
     return text
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its reason where the system gave one."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error).strip().partition("\n")[0].rstrip(" .:")[:200] or type(error).__name__

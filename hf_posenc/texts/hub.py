@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_posenc.errors import MissingExtra, UnreadableDocuments, shown
-from hf_posenc.texts.document import first_line
+from hf_posenc.errors import MissingExtra, UnreadableDocuments, first_line, shown
 
 PREFIX = "hub:"
 

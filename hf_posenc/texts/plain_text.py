@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from hf_posenc.core.memory import main_memory
-from hf_posenc.errors import UnreadableDocuments, shown
-from hf_posenc.texts.document import first_line
+from hf_posenc.errors import UnreadableDocuments, first_line, shown
 
 AS_TOKENS = 300
 """Bytes of memory per byte of text while a tokenizer processes it with offsets: 185 … 271 measured."""

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import MissingExtra, UnreadableDocuments, shown
+from hf_posenc.errors import MissingExtra, UnreadableDocuments, first_line, shown
 from hf_posenc.texts.columns import column_of, document_of
-from hf_posenc.texts.document import Document, content_of, first_line
+from hf_posenc.texts.document import Document, content_of
 from hf_posenc.texts.plain_text import opened, whole_text
 
 ROWS_AT_ONCE = 256  # records of a Parquet file in memory

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hf_posenc.errors import UnreadableDocuments, WrongKind, shown
+from hf_posenc.errors import UnreadableDocuments, WrongKind, first_line, shown
 from hf_posenc.texts.columns import TEXT
 from hf_posenc.texts.dataset_objects import (
     DatasetObject,
@@ -19,7 +19,7 @@ from hf_posenc.texts.dataset_objects import (
     is_saved_dataset,
     saved_documents,
 )
-from hf_posenc.texts.document import Document, checked, first_line
+from hf_posenc.texts.document import Document, checked
 from hf_posenc.texts.hub import PREFIX, HubDataset
 from hf_posenc.texts.plain_text import GZIP, split_text, whole_text
 from hf_posenc.texts.records import csv_file, json_file, json_lines, parquet_file

@@ -14,6 +14,7 @@ from hf_posenc.errors import (
     TrainingImpossible,
     UnknownOption,
     WrongKind,
+    first_line,
     nearest,
     shown,
 )
@@ -121,9 +122,8 @@ def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArgume
             else f"TrainingArguments cannot be made: {error}. Correct arguments."
         ) from error
     except (ValueError, AttributeError, ImportError) as error:
-        first = str(error).strip().partition("\n")[0].rstrip(" .")
         raise TrainingImpossible(
-            f"TrainingArguments refuses what was asked for: {first}. Correct arguments."
+            f"TrainingArguments refuses what was asked for: {first_line(error)}. Correct arguments."
         ) from error
     LEARNING_RATE.check("learning_rate", made.learning_rate)
     return made

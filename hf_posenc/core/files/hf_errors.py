@@ -51,7 +51,7 @@ def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
 
 def explanation(error: Exception, name: str, options: Iterable[str] = ()) -> PosEncError:
     """The error of ours that says why a checkpoint could not be loaded; arguments as of `explained_errors`."""
-    first = first_line(error)
+    first = reason_of(error)
     if isinstance(error, ImportError):
         return MissingPackage(
             f"The model {shown(name)} needs a package: {first}. Install it, or choose a model without."
@@ -82,7 +82,7 @@ def explanation(error: Exception, name: str, options: Iterable[str] = ()) -> Pos
     )
 
 
-def first_line(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """The first line of an error's message, with the second where the first ends in a colon."""
     lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
     if SHAPE_MISMATCH in lines[0]:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hf_posenc.errors import PosEncError, UnsupportedModel
+from hf_posenc.errors import PosEncError, UnsupportedModel, first_line
 
 SHARDING_CLASSES = ("FullyShardedDataParallel", "FSDPModule")
 SHARDED_TENSOR = "DTensor"  # a weight of which each device has a part
@@ -82,9 +82,9 @@ def explain_run_errors(base: nn.Module) -> Iterator[None]:
     except (PosEncError, MemoryError):
         raise
     except Exception as error:  # whatever a kernel, a quantiser or a hook says
-        first = str(error).strip().partition("\n")[0].rstrip(" .:!")[:200]
         kind: Any = next((weight.dtype for weight in base.parameters()), None)
         raise UnsupportedModel(
             f"An attention layer of this {type(base).__name__}, whose weights are {kind}, cannot be run as it is: "
-            f"{type(error).__name__}: {first}. Patch the model where it runs, and convert or move it afterwards."
+            f"{type(error).__name__}: {first_line(error)}. Patch the model where it runs, and convert or move it "
+            "afterwards."
         ) from error
