@@ -28,8 +28,8 @@ from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.cache.snapshot import LayerSnapshot
 from hf_posenc.patches.call_plan import CallPlan, plan_of
 from hf_posenc.patches.context_parallel import check_context_parallel
+from hf_posenc.patches.engine_backend import PACKAGES, ComputeCall, engine_for, within_window
 from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
-from hf_posenc.patches.engine_backend import ComputeCall, engine_for
 from hf_posenc.patches.packed_decode import for_queries
 from hf_posenc.patches.packed_documents import attend_in_documents
 from hf_posenc.patches.rotate_qk import rotated, scale
@@ -241,6 +241,8 @@ class PatchedAttention(nn.Module):
         rotated_keys = (
             None if terms.row_rotation is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
         )
+        if plan.backend in PACKAGES:
+            terms = within_window(terms, host.get("sliding_window"))
         scaling = getattr(self, self.score_factor)
         at_read = () if plan.at_read is None else plan.at_read.rotations
         call = AttentionCall(

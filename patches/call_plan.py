@@ -149,9 +149,11 @@ def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, 
     sizes = past, keys
     if isinstance(past, Tensor) or is_traced():
         return make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
+    evicts = cache is not None and EVICTS in cache.__dict__  # then masks are made here, by what a layer sees
     key = (
         *(scheme, query.device, past, keys, cache is None, eviction_state(cache, layer.layer_idx)),
         *(id(mask), id(layer.config), layer.is_causal, torch.is_grad_enabled()),
+        (layer.window, layer.chunk) if evicts else None,
     )
     plan = forward.plans.get(key)
     if plan is None:

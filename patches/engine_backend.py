@@ -14,6 +14,8 @@ from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
 from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
+from hf_posenc.core.regions import Band
+from hf_posenc.core.terms import Terms
 from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches.cache.key_layout import grows
 
@@ -24,6 +26,7 @@ AttentionOutput = tuple[Tensor, Tensor | None]
 ComputeCall = Callable[[AttentionCall], AttentionOutput]
 
 ENGINE_BACKENDS = ("eager", "sdpa")
+PACKAGES = flash_attn.BACKENDS  # which get no mask but that of padding
 
 
 def engine_for(
@@ -70,6 +73,19 @@ def engine_for(
     else:
         compute = partial(_without_weights, dispatch.prepare(trimmed(call, seen) if trim else call))
     return partial(_trimmed, seen, compute) if trim else compute
+
+
+def within_window(terms: Terms, window: int | None) -> Terms:
+    """Terms that hide what is outside a layer's own window, for packages whose masks say nothing of it.
+
+    transformers refuses texts longer than a chunk there.
+
+    Args:
+        terms: of the scheme.
+        window: as the layer hands it to its attention function: a query's own key and those before it, or on either
+            side of it, that it sees at most.
+    """
+    return terms if window is None else replace(terms, visible=terms.visible & Band(1 - window, window))
 
 
 def rotates_at_read(call: AttentionCall, backend: str, *, weights: bool) -> bool:

@@ -47,7 +47,7 @@ def check_keywords(
         ctx: of the call.
         scheme: its name.
         heeded: keywords of the model itself that the engine takes into account.
-        window: keys that a query of the layer sees at most, which the mask says as well.
+        window: keys that a query of the layer sees at most, which the mask or the visible band says as well.
 
     Raises:
         MaskMismatch: texts are packed into one row, and nothing keeps them apart.
