@@ -6,7 +6,10 @@ import copy
 import errno
 import os
 import pickle
+import sys
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 import pytest
 import torch
@@ -139,3 +142,60 @@ def test_the_method_follows_its_model(tmp_path: Path) -> None:
 def test_the_card_names_its_own_folder(tmp_path: Path) -> None:
     patched(0).save_pretrained(tmp_path / "my-model")
     assert 'from_pretrained("my-model")' in (tmp_path / "my-model" / "README.md").read_text(encoding="utf-8")
+
+
+FILES = ("adapter_config.json", "config.json", "model.safetensors")
+
+
+class InterruptAt:
+    """Raise KeyboardInterrupt before the given bytecodes of `move_in` are run, counted from its first."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers, self.count = numbers, 0
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> InterruptAt | None:
+        if frame.f_code is not move_in.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.count += 1
+            if self.count in self.numbers:
+                raise KeyboardInterrupt
+        return self
+
+
+def interrupted_save(folder: Path, *numbers: int) -> tuple[dict[str, str], set[str], int]:
+    """Files in place, contents anywhere below the folder, and bytecodes run, of a save that is interrupted there."""
+    folder.mkdir()
+    for name in FILES:
+        (folder / name).write_text(f"old {name}")
+    trace = InterruptAt(*numbers)
+    with suppress(KeyboardInterrupt), staged(folder) as stage:
+        for name in FILES:
+            (stage / name).write_text(f"new {name}")
+        sys.settrace(trace)
+        try:
+            move_in(stage, folder)
+        finally:
+            sys.settrace(None)
+    there = {file.name: file.read_text() for file in folder.iterdir() if file.is_file()}
+    return there, {file.read_text() for file in folder.rglob("*") if file.is_file()}, trace.count
+
+
+def test_an_interrupt_anywhere_leaves_the_old_files_or_the_new(tmp_path: Path) -> None:
+    old, new = ({name: f"{age} {name}" for name in FILES} for age in ("old", "new"))
+    there, _, steps = interrupted_save(tmp_path / "whole")
+    assert there == new
+    for step in range(1, steps + 1):
+        there, _, _ = interrupted_save(tmp_path / str(step), step)
+        assert there in (old, new), f"interrupted before bytecode {step} of {steps}"
+
+
+def test_two_interrupts_lose_nothing(tmp_path: Path) -> None:
+    """The second one comes while files are moved back: the old ones are in place or in the hidden folder."""
+    old, new = ({f"{age} {name}" for name in FILES} for age in ("old", "new"))
+    steps = interrupted_save(tmp_path / "whole")[2]
+    for first in range(1, steps + 1, 7):
+        for second in range(first + 1, first + 120, 5):
+            there, anywhere, _ = interrupted_save(tmp_path / f"{first}-{second}", first, second)
+            assert old <= anywhere or new == set(there.values()), f"interrupted before bytecodes {first} and {second}"

@@ -2,8 +2,8 @@
 
 The files are written into a hidden folder inside their target. When the last one is written, the files they replace are
 moved away, configuration first, and the new ones are moved in, configuration last. An error anywhere moves everything
-back; a kill between two renames leaves a result that does not load, never a mixture of two, and the old files in the
-hidden folder.
+back; a kill between two renames, or an interrupt of the moving back, leaves a result that does not load, never a
+mixture of two, and the old files in the hidden folder.
 """
 
 from __future__ import annotations
@@ -69,22 +69,24 @@ def move_in(new: Path, folder: Path, *, companions: Collection[str] = (), last: 
     coming = sorted((file.relative_to(new) for file in new.rglob("*") if file.is_file()), key=rank)
     going = [file for file in coming if (folder / file).is_file()] + superseded_files(coming, folder, companions)
     before = Path(tempfile.mkdtemp(prefix=HIDDEN_PREFIX, dir=folder))
-    moved: list[tuple[Path, Path]] = []
+    moves = [(folder / file, before / file) for file in sorted(going, key=rank)[::-1]]
+    moves += [(new / file, folder / file) for file in coming]
+    begun: list[tuple[Path, Path]] = []
     try:
         for file in coming:
             refuse_special_file(folder / file)
             refuse_link(folder / file)
-        for source, target, files in ((folder, before, sorted(going, key=rank)[::-1]), (new, folder, coming)):
-            for file in files:
-                (target / file).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(source / file, target / file)
-                moved.append((target / file, source / file))
+        for source, target in moves:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            begun.append((source, target))  # first, as an interrupt may come right behind the move
+            os.replace(source, target)
     except BaseException:
-        for now, then in reversed(moved):
-            os.replace(now, then)
+        for source, target in reversed(begun):
+            if target.exists() and not source.exists():
+                os.replace(target, source)
+        shutil.rmtree(before, ignore_errors=True)  # not reached where this is interrupted, too
         raise
-    finally:
-        shutil.rmtree(before, ignore_errors=True)
+    shutil.rmtree(before, ignore_errors=True)
     shutil.rmtree(new, ignore_errors=True)
 
 
