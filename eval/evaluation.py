@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.core.evaluation_mode import evaluation_mode_if_live
+from hf_posenc.core.lengths import doubling_lengths
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.documents import DocumentScore, document_scores
@@ -89,7 +90,7 @@ def evaluate(
             (``starter:llama``); or an lm-eval model object, such as an `HFLM`.
         tokenizer: of a live model; by default loaded with a named model.
         tasks: lm-eval task names; by default loss and passkey retrieval.
-        lengths: context lengths in tokens; by default the trained length, doubled up to the target length.
+        lengths: context lengths in tokens; by default the trained length, its doublings and the target length.
         samples: windows of text, at random places of all its parts.
         scored: tokens scored at the end of each window.
         keys: passkeys, each inserted at every depth.
@@ -242,10 +243,6 @@ def fit_length(lm: Any, longest: int, *, given: bool) -> None:
 
 
 def default_lengths(lm: Any) -> list[int]:
-    """The trained length and its doublings up to the model's target; its own length where nothing is patched."""
+    """The trained length, its doublings and the model's target; its own length where nothing is patched."""
     report = getattr(lm, "report", {})
-    trained, target = report.get("trained_length") or lm.max_length, report.get("target_length") or lm.max_length
-    lengths = [trained]
-    while 2 * lengths[-1] <= target:
-        lengths.append(2 * lengths[-1])
-    return lengths
+    return doubling_lengths(report.get("trained_length") or lm.max_length, report.get("target_length") or lm.max_length)

@@ -9,9 +9,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any, TypeGuard
 
-import torch
-
-from hf_posenc.core.files.hf_errors import NO_MEMORY
+from hf_posenc.core.files.hf_errors import is_out_of_memory
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import PosEncError
@@ -111,7 +109,7 @@ def measure_cell(
 def failure_reason(error: Exception, cell: Cell) -> str:
     """Describe an unexpected error in one line; out-of-memory errors with what to do."""
     what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or NO_MEMORY in str(error):
+    if is_out_of_memory(error):
         return f"Out of memory at {cell.length} tokens ({what}). Choose shorter lengths or a smaller batch size."
     return what
 

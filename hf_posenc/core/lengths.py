@@ -65,6 +65,14 @@ def resolve_lengths(
     return Lengths(trained, target)
 
 
+def doubling_lengths(trained: int, target: int) -> list[int]:
+    """``trained``, doubled while it stays below ``target``, and ``target``, in tokens."""
+    lengths = [trained]
+    while 2 * lengths[-1] < target:
+        lengths.append(2 * lengths[-1])
+    return sorted({*lengths, target})
+
+
 def whole_length(name: str, value: int) -> int:
     """Validate a length in tokens, 1 … 2³¹ − 1; `LengthContradiction` if it is none."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LENGTH:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.utils.data import Dataset
 
+from hf_posenc.core.lengths import doubling_lengths
 from hf_posenc.errors import HeldOutOverlap, LengthContradiction
 from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.preconditions.weights import check_vocabulary
@@ -177,11 +178,3 @@ def measured_lengths(model: nn.Module, training: Training) -> list[int]:
             f"Lengths {lengths} were to be measured, and this model reaches {target}. Choose lengths from 2 to that."
         )
     return lengths
-
-
-def doubling_lengths(trained: int, target: int) -> list[int]:
-    """``trained``, doubled while it stays below ``target``, and ``target``."""
-    lengths = [trained]
-    while 2 * lengths[-1] < target:
-        lengths.append(2 * lengths[-1])
-    return sorted({*lengths, target})

@@ -104,10 +104,12 @@ def test_model_info_holds_every_setting(llama, tokenizer, text) -> None:
     assert {r.scheme for r in evaluation.rows} == {"yarn"}
 
 
-def test_default_lengths_double_up_to_the_target(llama, tokenizer, text) -> None:
+@pytest.mark.parametrize(("factor", "lengths"), [(4, [1, 2, 4]), (3, [1, 2, 3])])
+def test_default_lengths_double_up_to_the_target(factor: int, lengths: list[int], llama, tokenizer, text) -> None:
+    """The target is measured in any case."""
     options = {name: value for name, value in SMALL.items() if name != "lengths"}
-    patched = evaluate(llama, tokenizer, scheme="yarn", factor=4, tasks=["posenc_ppl"], text=text, **options)
-    assert sorted({r.length for r in patched.rows}) == [TRAINED, 2 * TRAINED, 4 * TRAINED]
+    patched = evaluate(llama, tokenizer, scheme="yarn", factor=factor, tasks=["posenc_ppl"], text=text, **options)
+    assert sorted({r.length for r in patched.rows}) == [TRAINED * times for times in lengths]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 from transformers import get_cosine_schedule_with_warmup
 
+from hf_posenc.core.lengths import doubling_lengths
 from hf_posenc.errors import (
     CheckpointMismatch,
     FolderInUse,
@@ -42,7 +43,6 @@ from hf_posenc.training.resume import (
     last_complete,
     start_run,
 )
-from hf_posenc.training.rows import doubling_lengths
 from hf_posenc.training.run_folder import check_checkpoint_space, exclusive_folder
 from hf_posenc.training.trainer_settings import evaluation_settings, trainer_settings
 

@@ -61,7 +61,7 @@ def evaluate(
             "--lengths",
             "--length",
             "-l",
-            help="Sequence lengths in tokens, as in 256,512; default: the trained length, doubled up to the target.",
+            help="Sequence lengths in tokens, as in 256,512; default: the trained length, its doublings, the target.",
         ),
     ] = None,
     task: Annotated[

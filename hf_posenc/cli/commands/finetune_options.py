@@ -118,7 +118,7 @@ class FinetuneOptions:
     eval_windows: Annotated[int, Option(min=1, help="Windows of held-out text at each length.")] = 32
     eval_lengths: Annotated[
         list[str] | None,
-        Option(help="Lengths in tokens, as in 256,512; default: the trained length, doubled up to the target."),
+        Option(help="Lengths in tokens, as in 256,512; default: the trained length, its doublings, the target."),
     ] = None
     report_to: Annotated[
         list[str] | None, Option(help="Experiment tracker, such as trackio, wandb or tensorboard; may be repeated.")

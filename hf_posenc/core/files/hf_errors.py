@@ -23,6 +23,7 @@ UNEXPECTED = re.compile(r"unexpected keyword argument '([^']*)'")
 NOT_FOUND_ERRORS = ("OfflineModeIsEnabled", "LocalEntryNotFoundError", "RepositoryNotFoundError")
 NO_NAME_OF_THE_HUB = "HFValidationError"
 NO_MEMORY = "can't allocate memory"  # in the message of torch's RuntimeError where CPU memory runs out
+NO_GPU_MEMORY = "OutOfMemoryError"
 SHAPE_MISMATCH = "ignore_mismatched_sizes"  # in what transformers says of one
 
 
@@ -56,7 +57,7 @@ def explanation(error: Exception, name: str, options: Iterable[str] = ()) -> Pos
         return MissingPackage(
             f"The model {shown(name)} needs a package: {first}. Install it, or choose a model without."
         )
-    if isinstance(error, MemoryError) or NO_MEMORY in str(error):
+    if is_out_of_memory(error):
         return NoMemory(
             f"The checkpoint {shown(name)} does not fit in memory: {first or 'no details were given'}. "
             "Check the sizes in its configuration, or load a smaller one."
@@ -80,6 +81,11 @@ def explanation(error: Exception, name: str, options: Iterable[str] = ()) -> Pos
         f"The checkpoint {shown(name)} cannot be loaded: {type(error).__name__}: {first}. "
         "Copy or save it again, or check the arguments of this call."
     )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that main memory or that of a GPU is full."""
+    return isinstance(error, MemoryError) or type(error).__name__ == NO_GPU_MEMORY or NO_MEMORY in str(error)
 
 
 def reason_of(error: Exception) -> str:
