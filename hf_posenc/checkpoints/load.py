@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from transformers import PreTrainedModel
 
@@ -21,6 +21,7 @@ from hf_posenc.checkpoints.peft import attach_adapter
 from hf_posenc.checkpoints.request import SchemeRequest, option_names
 from hf_posenc.checkpoints.restore import load_weights
 from hf_posenc.errors import CheckpointMismatch
+from hf_posenc.patching.length_options import take_lengths
 from hf_posenc.schemes.spec import SchemeSpec
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def from_pretrained(
     factor: float | None = None,
     target_length: int | None = None,
     trained_length: int | None = None,
-    layers: Mapping[int | str, SchemeSpec] | None = None,
+    layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None = None,
     peft_adapter: str | os.PathLike[str] | None = None,
     **hf_kwargs: Any,
 ) -> nn.Module:
@@ -67,7 +68,8 @@ def from_pretrained(
         WrongKind: the name is neither text nor a path.
         NotPatched: lengths or layers were given, and there is no scheme they could belong to.
     """
-    lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
+    given = take_lengths(hf_kwargs, trained_length=trained_length, target_length=target_length)
+    lengths = {"factor": factor, **given}
     options = {name: hf_kwargs.pop(name) for name in option_names(scheme) if name in hf_kwargs}
     request = SchemeRequest(scheme, options, layers, lengths)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -22,7 +22,7 @@ class SchemeRequest:
 
     scheme: SchemeSpec | None
     options: Mapping[str, Any]
-    layers: Mapping[int | str, SchemeSpec] | None
+    layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None
     lengths: Mapping[str, Any]
 
     def check_agreement(self, checkpoint: Checkpoint) -> None:
@@ -49,7 +49,9 @@ class SchemeRequest:
         """The first contradiction with a stored scheme, as a clause; empty where there is none."""
         if self.scheme is not None and not agree(wanted := plan(self.scheme, self.options), stored.layout.default):
             return f"scheme {describe_plan(wanted)} was asked for"
-        for key, spec in (self.layers or {}).items():
+        if self.layers == "all" and stored.layout.layers:
+            return "it was asked for in all layers"
+        for key, spec in ({} if self.layers in (None, "all") else self.layers).items():
             layer = stored.layout.layers.get(str(key))
             if layer is None or not agree(plan(spec), layer):
                 return f"scheme {describe_plan(plan(spec))} was asked for in layers {key}"

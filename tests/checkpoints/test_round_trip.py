@@ -229,13 +229,33 @@ def test_every_kind_of_layer_is_probed_again(tmp_path, monkeypatch: pytest.Monke
 
     for module in (patch_module, restore):
         monkeypatch.setattr(module, "EffectProbe", Recorded)
-    kinds = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
-    config = Gemma3TextConfig(
-        hidden_size=32, intermediate_size=32, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1,
-        head_dim=16, vocab_size=64, sliding_window=8, layer_types=kinds, max_position_embeddings=32,
-    )  # fmt: skip
-    patch_model(Gemma3ForCausalLM(config), "alibi", factor=4, layers="all").save_pretrained(tmp_path)
+    patch_model(gemma3(), "alibi", factor=4, layers="all").save_pretrained(tmp_path)
     from_pretrained(tmp_path)
     before, after = probed[0], probed[-1]
-    assert [kinds[layer] for layer in before] == ["sliding_attention", "full_attention"]
-    assert after == before
+    assert after == before == [0, 1]
+
+
+def gemma3() -> Gemma3ForCausalLM:
+    torch.manual_seed(0)
+    return Gemma3ForCausalLM(
+        Gemma3TextConfig(
+            hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+            head_dim=16, vocab_size=64, sliding_window=8, layer_types=["sliding_attention", "full_attention"],
+            max_position_embeddings=32,
+        )
+    )  # fmt: skip
+
+
+def test_all_layers_and_other_names_of_lengths_as_patch_model_takes_them(tmp_path) -> None:
+    gemma3().save_pretrained(tmp_path / "plain")
+    asked = {"scheme": "yarn", "max_len": 128, "layers": "all"}
+    loaded = from_pretrained(tmp_path / "plain", **asked)
+    assert describe(loaded).target_length == 128
+    assert describe(patch_model(gemma3(), **asked)).kinds == describe(loaded).kinds
+    loaded.save_pretrained(tmp_path / "all")
+    patch_model(gemma3(), "yarn", max_len=128).save_pretrained(tmp_path / "far alone")
+    assert describe(from_pretrained(tmp_path / "all", **asked)).target_length == 128
+    with pytest.raises(CheckpointMismatch, match="in all layers"):
+        from_pretrained(tmp_path / "far alone", **asked)
+    with pytest.raises(CheckpointMismatch, match="target_length 64 was asked for"):
+        from_pretrained(tmp_path / "all", max_len=64)
