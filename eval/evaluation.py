@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from hf_posenc.core.evaluation_mode import evaluation_mode_if_live
 from hf_posenc.core.lengths import doubling_lengths
@@ -102,7 +105,8 @@ def evaluate(
         text_field: column of a record that holds its text; where there is no ``text``, its ``messages`` are read.
         document_separator: what separates the documents of plain text files; by default each file is one.
         seed: random seed of keys, masks and the places of windows.
-        scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``model_args``.
+        scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``model_args``; a live
+            model is unpatched again when this returns.
         label: name of the scheme in rows; by default its own, or ``"unpatched"``.
         limit: documents per length, for a quick look.
         include_path: folder of further task files, which can run code.
@@ -164,7 +168,7 @@ def evaluate(
     check_sources(names, include_path, trust=trust_tasks)
     if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
         check_text_used(names)
-    with evaluation_mode_if_live(model):
+    with evaluation_mode_if_live(model), unpatched_afterwards(model):
         with suppress_output(quiet):
             lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
         lengths = sorted(wanted or default_lengths(lm))
@@ -179,10 +183,24 @@ def evaluate(
             lm, chosen, described, include_path, lm_eval_options, own_options=None if checked else options, quiet=quiet,
             grow="max_length" not in model_args,
         )  # fmt: skip
-    evaluation = evaluation_of(lm, raw, label or scheme_name(lm))
+        evaluation = evaluation_of(lm, raw, label or scheme_name(lm))
     if not log_samples:
         raw.pop("samples", None)
     return evaluation
+
+
+@contextmanager
+def unpatched_afterwards(model: Any) -> Iterator[None]:
+    """Take off what the block patches into a live model that has no scheme, also where it raises."""
+    from hf_posenc.patching.patch import unpatch_model
+    from hf_posenc.patching.state import is_patched
+
+    plain = isinstance(model, nn.Module) and not is_patched(model)
+    try:
+        yield
+    finally:
+        if plain and is_patched(model):
+            unpatch_model(model)
 
 
 def check_sources(names: list[str], include_path: str | Path | None, *, trust: bool) -> None:

@@ -52,7 +52,7 @@ class PosEncLM(KeyTokenScorer):
     Args:
         pretrained: the name of a model, of a PEFT adapter, or of a bundled one (``starter:llama``); or a live model,
             patched or not.
-        scheme: scheme to patch in; None leaves the model unpatched.
+        scheme: scheme to patch in, and to leave in; None leaves the model unpatched.
         factor, target_length, trained_length, layers: as in `hf_posenc.patch_model`.
         max_length: longest request in tokens; by default the patched model's target, else the model's own length.
         on_overflow: ``"error"`` raises `RequestTooLong`; ``"truncate"`` cuts from the left as ``hf`` does.

@@ -12,6 +12,8 @@ import pytest
 import torch
 from lm_eval.tasks import TaskManager
 
+from hf_posenc import describe, is_patched, patch_model
+from hf_posenc.errors import PosEncError
 from hf_posenc.eval import MODEL_TYPES, TASKS, evaluate
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.lm.models import PosEncLM
@@ -102,6 +104,19 @@ def test_model_info_holds_every_setting(llama, tokenizer, text) -> None:
     config = evaluation.raw["config"]
     assert (config["posenc_scheme"], config["posenc_factor"], config["max_length"]) == ("yarn", 2.0, 2 * TRAINED)
     assert {r.scheme for r in evaluation.rows} == {"yarn"}
+
+
+def test_a_live_model_is_as_before(llama, tokenizer, text, tmp_path) -> None:
+    """Schemes can be measured one by one, and an error leaves none behind; one of the caller's own stays."""
+    call = {"tasks": ["posenc_ppl"], "text": text, **SMALL}
+    schemes = [evaluate(llama, tokenizer, scheme=name, factor=2, **call).rows[0].scheme for name in ("yarn", "alibi")]
+    assert schemes == ["yarn", "alibi"]
+    assert not is_patched(llama)
+    with pytest.raises(PosEncError):
+        evaluate(llama, tmp_path / "no tokenizer", scheme="yarn", factor=2, **call)
+    assert not is_patched(llama)
+    evaluate(patch_model(llama, "pi", factor=2), tokenizer, **call)
+    assert describe(llama).scheme == "pi"
 
 
 @pytest.mark.parametrize(("factor", "lengths"), [(4, [1, 2, 4]), (3, [1, 2, 3])])
