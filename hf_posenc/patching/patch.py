@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import nn
 
+from hf_posenc.core.default_dtype import float32_by_default
 from hf_posenc.core.evaluation_mode import evaluation_mode
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
@@ -99,7 +100,7 @@ def patch_model(
         "layers": layers,
     }
     stacks = stacks_of(model)
-    with patched_together(model, stacks) if stacks else nullcontext():
+    with patched_together(model, stacks) if stacks else nullcontext(), float32_by_default():
         for part in stacks.values() or (model,):
             _patch(part, scheme, dict(options), **given)
     return model

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
+from hf_posenc.core.default_dtype import float32_by_default
 from hf_posenc.core.lengths import check_factor, resolve_lengths
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import NotPatched, OptionOutOfRange
@@ -71,7 +72,7 @@ def set_factor(model: M, factor: float) -> M:
         NoEffect: the effect probe failed; the model is then as it was, as after every other error.
     """
     stacks = stacks_of(model)
-    with changed_together(model, stacks) if stacks else nullcontext():
+    with changed_together(model, stacks) if stacks else nullcontext(), float32_by_default():
         for part in stacks.values() or (model,):
             _set_factor(part, factor)
     return model

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.core.default_dtype import float32_by_default
 from hf_posenc.core.geometry import LayerKind
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.attention import parameters_of
@@ -44,7 +45,7 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
     Raises:
         UnsupportedModel: its positions cannot be inferred from what it computes.
     """
-    with torch.device("cpu"):  # a loader may have chosen the meta device
+    with torch.device("cpu"), float32_by_default():  # a loader may have chosen the meta device, and the model's dtype
         found = stand_in(cls, config, INTERFACE)
         with HankelProducts():
             seen = observe_model(found.model, config)

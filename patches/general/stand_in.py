@@ -19,6 +19,7 @@ from accelerate import init_empty_weights
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from hf_posenc.core.default_dtype import float32_by_default
 from hf_posenc.errors import UnsupportedModel
 
 FACTORIES = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)
@@ -50,10 +51,8 @@ def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
     """
     config = copy.deepcopy(config)
     config._attn_implementation_internal = interface
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
     try:
-        with without_weights():
+        with without_weights(), float32_by_default():
             model: Any = cls(config)
     except KeyError as error:
         if error.args != (interface,):
@@ -62,8 +61,6 @@ def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
             f"A {cls.__name__} chooses its attention class from a list of its own, not a function from the "
             "AttentionInterface of transformers. Write an adapter for it (see docs/add-model.md)."
         ) from error
-    finally:
-        torch.set_default_dtype(before)
     for module in model.modules():
         if getattr(module, "config", None) is not None and hasattr(module.config, "_attn_implementation_internal"):
             module.config._attn_implementation_internal = interface

@@ -19,7 +19,7 @@ from hf_posenc import from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import MaskMismatch, SchemeNotDefined, UnsupportedModel
 from hf_posenc.patching.state import scheme_of
 
-from .tiny import LENGTH, tiny, tokens
+from .tiny import LENGTH, tiny, tiny_encoder_decoder, tokens
 
 DECODERS = [
     *(
@@ -197,6 +197,34 @@ def test_saved_and_loaded(name: str, scheme: str, tmp_path: Path) -> None:
     loaded = from_pretrained(tmp_path)
     assert type(loaded) is type(model)
     assert_close(logits(loaded.eval(), ids), logits(model, ids))
+
+
+@pytest.mark.always
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt_neox", "deepseek_v3", "bart", "modernbert"])
+def test_saved_and_loaded_in_half_precision(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """transformers builds a model with its dtype as torch's default one, in which no rotation could be measured."""
+    model = tiny_encoder_decoder(name) if name == "bart" else built(name, masked=name == "modernbert")
+    model, ids = patch_model(model.to(dtype), "alibi+yarn" if name == "qwen3" else "alibi", factor=2), tokens(20)
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path)
+    assert loaded.dtype == dtype
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
+
+
+@pytest.mark.always
+@pytest.mark.parametrize("name", ["qwen3", "llama"])
+def test_patched_under_another_default_dtype(name: str) -> None:
+    one, other, ids = built(name), built(name), tokens(20)
+    patch_model(one, "alibi", factor=2)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        patch_model(other, "alibi", factor=2)
+        assert torch.get_default_dtype() == torch.bfloat16
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(logits(one, ids), logits(other, ids))
 
 
 @encoders
