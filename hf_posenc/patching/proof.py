@@ -29,7 +29,7 @@ from hf_posenc.errors import NoEffect
 from hf_posenc.patches.offloading import computing_device, offloads_of
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.validate_adapter import probed
-from hf_posenc.patching.expected_effect import differs_from_host, spread_positions
+from hf_posenc.patching.expected_effect import differs_from_host, has_spoken, spread_positions
 from hf_posenc.patching.float32_run import in_float32, packed, runs_in_float32
 from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.base import Scheme
@@ -138,6 +138,7 @@ class EffectProbe:
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         geometry, window = self.geometry.of_layer(layer), self.attentions[layer].window
         must_move = differs_from_host(scheme, self.positions, geometry)
+        may_move = must_move or has_spoken(scheme)
         if must_move and window is not None and not differs_from_host(scheme, self.positions, geometry, window):
             return Proof("identity")  # the probe, which has no mask, would show keys that the layer itself hides
         if self.widened:
@@ -154,16 +155,16 @@ class EffectProbe:
             allowed = (MAX_CHANGE * angles).clamp(min=ROUNDING[self.own_dtype] * sharper)
             self.check_unaffected(moved, allowed, scheme)
             change = float(moved.max())
-            moves = bool((moved > (shown if must_move else allowed)).any())
+            moves = bool((moved > (shown if may_move else allowed)).any())
             if moves or not must_move:
                 break
-        if must_move != moves:
+        if moves < must_move or moves > may_move:
             happened = "nothing moved" if must_move else f"outputs moved by {change:.1e}, and it equals the model's own"
             raise NoEffect(
                 f"Scheme {scheme.extra_repr()!r} was installed, but {happened}. The model was restored; check its "
                 "weights, and report this if they are sound."
             )
-        return Proof("moved" if must_move else "identity", change, scheme.unchanged_below if must_move else 0)
+        return Proof("moved" if moves else "identity", change, scheme.unchanged_below if moves else 0)
 
     def rounding(self, layer: int, sharper: float) -> float:
         """Largest relative change of a layer's outputs that may be rounding, with its scores multiplied."""

@@ -26,7 +26,7 @@ from hf_posenc.schemes.registry import register_scheme
 
 @register_scheme("host", aliases=("own", "unchanged"), zero_shot=True)
 class HostRotation(Scheme):
-    """Each layer keeps the rotation or the linear bias that it has, or none."""
+    """Each layer keeps the rotation or the linear bias that it has, or none, and the model its position table."""
 
     formula = r"""
     \omega'_m &= \mathrm{stretched}(\omega_m) \\
@@ -51,6 +51,10 @@ class HostRotation(Scheme):
     def logit_scale(self) -> float:
         rotary = self.geometry.rotary
         return 1.0 if rotary is None else rotary.logit_scale
+
+    @property
+    def keeps_table(self) -> bool:
+        return self.geometry.table is not None
 
     @property
     def unchanged_below(self) -> int:

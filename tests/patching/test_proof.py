@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from hf_posenc import describe, is_patched, patch_model
+from hf_posenc import describe, from_pretrained, is_patched, patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+
+TEXT = torch.randint(3, 60, (1, TRAINED_LENGTH - 1), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bert_decoder"])
@@ -140,3 +143,33 @@ def test_a_window_within_the_models_own(size: int, own: int | None, verdict: str
         changed = (model(ids).logits - before).abs().max() > 1e-4
     assert describe(model).proof.verdict == verdict
     assert bool(changed) == (verdict == "moved")
+
+
+@pytest.mark.parametrize("scheme", ["host+cope", "rope+cope", "yarn+cope"])
+@pytest.mark.parametrize("spread", [1e-6, 1e-4, 0.02, 0.3])
+def test_what_was_zero_until_it_was_trained_loads_again(scheme: str, spread: float, tmp_path: Path) -> None:
+    """Without a factor nothing but CoPE's table differs from the model: trained, it moves outputs by any amount."""
+    model = patch_model(tiny_model("llama"), scheme)
+    assert describe(model).proof.verdict == "identity"
+    for name, weight in model.named_parameters():
+        if "posenc" in name:
+            torch.nn.init.normal_(weight, std=spread)
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path)
+    assert torch.equal(loaded(TEXT).logits, model(TEXT).logits)
+    assert describe(loaded).proof.verdict == ("identity" if spread < 1e-5 else "moved")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+@torch.no_grad()
+def test_host_keeps_the_position_table_under_a_bias(name: str) -> None:
+    """Against the unpatched model with the bias added to its mask."""
+    model = tiny_model(name)
+    heads, length = model.config.num_attention_heads, TEXT.shape[1]
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    bias = -torch.tensor([2.0 ** (-8 * (head + 1) / heads) for head in range(heads)])[:, None, None] * distance.abs()
+    if name == "gpt2":
+        bias = bias.masked_fill(distance < 0, torch.finfo(torch.float32).min)
+    expected = model(TEXT, attention_mask=bias[None])[0]
+    torch.testing.assert_close(patch_model(model, "host+alibi")(TEXT)[0], expected, atol=1e-5, rtol=0)
+    assert all(weight.requires_grad for weight in model.parameters())
