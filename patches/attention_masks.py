@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.cache_utils import Cache
 
+from hf_posenc.core.tracing import is_either
 from hf_posenc.errors import InvalidInput, MaskMismatch
 from hf_posenc.patches.cache.validate_fit import first_full_layer
 from hf_posenc.patches.validate_inputs import check_tensor, named, values_known
@@ -36,7 +37,7 @@ def check_mask(mask: Any, tokens: Tensor, heads: int, cache: Cache | None) -> No
         return
     check_tensor("attention_mask", mask)
     batch, length = tokens.shape[:2]
-    if mask.ndim not in (2, 4) or mask.shape[0] not in (1, batch):
+    if mask.ndim not in (2, 4) or not is_either(mask.shape[0], 1, batch):
         raise MaskMismatch(
             f"The attention mask has the shape {tuple(mask.shape)}, and there are {batch} rows of {length} tokens. "
             "Pass [batch, keys], or [batch, 1 or heads, tokens, keys]."
@@ -45,7 +46,7 @@ def check_mask(mask: Any, tokens: Tensor, heads: int, cache: Cache | None) -> No
         _check_width(mask, length, cache)
         _check_padding_values(mask)
         return
-    if mask.shape[1] not in (1, heads) or mask.shape[2] not in (1, length):
+    if not is_either(mask.shape[1], 1, heads) or not is_either(mask.shape[2], 1, length):
         raise MaskMismatch(
             f"The attention mask has the shape {tuple(mask.shape)}, for {heads} heads and {length} tokens. "
             f"Pass [batch or 1, 1 or {heads}, {length}, keys]."
@@ -62,7 +63,7 @@ def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
             return
         past = int(past)
     places = past + length if cache is None else max(_places(cache, length), past + length)
-    if mask.shape[1] not in (past + length, places):
+    if not is_either(mask.shape[1], past + length, places):
         raise MaskMismatch(
             f"The attention mask is {mask.shape[1]} wide for {length} tokens after {past} cached ones. "
             f"Pass a mask of width {past + length}."

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.lengths import MAX_LENGTH
-from hf_posenc.core.tracing import is_traced
+from hf_posenc.core.tracing import is_either, is_traced
 from hf_posenc.errors import InvalidInput, shown
 
 ID_TYPES = (torch.int64, torch.int32)  # what `torch.nn.functional.embedding` takes
@@ -97,7 +97,7 @@ def check_positions(positions: Any, tokens: Tensor) -> None:
         return
     check_tensor("position_ids", positions)
     batch, length = tokens.shape[:2]
-    if positions.ndim not in (2, 3) or positions.shape[-1] != length or positions.shape[-2] not in (1, batch):
+    if positions.ndim not in (2, 3) or positions.shape[-1] != length or not is_either(positions.shape[-2], 1, batch):
         raise InvalidInput(
             f"position_ids have the shape {tuple(positions.shape)}, and there are {batch} rows of {length} tokens. "
             "Pass one a token, [batch or 1, tokens]."

@@ -42,3 +42,8 @@ def has_dynamic_length(*lengths: int) -> bool:
 
         return not all(has_static_value(length) for length in lengths)
     return torch.jit.is_tracing() or transformed()  # type: ignore[attr-defined]
+
+
+def is_either(size: int, one: int, other: int) -> bool:
+    """Whether a size equals one of two; of a graph for any length they are symbols, which ``in`` does not find."""
+    return size == one or size == other

@@ -78,3 +78,33 @@ def test_a_call_that_transformers_documents_is_not_refused(name: str, call: dict
     ids = torch.arange(3, 13).view(2, 5)
     with torch.no_grad():
         torch.testing.assert_close(patched(ids, **call).logits, stock(ids, **call).logits, rtol=0, atol=1e-4)
+
+
+COMPILED = {"llama": "yarn", "bert": "rope"}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_graph_for_any_length_takes_a_mask_and_positions(name: str) -> None:
+    """Lengths and rows are symbols once they have changed, to which the sizes of a mask are compared."""
+    torch._dynamo.reset()
+    model = hf_posenc.patch_model(tiny_model(name), COMPILED[name])
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    for rows, length, masked in ((2, 20, False), (2, 14, False), (2, 17, True), (3, 19, True)):
+        ids = torch.arange(3, 3 + rows * length).view(rows, length) % 60
+        call = {"attention_mask": torch.ones_like(ids), "position_ids": torch.arange(length)[None]} if masked else {}
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(ids, **call)[0], model(ids, **call)[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", ["t5", "kerple", "alibi"])
+def test_training_a_bias_compiles_as_one_graph(scheme: str) -> None:
+    torch._dynamo.reset()
+    model, ids = hf_posenc.patch_model(tiny_model("llama"), scheme), torch.arange(3, 43).view(2, 20)
+    found = []
+    for run in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
+        model.zero_grad()
+        run(ids, use_cache=False).logits.square().sum().backward()
+        found.append({key: weight.grad.clone() for key, weight in model.named_parameters() if weight.grad is not None})
+    assert found[0].keys() == found[1].keys()
+    for key, gradient in found[0].items():
+        torch.testing.assert_close(found[1][key], gradient, rtol=1e-3, atol=1e-4 * float(gradient.abs().max()))

@@ -75,7 +75,7 @@ class Gradients:
             torch.threshold_(w.sub_(lse[rows, None]).addmm_(q, k.T), LOWEST_EXPONENT, -torch.inf).exp_()
             padded[:, m:] = 0
             d_scores = padded[:, :m]
-            torch.mm(g, v.T, out=d_scores).sub_(share[rows, None]).mul_(w)
+            d_scores.addmm_(g, v.T, beta=0).sub_(share[rows, None]).mul_(w)  # no graph writes into a view by out=
             torch.mm(d_scores, k, out=d_query[rows])
             d_key[keys].addmm_(d_scores.T, q)
             d_value[keys].addmm_(w.T, g)
