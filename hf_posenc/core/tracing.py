@@ -46,4 +46,4 @@ def has_dynamic_length(*lengths: int) -> bool:
 
 def is_either(size: int, one: int, other: int) -> bool:
     """Whether a size equals one of two; of a graph for any length they are symbols, which ``in`` does not find."""
-    return size == one or size == other
+    return size == one or bool(size == other)
