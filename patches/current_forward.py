@@ -15,6 +15,9 @@ from hf_posenc.patches.positions import KEYWORD, ForwardContext
 LOOKED_UP = "posenc_looked_up"
 """Of a base model: whether its attention modules look their `ForwardContext` up here."""
 
+NUMBERED_FROM = "posenc_numbered_from"
+"""Of a base model with a table: the number it gives to its first token itself; None where it takes no numbers."""
+
 ATTENTION = "posenc_attention"  # of a swapped module: an attention module of its model
 OWNER = "posenc_owner"  # of an attention module: its base model
 
@@ -27,6 +30,11 @@ class Current(threading.local):
 
 
 _CURRENT = Current()
+
+
+def counts_columns(base: nn.Module) -> bool:
+    """Whether a base model numbers the columns of a call itself, padding among them, and takes no other numbers."""
+    return base.__dict__.get(NUMBERED_FROM, 0) is None
 
 
 def announce(base: nn.Module, forward: ForwardContext) -> None:

@@ -26,8 +26,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import (
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.adapter import Adapter
-from hf_posenc.patches.current_forward import LOOKED_UP, KeepsForward
-from hf_posenc.patches.forward_hook import NUMBERED_FROM
+from hf_posenc.patches.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
 from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.lookup_attention import LAYER, KeepsForwardAndCode, LookupAttention, of_visible
 from hf_posenc.patches.position_table import SchemePositionTable, as_wide

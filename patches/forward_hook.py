@@ -35,14 +35,13 @@ from hf_posenc.patches.cache.validate_fit import check_kind
 from hf_posenc.patches.cache.validate_layers import check_layers
 from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
 from hf_posenc.patches.coordinates import take_coordinates
-from hf_posenc.patches.current_forward import LOOKED_UP, announce
+from hf_posenc.patches.current_forward import LOOKED_UP, NUMBERED_FROM, announce, counts_columns
 from hf_posenc.patches.position_numbers import FROM_ZERO, counts_from_zero, from_zero
 from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
 from hf_posenc.patches.validate_inputs import check_positions, check_tokens, positions_in_range
 from hf_posenc.schemes.base import Scheme, implements
 
 ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
-NUMBERED_FROM = "posenc_numbered_from"  # of a base model with a table: the number it gives to its first token itself
 TOKEN_TYPES = "posenc_token_types"  # of a base model: whether its token types come from a buffer that ends
 MOVE = ("needs_whole_text", "reposition")  # hooks of schemes that change positions
 _NAMES: dict[type[nn.Module], tuple[str, ...]] = {}
@@ -84,7 +83,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     kwargs[KEYWORD] = ForwardContext(
         padding, contiguous, coordinates, moved, keys, counted, own_mask, here, bool(weights)
     )
-    if module.__dict__.get(LOOKED_UP):
+    if module.__dict__.get(LOOKED_UP) or (counts_columns(module) and not is_traced()):
         announce(module, kwargs[KEYWORD])
     if by_kind is not None:
         kwargs["attention_mask"] = by_kind

@@ -20,8 +20,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.patches.adapter import Adapter
-from hf_posenc.patches.current_forward import LOOKED_UP, KeepsForward
-from hf_posenc.patches.forward_hook import NUMBERED_FROM
+from hf_posenc.patches.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
 from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.lookup_attention import LAYER, LookupAttention
 from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable

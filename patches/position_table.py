@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import UnsupportedModel
-from hf_posenc.patches.current_forward import ATTENTION
+from hf_posenc.patches.current_forward import ATTENTION, OWNER, counts_columns, current_forward
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.schemes.base import Scheme, implements
 
@@ -38,12 +39,23 @@ class SchemePositionTable(nn.Embedding):
         positions = (rows - first).clamp(min=0) if first else rows  # padding has a row before the first
         positions = positions if positions.ndim > 1 else positions[None]
         scheme = scheme_on(self.scheme, positions.device)
-        code = scheme.embed(positions)
+        of_real_tokens = self.counted_on_real_tokens(positions)
+        code = scheme.embed(of_real_tokens)
         if code is not None:
-            return code.to(self.weight.dtype).reshape(*rows.shape, -1)
+            shape = rows.shape if of_real_tokens is positions else of_real_tokens.shape
+            return code.to(self.weight.dtype).reshape(*shape, -1)
         if scheme.replaces_host and not scheme.keeps_table:
             return self.weight.new_zeros(())  # without dimensions it promotes no dtype and broadcasts to any shape
         return scheme.read_table(self.weight[first:], positions).reshape(*rows.shape, -1)
+
+    def counted_on_real_tokens(self, positions: Tensor) -> Tensor:
+        """Positions ``[batch or 1, token]`` of a code, where the model numbers columns, and some hold padding."""
+        base = self.__dict__[ATTENTION].__dict__[OWNER]
+        forward = current_forward(base) if counts_columns(base) and not is_traced() else None
+        if forward is None or forward.padding is None:
+            return positions
+        counted = (forward.padding.cumsum(-1) - 1).clamp(min=0)
+        return counted[:, -positions.shape[1] :].to(positions.device)
 
 
 def check_own_table(name: str, table: nn.Module, base: nn.Module) -> None:

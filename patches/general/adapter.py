@@ -15,8 +15,8 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.patches.adapter import Adapter, causal_mask
 from hf_posenc.patches.attention import PatchedAttention
-from hf_posenc.patches.current_forward import LOOKED_UP, KeepsForward
-from hf_posenc.patches.forward_hook import NUMBERED_FROM, TOKEN_TYPES
+from hf_posenc.patches.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
+from hf_posenc.patches.forward_hook import TOKEN_TYPES
 from hf_posenc.patches.general.attention import OBSERVED, goes_through_interface, intercepted
 from hf_posenc.patches.general.blindness import REMEDY
 from hf_posenc.patches.general.classes import above, below

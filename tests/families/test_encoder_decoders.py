@@ -189,3 +189,24 @@ def test_patched_while_other_threads_compute() -> None:
         for thread in threads:
             thread.join()
     assert all(min(float((out - one).abs().max()) for one in (stock, patched)) < 1e-4 for out in found)
+
+
+@pytest.mark.parametrize("half", ["encoder", "decoder"])
+@pytest.mark.parametrize("scheme", ["sinusoidal", "binary"])
+@torch.no_grad()
+def test_codes_of_bart_begin_behind_the_padding(scheme: str, half: str) -> None:
+    """BART numbers columns, and takes no other numbers: a code of the scheme's own is counted on real tokens."""
+    model, ids, pads = patch_model(built("bart"), scheme), tokens(20), 4
+    padded, mask = ids.clone(), torch.ones_like(ids)
+    padded[0, :pads], mask[0, :pads] = 0, 0
+    stack = stack_of(model, half)
+    call = {} if half == "encoder" else {"use_cache": True}
+    found = stack(padded, attention_mask=mask, **call)
+    alone = stack(ids[:1, pads:], **call)
+    torch.testing.assert_close(found.last_hidden_state[0, pads:], alone.last_hidden_state[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.last_hidden_state[1], stack(ids)[0][1], atol=1e-5, rtol=0)
+    if half == "decoder":
+        step, longer = torch.full((2, 1), 7), torch.cat([mask, mask[:, -1:]], dim=1)
+        one = stack(step, attention_mask=longer, past_key_values=found.past_key_values).last_hidden_state[0]
+        two = stack(step[:1], past_key_values=alone.past_key_values).last_hidden_state[0]
+        torch.testing.assert_close(one, two, atol=1e-5, rtol=0)
