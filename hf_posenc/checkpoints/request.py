@@ -51,7 +51,7 @@ class SchemeRequest:
             return f"scheme {describe_plan(wanted)} was asked for"
         if self.layers == "all" and stored.layout.layers:
             return "it was asked for in all layers"
-        for key, spec in ({} if self.layers in (None, "all") else self.layers).items():
+        for key, spec in self.layers.items() if isinstance(self.layers, Mapping) else ():
             layer = stored.layout.layers.get(str(key))
             if layer is None or not agree(plan(spec), layer):
                 return f"scheme {describe_plan(plan(spec))} was asked for in layers {key}"
