@@ -64,14 +64,15 @@ def _shifted(call: AttentionCall) -> tuple[Tensor, AttentionCall]:
 
 
 def _visible(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float]:
-    """What some queries see of the keys up to the last that any of them sees, and what a mask adds to their logits."""
+    """What some queries see, of a decoder without later keys, and what a mask adds to their logits."""
+    stop = call.first_query + rows.stop if call.ctx.causal else call.key_length
     if call.mask is None:
-        n, stop = rows.stop - rows.start, call.first_query + rows.stop if call.ctx.causal else call.key_length
+        n = rows.stop - rows.start
         every = torch.ones(1, 1, n, stop, dtype=torch.bool, device=call.values.device)
         return every.tril_(stop - n) if call.ctx.causal else every, 0.0
     visible, added = visibility(call, rows)
-    columns = visible.flatten(0, -2).any(0).nonzero()
-    stop = int(columns[-1]) + 1 if len(columns) else 1
+    if visible[..., stop:].any():  # a mask of the caller's own
+        stop = call.key_length
     return visible[..., :stop], added[..., :stop] if isinstance(added, Tensor) else added
 
 
