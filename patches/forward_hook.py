@@ -58,7 +58,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     """
     if args:
         names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
-        kwargs = dict(zip(names[: len(args)], args[: len(names)], strict=True)) | kwargs
+        kwargs = named_arguments(type(module).__name__, names, args, kwargs)
     schemes, cache = schemes_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
     by_kind = _take_masks_by_kind(module, kwargs)
     tokens = _validate(module, kwargs, cache, schemes, by_kind=by_kind is not None)
@@ -89,6 +89,20 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         kwargs["attention_mask"] = by_kind
     _fill_in(module, kwargs, tokens, here, given=positions is not None)
     return (), kwargs
+
+
+def named_arguments(kind: str, names: tuple[str, ...], args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of a call by name.
+
+    Raises:
+        TypeError: more are given than the model takes, or one twice, as Python says of a call of the model itself.
+    """
+    if len(args) > len(names):
+        raise TypeError(f"{kind}.forward() takes {len(names)} positional arguments but {len(args)} were given")
+    given = dict(zip(names, args, strict=False))
+    if twice := sorted(given.keys() & kwargs.keys()):
+        raise TypeError(f"{kind}.forward() got multiple values for argument {twice[0]!r}")
+    return given | kwargs
 
 
 def _validate(

@@ -8,11 +8,15 @@ along the channels.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers.cache_utils import Cache, DynamicLayer
 
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput
 
 
@@ -49,6 +53,16 @@ def grows(cache: Cache, layer: int | None) -> bool:
     return isinstance(cache.layers[layer], DynamicLayer)
 
 
+@contextmanager
+def as_made(memory: Tensor) -> Iterator[None]:
+    """Leave inference mode where a cache's memory was made outside of it, and is written to there later."""
+    if is_traced() or memory.is_inference() or not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
 def widen(cache: Cache, layer: int | None, new: Tensor) -> None:
     """Widen keys that somebody else cached to our layout: the same in every region, with zeros as extra channels.
 
@@ -69,7 +83,8 @@ def widen(cache: Cache, layer: int | None, new: Tensor) -> None:
     if keys is None or keys.numel() == 0:
         return
     if keys.shape[1] < new.shape[1]:
-        held.keys = keys.repeat_interleave(new.shape[1] // keys.shape[1], dim=1)
+        with as_made(keys):
+            held.keys = keys.repeat_interleave(new.shape[1] // keys.shape[1], dim=1)
     elif keys.shape[-1] > new.shape[-1]:
         raise InvalidInput(
             f"The cache was made for keys of {keys.shape[-1]} numbers, by another scheme, and those of this one have "
@@ -77,4 +92,5 @@ def widen(cache: Cache, layer: int | None, new: Tensor) -> None:
         )
     elif keys.shape[-1] < new.shape[-1]:
         copies, extra = divmod(new.shape[-1], keys.shape[-1])
-        held.keys = functional.pad(torch.cat([keys] * copies, dim=-1), (0, extra))
+        with as_made(keys):
+            held.keys = functional.pad(torch.cat([keys] * copies, dim=-1), (0, extra))

@@ -93,9 +93,9 @@ class KeyPositions:
         columns = torch.arange(capacity, device=new.device)
         if self.tokens is None or self.tokens.shape[1] != capacity:
             known = inferred(columns) if self.run is None else columns[None] + self.run
-            self.tokens = _static(known.clone())
+            self.tokens = _static(known)
         if len(self.tokens) < len(new):
-            self.tokens = _static(self.tokens.expand(len(new), -1).clone())
+            self.tokens = _static(self.tokens.expand(len(new), -1))
         written = columns[: new.shape[1]] + past
         self.tokens.index_copy_(1, written, new.expand(len(self.tokens), -1).to(self.tokens.dtype))
         self.run = run
@@ -123,10 +123,13 @@ def reads_keys(scheme: Scheme) -> bool:
 
 
 def _static(tokens: Tensor) -> Tensor:
-    """A buffer that a compiled step may write to and still replay a CUDA graph."""
-    if not is_traced():
-        torch._dynamo.mark_static_address(tokens)
-    return tokens
+    """A copy as a buffer that a compiled step may write to and still replay a CUDA graph."""
+    if is_traced():
+        return tokens.clone()
+    with torch.inference_mode(False):  # the cache may have been made outside of it, and is written to there later
+        buffer = tokens.clone()
+    torch._dynamo.mark_static_address(buffer)
+    return buffer
 
 
 def record(cache: Cache, new: Tensor, padding: Tensor | None, *, own: bool) -> CachedPositions:

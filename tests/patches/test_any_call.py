@@ -108,3 +108,12 @@ def test_training_a_bias_compiles_as_one_graph(scheme: str) -> None:
     assert found[0].keys() == found[1].keys()
     for key, gradient in found[0].items():
         torch.testing.assert_close(found[1][key], gradient, rtol=1e-3, atol=1e-4 * float(gradient.abs().max()))
+
+
+def test_surplus_and_doubled_arguments_are_refused_as_by_the_model_itself() -> None:
+    model, ids = hf_posenc.patch_model(tiny_model("llama"), "rope").model, torch.arange(3, 13).view(2, 5)
+    with pytest.raises(TypeError, match="multiple values for argument 'input_ids'"):
+        model(ids, input_ids=ids + 1)
+    with pytest.raises(TypeError, match="positional arguments but 20 were given"):
+        model(*[None] * 20)
+    torch.testing.assert_close(model(ids, torch.ones_like(ids))[0], model(ids)[0])

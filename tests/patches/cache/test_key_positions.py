@@ -149,3 +149,18 @@ def test_a_mask_of_another_width_is_refused(scheme: str, width: int) -> None:
     read(model, text()[:, :-3], None, cache)
     with pytest.raises(MaskMismatch, match=f"{width} columns, and there are {LENGTH} keys"):
         model(text()[:, -3:], attention_mask=torch.zeros(1, 1, 3, width), past_key_values=cache)
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "rerope", "t5", "fox"])
+def test_a_static_cache_is_filled_in_inference_mode_and_read_outside(scheme: str) -> None:
+    """Memory that was made before the mode was entered is written to after it was left."""
+    model, ids = patch_model(tiny_model("llama"), scheme, factor=2), text(length=12)
+    config, cache = model.config, StaticCache(config=model.config, max_cache_len=LENGTH)
+    width = config.hidden_size // config.num_attention_heads
+    cache.early_initialization(1, config.num_key_value_heads, width, torch.float32, torch.device("cpu"))
+    with torch.inference_mode():
+        model(ids[:, :8], past_key_values=cache)
+    with torch.no_grad():
+        parts = [model(ids[:, at : at + 1], past_key_values=cache).logits for at in range(8, 12)]
+        whole = model(ids, use_cache=False).logits
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole[:, 8:], atol=1e-4, rtol=0)
