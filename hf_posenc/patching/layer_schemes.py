@@ -11,6 +11,7 @@ import torch
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import CannotCombine
+from hf_posenc.patches.forward_hook import MOVE
 from hf_posenc.patching.preconditions.memory import check_parameter_memory
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.build import build
@@ -66,7 +67,7 @@ def build_layer_schemes(
     Raises:
         OptionOutOfRange: an option is refused, or parameters take more than half of the memory.
         SchemeNotDefined: a scheme has no meaning on this model.
-        CannotCombine: layers disagree on what is added to the embeddings.
+        CannotCombine: layers disagree on what is added to the embeddings, or on where tokens stand.
     """
     for one in (chosen.default, *chosen.layers.values()):
         check_parameter_memory(one, geometry)
@@ -84,6 +85,7 @@ def build_layer_schemes(
         for layer, kind in enumerate(kinds)
     ]
     _check_embeddings(schemes, geometry, uniform=chosen.uniform)
+    _check_positions(schemes)
     return schemes
 
 
@@ -104,6 +106,20 @@ def _check_embeddings(schemes: list[Scheme], geometry: Geometry, *, uniform: boo
             "Layers cannot disagree on what is added to the embeddings, which happens once, before all of them. "
             "Use schemes of one kind."
         )
+
+
+def _check_positions(schemes: list[Scheme]) -> None:
+    moving = {tuple(part.extra_repr() for part in scheme.schemes if _moves_tokens(part)) for scheme in schemes}
+    if len(moving) > 1:
+        name = next(name for names in sorted(moving) for name in names)
+        raise CannotCombine(
+            f"Layers cannot disagree on where tokens stand, which {name!r} decides once, before all of them. "
+            "Give it to all layers, also to those that keep their own positions by default, or to none."
+        )
+
+
+def _moves_tokens(scheme: Scheme) -> bool:
+    return any(implements(scheme, hook) for hook in MOVE)
 
 
 def _adds_to_embeddings(scheme: Scheme) -> bool:

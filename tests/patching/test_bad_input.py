@@ -33,6 +33,18 @@ BAD: dict[str, tuple[str, type[Exception], str, Callable[[Any], object]]] = {
     "no scheme": ("llama", errors.UnknownScheme, "None", patching(None)),
     "a number for a scheme": ("llama", errors.UnknownScheme, "7", patching(7)),
     "an empty list": ("llama", errors.UnknownScheme, r"\[\]", patching([])),
+    "positions that one layer does not move": (
+        "llama",
+        errors.CannotCombine,
+        "where tokens stand",
+        patching("rope+randpos", layers={"0": "none"}),
+    ),
+    "positions that one layer moves": (
+        "llama",
+        errors.CannotCombine,
+        "where tokens stand",
+        patching("rope", layers={"0": "rope+randpos"}),
+    ),
     "half a composition": ("llama", errors.UnknownScheme, "''", patching("yarn+")),
     "factor below one": ("llama", errors.LengthContradiction, "at least 1, got 0.5", patching("yarn", factor=0.5)),
     "negative factor": ("llama", errors.LengthContradiction, "got -2", patching("yarn", factor=-2)),
