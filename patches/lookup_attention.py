@@ -48,7 +48,8 @@ class LookupAttention(PatchedAttention):
     @property
     def backend(self) -> str:
         """As the class says."""
-        return "eager" if self.__dict__.get("posenc_weights") else "sdpa"
+        forward = current_forward(self.__dict__[OWNER])  # of this thread
+        return "eager" if forward is not None and forward.weights else "sdpa"
 
     def looked_up(self, call: dict[str, Any]) -> dict[str, Any]:
         """The `ForwardContext` of a call, or the positions of one outside a forward pass, as keywords of `attend`.
@@ -57,7 +58,6 @@ class LookupAttention(PatchedAttention):
             InvalidInput: there is neither.
         """
         forward = call.get(KEYWORD) or current_forward(self.__dict__[OWNER])
-        self.__dict__["posenc_weights"] = forward is not None and forward.weights
         if forward is not None:
             return {KEYWORD: forward, "position_ids": forward.positions}
         if call.get("position_ids") is None:

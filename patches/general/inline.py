@@ -174,7 +174,7 @@ class InterceptedInlineAttention(LookupAttention, InterceptedAttention):
                     f"{forward.positions.shape[-1]} tokens. Leave out the other inputs: they have no positions."
                 )
             mask = of_pairs(mask, query.shape[2], forward)
-        weights = bool(self.__dict__.get("posenc_weights"))
+        weights = forward is not None and forward.weights
         return attend_as_patched(self, query, key, value, mask, **{CALL: layer, "output_attentions": weights, **rest})
 
     def _tokens_first(self, hidden: Tensor) -> Tensor:

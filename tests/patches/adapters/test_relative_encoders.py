@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -156,3 +157,32 @@ def test_schemes_that_need_a_table() -> None:
     patch_model(model := deberta("own projections"), "learned")
     assert describe(model).scheme == "learned"
     assert gap(logits(model, 40), logits(unpatch_model(model), 40)) > 0.01  # its relative terms are left out
+
+
+def test_weights_that_one_thread_asks_for_do_not_depend_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call without attention weights begins and ends while one with them is between its first layer's steps."""
+    model, ids = patch_model(tiny("mpnet", masked=True), "alibi"), tokens(12)
+    first = model.base_model.encoder.layer[0].attention.attn
+    inside, go, owner, found = threading.Event(), threading.Event(), threading.get_ident(), {}
+    real = type(first).looked_up
+
+    def slow(self: Any, call: dict[str, Any]) -> dict[str, Any]:
+        given = real(self, call)
+        if threading.get_ident() != owner and self is first:
+            inside.set()
+            assert go.wait(60)
+        return given
+
+    def asking() -> None:
+        with torch.no_grad():
+            found["weights"] = model(ids, output_attentions=True).attentions
+
+    monkeypatch.setattr(type(first), "looked_up", slow)
+    thread = threading.Thread(target=asking)
+    thread.start()
+    assert inside.wait(60)
+    with torch.no_grad():
+        assert model(ids).attentions is None
+    go.set()
+    thread.join()
+    assert [weights.shape[-1] for weights in found["weights"]] == [12] * model.config.num_hidden_layers
