@@ -31,7 +31,7 @@ TUNING = 0.5
 """Share of the progress that choosing options has: a guess, as its cells are many, and of one cheap task."""
 LONG_LINE = 40  # characters
 SHARED = 0.1
-"""Largest share of long lines that two texts may have in common: books of one publisher share their licence."""
+"""Largest share of the long lines of either text that both may have: books of one publisher share their licence."""
 
 
 @dataclass(frozen=True)
@@ -129,18 +129,26 @@ def check_apart(measured: MeasuredText, development: MeasuredText, option: str =
         option: of the command line, in which another text would be passed.
 
     Raises:
-        BadComparison: a document is in both, or more than `SHARED` of the longer lines of the development text are in
-            the measured one.
+        BadComparison: a document is in both, or more than `SHARED` of the longer lines of one of them.
     """
-    documents, lines = passages(measured)
-    own_documents, own_lines = passages(development)
-    shared = len(own_lines & lines) / max(len(own_lines), 1)
-    if documents & own_documents or shared > SHARED:
-        what = "a document" if documents & own_documents else f"{100 * shared:.0f} % of its lines"
+    if what := shared_by(measured, development):
         raise BadComparison(
             f"The development text shares {what} with the measured text. Options would be measured on what they were "
             f"chosen for; pass another text with {option}."
         )
+
+
+def shared_by(one: MeasuredText, other: MeasuredText) -> str:
+    """What two texts have in common, in words; empty where they are apart.
+
+    Lines are counted against the shorter text: an excerpt is a small part of the book, and all of it is the book's.
+    """
+    documents, lines = passages(one)
+    other_documents, other_lines = passages(other)
+    share = len(lines & other_lines) / max(min(len(lines), len(other_lines)), 1)
+    if documents & other_documents:
+        return "a document"
+    return f"{100 * share:.0f} % of the lines of the shorter" if share > SHARED else ""
 
 
 def passages(text: MeasuredText) -> tuple[set[str], set[str]]:

@@ -97,8 +97,10 @@ def test_the_measured_text_is_refused(llama, tokenizer, texts, tmp_path) -> None
         compare(llama, "rerope", tokenizer=tokenizer, text=measured, dev_text=measured, out=tmp_path / "out", **SMALL)
     part = tmp_path / "part.py"
     part.write_text(measured.read_text()[5000:9000])
-    with pytest.raises(BadComparison, match="of its lines"):
+    with pytest.raises(BadComparison, match="of the lines"):
         check_apart(measured_text(measured), measured_text(part))
+    with pytest.raises(BadComparison, match="of the lines"):  # an excerpt is few of the lines of its book
+        check_apart(measured_text(part), measured_text(measured))
     both = tmp_path / "both"
     both.mkdir()
     (both / "one.txt").write_text(measured.read_text())

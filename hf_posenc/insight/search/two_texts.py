@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hf_posenc.errors import BadComparison
 from hf_posenc.eval.comparison.identity import digest_of
-from hf_posenc.eval.comparison.tune import check_apart
+from hf_posenc.eval.comparison.tune import check_apart, shared_by
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.report.settings import names_of
 from hf_posenc.eval.texts.measured_text import MeasuredText, TextToMeasure, measured_text
@@ -31,13 +32,18 @@ def two_texts(
         **reading: ``field`` and ``separator``.
 
     Raises:
-        BadComparison: the texts share a document, or passages.
+        BadComparison: the texts, or the parts of the only one, share a document or passages.
         UnreadableDocuments: one cannot be read.
         TextTooShort: one is empty.
     """
     own = measured_text(text, **({} if text is None and eval_text is not None else reading))
     if eval_text is None:
         first, last = parted(own, tokenizer)
+        if what := shared_by(last, first):
+            raise BadComparison(
+                f"The last third of {names_of(own.label)} shares {what} with the rest. The choice would be judged on "
+                "what it was made on; pass another text with --eval-text."
+            )
         return first, last, "the last third of the same text, set aside"
     held_out = measured_text(eval_text, **reading)
     check_apart(held_out, own, option="--eval-text")

@@ -199,6 +199,16 @@ def test_the_last_third_of_a_single_text_is_set_aside(tokenizer: Any) -> None:
     assert (own.label, held_out.label) == ("all (its first two thirds)", "all (its last third)")
 
 
+def test_a_text_of_copies_is_not_parted(tokenizer: Any) -> None:
+    """Its last third is what the choice was made on."""
+    story = "".join(f"Line {number} of a story that is told three times over.\n" for number in range(30))
+    copies = MeasuredText(tuple(Document(f"{number}", story) for number in range(3)), "story.txt", "digest")
+    with pytest.raises(BadComparison, match=r"last third of story.txt shares a document .* --eval-text"):
+        two_texts(copies, None, tokenizer)
+    with pytest.raises(BadComparison, match="of the lines"):
+        two_texts(MeasuredText((Document("all", story * 3),), "story.txt", "digest"), None, tokenizer)
+
+
 def test_what_cannot_be_searched_is_refused(
     few: Run, tmp_path: Path, texts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
