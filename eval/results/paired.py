@@ -3,14 +3,15 @@
     d_i = y_i(scheme) − y_i(reference)        mean ± t(G − 1) · SE(d̄)        G clusters of documents
 
 What makes one document harder than another is in both scores and leaves their difference: two schemes whose intervals
-overlap can differ surely. A table with many comparisons finds a difference by chance sooner than one with few, so its
-p-values are corrected together: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian
-Journal of Statistics 6(2).
+overlap can differ surely. Where answers are right or wrong, d̄ and its error are those of Agresti and Min, see
+`adjusted`. A table with many comparisons finds a difference by chance sooner than one with few, so its p-values are
+corrected together: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of
+Statistics 6(2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf, sqrt
 from statistics import fmean
@@ -40,8 +41,9 @@ class Difference:
         task, metric, length: of the row.
         difference: mean over documents.
         stderr: of the mean, over clusters; None for a single one.
-        low, high: 95 % interval by Student's t, for this comparison alone; None for fewer than `FEWEST` clusters, or
-            where all losses differ by the same.
+        low, high: 95 % interval by Student's t, for this comparison alone; around Agresti and Min's centre, and between
+            −1 and 1, where scores are shares. None for fewer than `FEWEST` clusters, or where all losses differ by the
+            same.
         n, clusters: documents, and clusters of them.
         p: two-sided p-value of no difference.
         p_holm: corrected for all comparisons of the table, which is one metric of one task.
@@ -113,27 +115,36 @@ def paired(
     )
     if stderr is None or clusters < FEWEST:
         return found
-    centre, error, farthest = mean, stderr, inf
-    shares = all(0.0 <= value <= 1.0 for score, _ in pairs for value in (score.value, other[score.document]))
-    if stderr < NO_SPREAD and shares:
-        centre, error = unanimous(mean, clusters)
-        farthest = 1.0
+    scored = [value for score, _ in pairs for value in (score.value, other[score.document])]
+    shares, centre, error = all(0.0 <= value <= 1.0 for value in scored), mean, stderr
+    if shares and (is_binary(scored) or stderr < NO_SPREAD):
+        centre, error = adjusted(mean, stderr, clusters)
     if error < NO_SPREAD:
         return replace(found, p=1.0 if abs(mean) < ROUNDING else None)
-    half = student_t(clusters - 1) * error
+    half, farthest = student_t(clusters - 1) * error, 1.0 if shares else inf
     p = 1.0 if abs(mean) < ROUNDING else two_sided_p(centre / error, clusters - 1)
     return replace(found, low=max(-farthest, centre - half), high=min(farthest, centre + half), p=p)
 
 
-def unanimous(mean: float, clusters: int) -> tuple[float, float]:
-    """Centre and standard error for the difference of two shares in which all documents agree.
+def is_binary(scores: Iterable[float]) -> bool:
+    """Whether each score says that an answer is right or wrong."""
+    return all(score in (0.0, 1.0) for score in scores)
 
-    Their own standard error is 0, however few they are. Four halves of a document are added, one for each outcome of a
-    pair: Agresti, Min 2005, "Simple Improved Confidence Intervals for Comparing Matched Proportions", Statistics in
-    Medicine 24(5).
+
+def adjusted(mean: float, stderr: float, clusters: int) -> tuple[float, float]:
+    """Centre and standard error for the difference of two shares: Agresti and Min's, over clusters.
+
+    Their own standard error is 0 where all documents agree, however few they are, and grows with the first that does
+    not: more evidence would be less sure. Four halves of a document are added, one for each outcome of a pair:
+
+        d' = Σ d_g / (G + 2)        SE² = ((Σ d_g² + 1) / (G + 2) − d'²) / (G + 2)        d_g  mean of cluster g
+
+    Agresti, Min 2005, "Simple Improved Confidence Intervals for Comparing Matched Proportions", Statistics in Medicine
+    24(5), where each document is a cluster. Clusters of unlike size count by their share of the documents.
     """
+    squares = clusters * ((clusters - 1) * stderr**2 + mean**2)
     centre = clusters * mean / (clusters + 2)
-    return centre, sqrt(((clusters * mean**2 + 1) / (clusters + 2) - centre**2) / (clusters + 2))
+    return centre, sqrt(((squares + 1) / (clusters + 2) - centre**2) / (clusters + 2))
 
 
 def holm(values: Sequence[float | None]) -> Iterator[float | None]:

@@ -161,6 +161,48 @@ def test_documents_that_all_agree() -> None:
     assert (both.p, both.low, both.high) == (1.0, -both.high, both.high)
 
 
+@given(st.lists(st.tuples(st.sampled_from((0.0, 1.0)), st.sampled_from((0.0, 1.0))), min_size=3, max_size=30))
+def test_right_and_wrong_answers_by_the_two_by_two_table(drawn: list[tuple[float, float]]) -> None:
+    """Agresti and Min's interval for any table; one more answer that speaks for the leader makes it surer."""
+    ours, base = map(list, zip(*drawn, strict=True))
+    found = verdict_of(ours, base, True, "acc")
+    table = np.full((2, 2), 0.5)
+    for one, other in drawn:
+        table[int(one), int(other)] += 1
+    n, b, c = table.sum(), table[1, 0], table[0, 1]
+    centre, half = (b - c) / n, student_t(len(drawn) - 1) * math.sqrt((b + c) - (b - c) ** 2 / n) / n
+    if b == c:
+        assert found.p == 1.0
+    assert (found.low, found.high) == pytest.approx((max(-1.0, centre - half), min(1.0, centre + half)), abs=1e-12)
+    same = [place for place, (one, other) in enumerate(drawn) if one == other == 0.0]
+    if same and b > c:
+        ours[same[0]] = 1.0
+        assert verdict_of(ours, base, True, "acc").p < found.p
+
+
+@pytest.mark.parametrize("n", [4, 5, 6, 8, 12])
+def test_every_right_answer_makes_surer(n: int) -> None:
+    ps = [verdict_of([1.0] * right + [0.0] * (n - right), [0.0] * n, True, "acc").p for right in range(1, n + 1)]
+    assert ps == sorted(ps, reverse=True)
+    assert len(set(ps)) == n
+
+
+def test_depths_of_one_key_are_one_answer() -> None:
+    """Each key three times, with the same answer: as sure as once."""
+    right = {f"d{key}": float(key < 7) for key in range(9)}
+    wrong = dict.fromkeys(right, 0.0)
+    thrice = [
+        {f"{name} {depth}": value for name, value in some.items() for depth in range(3)} for some in (right, wrong)
+    ]
+    clusters = {f"{name} {depth}": name for name in right for depth in range(3)}
+    once, again = (
+        paired_differences({"x": scores("t", "acc", a, keys), "base": scores("t", "acc", b, keys)}, "base", {})[0]
+        for (a, b), keys in (((right, wrong), None), (thrice, clusters))
+    )
+    assert (again.low, again.high, again.p) == pytest.approx((once.low, once.high, once.p), rel=1e-9)
+    assert again.clusters == once.clusters == 9
+
+
 def test_chance_differences_are_rarely_marked() -> None:
     """Twenty schemes equal to the reference but for noise: uncorrected, some would be marked in most tables."""
     rng = np.random.default_rng(1)
@@ -244,7 +286,8 @@ def test_differences_are_those_of_the_exported_documents(run, tmp_path: Path) ->
         d = np.array([own[name] - base[name] for name in base])
         assert difference["difference"] == pytest.approx(d.mean(), rel=1e-9, abs=1e-12)
         assert difference["stderr"] == pytest.approx(d.std(ddof=1) / len(d) ** 0.5, rel=1e-9, abs=1e-12)
-        if difference["low"] is not None and difference["stderr"]:
+        right_or_wrong = {*own.values(), *base.values()} <= {0.0, 1.0}  # tested by their two-by-two table
+        if difference["low"] is not None and difference["stderr"] and not right_or_wrong:
             half = student_t(len(d) - 1) * d.std(ddof=1) / len(d) ** 0.5
             assert (difference["low"], difference["high"]) == pytest.approx(
                 (d.mean() - half, d.mean() + half), rel=1e-9

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from hf_posenc.core.student_t import student_t, two_sided_p
 from hf_posenc.errors import CellMissing
 from hf_posenc.eval.results.documents import standard_error
-from hf_posenc.eval.results.paired import FEWEST, LEVEL, NO_SPREAD, ROUNDING, holm, unanimous
+from hf_posenc.eval.results.paired import FEWEST, LEVEL, NO_SPREAD, ROUNDING, adjusted, holm, is_binary
 from hf_posenc.insight.findings.cells import DocumentScore, FindingCell
 from hf_posenc.insight.findings.claims import Claim, Metric, Side
 
@@ -107,7 +107,8 @@ def judged_alone(claim: Claim, metric: Metric, cells: Mapping[tuple[str, float, 
     documents, clusters = standard_error(by_document, [of_sides[0][0][name].cluster for name in names])
     of_seeds = stdev(map(fmean, gains)) / sqrt(len(seeds)) if len(seeds) > 1 else None
     found = Judged(claim, gain, None, None, len(names), clusters, len(seeds), documents, of_seeds, None)
-    return with_interval(found, share=metric.unit == "share")
+    binary = is_binary(scores[name].value for sides in of_sides for scores in sides for name in names)
+    return with_interval(found, share=metric.unit == "share", binary=binary)
 
 
 def difference(values: Sequence[float]) -> float:
@@ -131,13 +132,19 @@ def scores_of(
     return {score.document: score for score in cell.scores[metric.name]}
 
 
-def with_interval(judged: Judged, share: bool) -> Judged:
-    """Add the 95 % interval and the p-value; neither for fewer than `FEWEST` clusters of documents."""
+def with_interval(judged: Judged, *, share: bool, binary: bool) -> Judged:
+    """Add the 95 % interval and the p-value; neither for fewer than `FEWEST` clusters of documents.
+
+    Args:
+        judged: without them.
+        share: whether scores are shares.
+        binary: whether each score is 0 or 1.
+    """
     if judged.stderr_documents is None or judged.clusters < FEWEST:
         return judged
     centre, of_documents = judged.gain, judged.stderr_documents
-    if of_documents < NO_SPREAD and share:
-        centre, of_documents = unanimous(judged.gain, judged.clusters)
+    if share and (binary or of_documents < NO_SPREAD):
+        centre, of_documents = adjusted(judged.gain, of_documents, judged.clusters)
     error, freedom = combined_error(of_documents, judged.clusters, judged.stderr_seeds or 0.0, judged.seeds)
     distance = distance_to_bound(judged.claim, centre)
     if error < NO_SPREAD:  # all documents differ by the same: no sample of anything, unless they do not differ at all

@@ -94,6 +94,15 @@ def test_three_documents_that_agree_prove_little() -> None:
     assert verdict([Order("able", "unable", 4.0)], cells, ACCURACY) == "not decidable at this size"
 
 
+def test_an_error_more_never_makes_a_claim_surer() -> None:
+    ps = []
+    for right in range(1, 7):
+        cells = [cell("able", [1.0] * right + [0.0] * (6 - right), metric=ACCURACY)]
+        cells.append(cell("unable", [0.0] * 6, metric=ACCURACY))
+        ps += [one.p for one in judge([Order("able", "unable", 4.0)], [ACCURACY], cells)]
+    assert ps == sorted(ps, reverse=True)
+
+
 def test_seeds_that_disagree_leave_a_finding_open_however_sure_each_is() -> None:
     shifts = (0.3, -0.2, 0.4)
     cells = [cell("base", GOOD, seed=seed) for seed in range(3)]
