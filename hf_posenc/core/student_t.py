@@ -26,7 +26,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=1024)
-def student_t(freedom: int) -> float:
+def student_t(freedom: float) -> float:
     """97.5 % quantile of Student's t, by bisection: half a 95 % interval is so many standard errors."""
     low, high = 0.0, 16.0
     while low < (middle := (low + high) / 2) < high:
@@ -34,7 +34,7 @@ def student_t(freedom: int) -> float:
     return high
 
 
-def two_sided_p(t: float, freedom: int) -> float:
+def two_sided_p(t: float, freedom: float) -> float:
     """Probability that Student's t is as far from 0 as ``t``, or farther."""
     if t == 0.0 or abs(t) == inf:
         return float(t == 0.0)

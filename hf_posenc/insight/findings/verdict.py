@@ -156,12 +156,12 @@ def with_interval(judged: Judged, *, share: bool, binary: bool) -> Judged:
     return replace(judged, low=max(-farthest, centre - half), high=min(farthest, centre + half), p=p)
 
 
-def combined_error(documents: float, clusters: int, seeds: float, count: int) -> tuple[float, int]:
-    """Standard error of both samples together, and its degrees of freedom, rounded down."""
+def combined_error(documents: float, clusters: int, seeds: float, count: int) -> tuple[float, float]:
+    """Standard error of both samples together, and its degrees of freedom."""
     parts = [(documents**2, clusters - 1)] + ([(seeds**2, count - 1)] if count > 1 else [])
     variance = sum(part for part, _ in parts)
     spread = sum(part**2 / freedom for part, freedom in parts)
-    return sqrt(variance), max(1, int(variance**2 / spread)) if spread else clusters - 1
+    return sqrt(variance), variance**2 / spread if spread else clusters - 1
 
 
 def distance_to_bound(claim: Claim, gain: float) -> float:

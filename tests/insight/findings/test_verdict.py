@@ -6,10 +6,11 @@ import random
 
 import pytest
 
+from hf_posenc.core.student_t import two_sided_p
 from hf_posenc.errors import CellMissing
 from hf_posenc.insight.findings import Able, DocumentScore, FindingCell, Metric, Order, Same, judge
 from hf_posenc.insight.findings.claims import ACCURACY, LOSS, claim_of, claim_to_dict, in_words
-from hf_posenc.insight.findings.verdict import verdict_on
+from hf_posenc.insight.findings.verdict import combined_error, verdict_on
 
 HARDNESS = [random.Random(0).uniform(1.0, 5.0) for _ in range(24)]
 
@@ -54,6 +55,24 @@ def test_interval_and_p_value_are_those_of_scipy() -> None:
     interval = test.confidence_interval(0.95)
     assert found.p == pytest.approx(test.pvalue, rel=1e-9)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_no_degree_of_freedom_is_lost_by_rounding(number: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    first, second = noisy(0.0, number), noisy(0.1, 100 + number)
+    (found,) = judge([Order("a", "b", 4.0)], [LOSS], [cell("a", first), cell("b", second)])
+    test = stats.ttest_rel(second, first)
+    assert found.p == pytest.approx(test.pvalue, rel=1e-9)
+
+
+def test_degrees_of_freedom_of_documents_and_seeds_are_welchs() -> None:
+    """As scipy has them, a real number, for the means of two samples with the same two errors."""
+    stats = pytest.importorskip("scipy.stats")
+    documents, seeds, count, repeats = 0.3, 0.2, 9, 4
+    error, freedom = combined_error(documents, count, seeds, repeats)
+    test = stats.ttest_ind_from_stats(1.0, documents * 3, count, 0.0, seeds * 2, repeats, equal_var=False)
+    assert (1.0 / error, two_sided_p(1.0 / error, freedom)) == pytest.approx(tuple(test), rel=1e-9)
 
 
 def test_a_margin_must_be_exceeded_surely() -> None:
