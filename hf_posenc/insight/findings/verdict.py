@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import inf, sqrt
+from math import erfc, inf, sqrt
 from statistics import fmean, stdev
 from typing import Any, Literal
 
 from hf_posenc.core.student_t import student_t, two_sided_p
 from hf_posenc.errors import CellMissing
+from hf_posenc.eval.results.comparison import wilson
 from hf_posenc.eval.results.documents import standard_error
 from hf_posenc.eval.results.paired import FEWEST, LEVEL, NO_SPREAD, ROUNDING, adjusted, holm, is_binary
 from hf_posenc.insight.findings.cells import DocumentScore, FindingCell
@@ -142,8 +143,12 @@ def with_interval(judged: Judged, *, share: bool, binary: bool) -> Judged:
     """
     if judged.stderr_documents is None or judged.clusters < FEWEST:
         return judged
+    alone = len(judged.claim.sides) == 1
+    if share and alone and judged.stderr_documents < NO_SPREAD and judged.gain in (0.0, 1.0):
+        low, high = wilson(judged.gain, judged.clusters)
+        return replace(judged, low=low, high=high, p=score_test(judged.gain, judged.claim.region[0], judged.clusters))
     centre, of_documents = judged.gain, judged.stderr_documents
-    if share and (binary or of_documents < NO_SPREAD):
+    if share and not alone and (binary or of_documents < NO_SPREAD):
         centre, of_documents = adjusted(judged.gain, of_documents, judged.clusters)
     error, freedom = combined_error(of_documents, judged.clusters, judged.stderr_seeds or 0.0, judged.seeds)
     distance = distance_to_bound(judged.claim, centre)
@@ -152,8 +157,15 @@ def with_interval(judged: Judged, *, share: bool, binary: bool) -> Judged:
         return replace(judged, p=0.0 if identical and distance > ROUNDING else 1.0)
     half = student_t(freedom) * error
     p = 1.0 if distance < ROUNDING else two_sided_p(distance / error, freedom)
-    farthest = 1.0 if share else inf
-    return replace(judged, low=max(-farthest, centre - half), high=min(farthest, centre + half), p=p)
+    least, most = (0.0 if alone else -1.0, 1.0) if share else (-inf, inf)
+    return replace(judged, low=max(least, centre - half), high=min(most, centre + half), p=p)
+
+
+def score_test(share: float, bound: float, clusters: int) -> float:
+    """Two-sided p-value of a share lying on a bound; below 0.05 where the bound is outside Wilson's interval."""
+    if not 0.0 < bound < 1.0:
+        return float(share == bound)
+    return erfc(abs(share - bound) / sqrt(2 * bound * (1 - bound) / clusters))
 
 
 def combined_error(documents: float, clusters: int, seeds: float, count: int) -> tuple[float, float]:

@@ -108,6 +108,25 @@ def test_what_the_model_cannot_do_decides_nothing() -> None:
         assert verdict_on(claims, needed) == "not decidable at this size"
 
 
+@pytest.mark.parametrize(("n", "right"), [(8, 0), (8, 8), (8, 1), (8, 7), (256, 256), (30, 0)])
+@pytest.mark.parametrize("least", [0.02, 0.5, 0.9])
+def test_an_ability_has_the_interval_of_a_share(n: int, right: int, least: float) -> None:
+    """Wilson's as scipy has it where all documents agree; never below none or above all."""
+    stats = pytest.importorskip("scipy.stats")
+    values = [1.0] * right + [0.0] * (n - right)
+    (found,) = judge([Able("a", 4.0, least)], [ACCURACY], [cell("a", values, metric=ACCURACY)])
+    assert found.low is not None
+    assert found.high is not None
+    assert found.p is not None
+    assert 0.0 <= found.low <= right / n <= found.high <= 1.0
+    if right in (0, n):
+        wilson = stats.binomtest(right, n).proportion_ci(method="wilson")
+        assert (found.low, found.high) == pytest.approx((wilson.low, wilson.high), abs=1e-9)
+        z = (right / n - least) / (least * (1 - least) / n) ** 0.5
+        assert found.p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-9)
+        assert (found.p < 0.05) == (not found.low <= least <= found.high)
+
+
 def test_three_documents_that_agree_prove_little() -> None:
     cells = [cell("able", [1.0] * 3, metric=ACCURACY), cell("unable", [0.0] * 3, metric=ACCURACY)]
     assert verdict([Order("able", "unable", 4.0)], cells, ACCURACY) == "not decidable at this size"
