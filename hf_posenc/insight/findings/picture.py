@@ -12,7 +12,7 @@ from textwrap import fill
 from typing import Any
 
 from hf_posenc.core.plotting.figures import COLOURS, DOTS_PER_INCH, MARKERS, require_matplotlib, save_figure
-from hf_posenc.core.student_t import student_t
+from hf_posenc.eval.results.comparison import mean_interval
 from hf_posenc.insight.findings.claims import Metric
 from hf_posenc.insight.findings.reproduction import Mean, Reproduction
 
@@ -57,7 +57,7 @@ def lines(axes: Any, means: Sequence[Mean], result: Reproduction, metric: Metric
         own = sorted((mean for mean in means if mean.variant == variant), key=lambda mean: mean.at)
         style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
         x, y = [mean.at for mean in own], [mean.mean for mean in own]
-        axes.errorbar(x, y, [bar(mean) for mean in own], label=variant, linewidth=1.6, elinewidth=0.7, ms=5, **style)
+        axes.errorbar(x, y, bars(own, metric), label=variant, linewidth=1.6, elinewidth=0.7, ms=5, **style)
     if points[0] > 0 and points[-1] / points[0] >= 4:
         axes.set_xscale("log", base=2)
     axes.set_xticks(points, [result.finding.point_format.format(point) for point in points])
@@ -70,14 +70,18 @@ def lines(axes: Any, means: Sequence[Mean], result: Reproduction, metric: Metric
 def dots(axes: Any, means: Sequence[Mean], result: Reproduction, metric: Metric) -> None:
     """Draw one dot with its bar for each variant, the first on top."""
     rows = [len(means) - number for number in range(len(means))]
-    bars = [bar(mean) for mean in means]
-    axes.errorbar([mean.mean for mean in means], rows, xerr=bars, fmt="o", color=COLOURS[0], elinewidth=0.8, ms=5)
+    axes.errorbar(
+        [mean.mean for mean in means], rows, xerr=bars(means, metric), fmt="o", color=COLOURS[0], elinewidth=0.8, ms=5
+    )
     axes.set_yticks(rows, [mean.variant for mean in means])
     axes.margins(y=0.15)
     axes.set_xlabel(f"{metric.name} ({metric.unit})")
     axes.grid(axis="x", color="#dddddd", linewidth=0.8)
 
 
-def bar(mean: Mean) -> float:
-    """Half the 95 % interval of a mean; 0 where it has none."""
-    return student_t(mean.documents - 1) * mean.stderr if mean.stderr is not None and mean.documents > 1 else 0.0
+def bars(means: Sequence[Mean], metric: Metric) -> list[list[float]]:
+    """How far the 95 % intervals of means reach below and above them; 0 for a mean without one."""
+    share = metric.unit == "share"
+    intervals = [mean_interval(one.mean, one.stderr, one.clusters, share=share) for one in means]
+    ends = [(one.mean, *(found or (one.mean, one.mean))) for one, found in zip(means, intervals, strict=True)]
+    return [[mean - low for mean, low, _ in ends], [high - mean for mean, _, high in ends]]

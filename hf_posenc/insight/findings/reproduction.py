@@ -23,7 +23,7 @@ CELLS = "cells"
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean score of a variant at a point, over documents and seeds, with its standard error over documents."""
+    """Mean score of a variant at a point, over documents and seeds, with its error over clusters of documents."""
 
     variant: str
     at: float
@@ -31,6 +31,7 @@ class Mean:
     mean: float
     stderr: float | None
     documents: int
+    clusters: int
     seeds: int
 
 
@@ -116,8 +117,8 @@ def mean_of(cells: Sequence[FindingCell], metric: str) -> Mean:
     rows = [{score.document: score for score in cell.scores[metric]} for cell in cells]
     names = sorted(set.intersection(*map(set, rows)))
     values = [fmean(row[name].value for row in rows) for name in names]
-    error, _ = standard_error(values, [rows[0][name].cluster for name in names])
-    return Mean(cells[0].variant, cells[0].at, metric, fmean(values), error, len(names), len(cells))
+    error, clusters = standard_error(values, [rows[0][name].cluster for name in names])
+    return Mean(cells[0].variant, cells[0].at, metric, fmean(values), error, len(names), clusters, len(cells))
 
 
 def verdict_of(folder: str | Path) -> tuple[Verdict, list[Judged]]:
