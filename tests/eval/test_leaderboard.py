@@ -122,6 +122,21 @@ def test_a_printed_command_measures_the_same_cell(board: Leaderboard, tmp_path: 
     assert value != chosen.scores[1].value  # control
 
 
+def test_a_printed_command_loads_the_model_alike(saved: str, tmp_path: Path) -> None:
+    """In half precision, which gives another loss."""
+    given = {"schemes": "pi", "lengths": LENGTHS, "tasks": ["posenc_ppl"], **SMALL}
+    made = leaderboard(saved, out=tmp_path / "board", dtype="bfloat16", device="cpu", **given)
+    assert made.about["models"][0]["loading"] == {"dtype": "bfloat16", "device": "cpu"}
+    score = next(line for line in made.lines if line.scheme == "pi").scores[0]
+    words = shlex.split(score.command)
+    words[words.index("--out") + 1] = str(tmp_path / "cell")
+    with pytest.raises(SystemExit) as end:
+        main([*words[1:], "--quiet"])
+    assert end.value.code == 0
+    rows = json.loads((tmp_path / "cell" / "results.json").read_text())["rows"]
+    assert [row["value"] for row in rows if row["metric"] == "nll"] == [score.value]
+
+
 def test_the_command_line_measures_nothing_twice(
     saved: str, folder: Path, board: Leaderboard, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

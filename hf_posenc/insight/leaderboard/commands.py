@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hf_posenc.eval import MeasuredModel
 from hf_posenc.eval.report.settings import option_text
 from hf_posenc.eval.task_settings import reads
 from hf_posenc.eval.texts.measured_text import describe
@@ -38,11 +39,12 @@ class Settings:
     text: tuple[str, ...] = ()
     factor_per_length: bool = False
 
-    def cell_command(self, model: str, scheme: str, task: str, length: int, longest: int) -> str:
+    def cell_command(self, model: MeasuredModel, scheme: str, task: str, length: int, longest: int) -> str:
         """Format the ``hf-posenc compare`` command of one cell, quoted for a shell."""
+        loading = [word for name, value in loading_options(model).items() for word in (f"--{name}", value)]
         words = [
-            "hf-posenc", "compare", "--model", model, "--schemes", scheme, "--tasks", task, "--lengths", str(length),
-            "--longest", str(longest), *self.words(task), "--out", "results/cell",
+            "hf-posenc", "compare", "--model", model.shown_name, *loading, "--schemes", scheme, "--tasks", task,
+            "--lengths", str(length), "--longest", str(longest), *self.words(task), "--out", "results/cell",
         ]  # fmt: skip
         return shlex.join(words)
 
@@ -53,6 +55,12 @@ class Settings:
         read = [word for name, value in given.items() if reads(task, name) for word in (f"--{name}", value)]
         per_length = ["--factor-per-length"] if self.factor_per_length else []
         return [*per_length, *read, "--seed", str(self.seed), *self.text]
+
+
+def loading_options(model: MeasuredModel) -> dict[str, str]:
+    """How a model is loaded, by the names of the command line; without what is the default there."""
+    given = {name: model.arguments.get(name) for name in ("dtype", "device")}
+    return {name: str(value).removeprefix("torch.") for name, value in given.items() if value not in (None, "auto")}
 
 
 def text_words(source: TextSource | None) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.insight.leaderboard.choose import Chosen, zero_shot_schemes
-from hf_posenc.insight.leaderboard.commands import Settings
+from hf_posenc.insight.leaderboard.commands import Settings, loading_options
 from hf_posenc.insight.leaderboard.line import Line
 from hf_posenc.insight.leaderboard.lines import lines_of
 from hf_posenc.insight.leaderboard.model import Measurable, loaded
@@ -78,10 +78,11 @@ def of_model(
     shown = model.shown_name
 
     def command(scheme: str, task: str, length: int) -> str:
-        return settings.cell_command(shown, scheme, task, length, longest)
+        return settings.cell_command(model, scheme, task, length, longest)
 
     about = {
-        "name": shown, "trained_length": trained, "lengths": lengths, "tasks": comparison.about["tasks"],
+        "name": shown, "loading": loading_options(model), "trained_length": trained, "lengths": lengths,
+        "tasks": comparison.about["tasks"],
         "digests": comparison.about["digests"], "left_out": chosen.left_out, "remarks": remarks(comparison, BELOW_GATE),
         "method": method(comparison.about),
     }  # fmt: skip
