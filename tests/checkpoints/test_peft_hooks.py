@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from types import ModuleType
@@ -245,6 +246,25 @@ def test_the_card_says_what_the_adapter_needs(peft_adapter, make_patched) -> Non
     card = (folder / "README.md").read_text()
     assert card.startswith("My own words.")
     assert re.findall(r"scheme \| `(\w+)`", card) == ["pi"]
+
+
+def test_no_line_of_a_save_leaves_a_configuration_that_loads_without_the_package(make_patched, tmp_path) -> None:
+    """PEFT's own type of adapter, read by its own loader, must not be there even if the save is killed at that line."""
+    model, seen = peft.get_peft_model(make_patched(), CONFIGS["lora"]()), set()
+
+    def watch(frame, event, argument):
+        if (file := tmp_path / "adapter_config.json").exists():
+            seen.add(json.loads(file.read_text() or "{}").get("peft_type"))
+        return watch
+
+    tracing = sys.gettrace()
+    sys.settrace(lambda *call: watch if "peft" in call[0].f_code.co_filename else None)
+    try:
+        model.peft_config["default"].save_pretrained(str(tmp_path))
+    finally:
+        sys.settrace(tracing)
+    assert len(seen) == 1
+    assert "LORA" not in seen
 
 
 def test_a_model_without_a_scheme_is_left_to_peft(make_model, tmp_path) -> None:

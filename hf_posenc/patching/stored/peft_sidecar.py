@@ -2,15 +2,16 @@
 
 ``position_scheme.json`` is the scheme config (`hf_posenc.patching.stored.scheme_config`). Where the scheme has learned
 parameters that PEFT does not save (it saves what is in ``modules_to_save``), ``position_scheme.safetensors`` holds
-them. The JSON is written last, with the digest of that file and its own, so that an interrupted save and a flipped bit
-are noticed.
+them. The JSON has the digest of that file and its own, so that a flipped bit is noticed.
 
 PEFT would load such an adapter on any base, patched or not, and compute something else. In ``adapter_config.json`` the
 adapter type is therefore replaced by a sentence that says what to do; the original is kept under
 ``position_scheme_guard``.
 
-All three are written by the adapter's own configuration, whose ``save_pretrained`` every way of saving calls: PEFT's,
-transformers', `Trainer`'s. Reading is the work of `hf_posenc.checkpoints.adapter_folder`.
+All three are written by the adapter's own configuration, whose ``save_pretrained`` every way of saving calls, after the
+weights: PEFT's, transformers', `Trainer`'s. They are staged, and ``adapter_config.json`` is moved in last: wherever a
+save is interrupted, no new configuration is there without its guard. Reading is the work of
+`hf_posenc.checkpoints.adapter_folder`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch import nn
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.files.json_file import read_object
+from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import PeftAdapterMismatch, shown
 from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
@@ -58,13 +60,14 @@ def sidecar_writing_class(cls: Any) -> Any:
 
     def save_pretrained(self: Any, save_directory: str, **kwargs: Any) -> None:
         """PEFT's own, and next to it the scheme of the base."""
-        cls.save_pretrained(self, save_directory, **kwargs)
         base = self.__dict__[BASE_KEY]()
-        if base is not None:
-            write_sidecar(base, Path(save_directory))
+        if base is None:
+            return cls.save_pretrained(self, save_directory, **kwargs)
+        with staged(save_directory, companions=(SIDECAR, PARAMETERS)) as staging:
+            cls.save_pretrained(self, str(staging), **kwargs)
+            write_sidecar(base, staging)
             if is_patched(base):
-                config_file = Path(save_directory) / PEFT_CONFIG
-                write_json(config_file, guard_adapter_config(read_json(config_file)))
+                write_json(staging / PEFT_CONFIG, guard_adapter_config(read_json(staging / PEFT_CONFIG)))
 
     def reduced(self: Any, protocol: Any) -> tuple[Any, ...]:
         """Copies and pickles are of PEFT's class, and write no sidecar until they are part of a model."""
@@ -77,11 +80,9 @@ def sidecar_writing_class(cls: Any) -> Any:
 
 
 def write_sidecar(model: nn.Module, folder: Path) -> None:
-    """Write the scheme and unsaved position parameters of ``model``; for a plain model, remove those of before."""
+    """Write the scheme and unsaved position parameters of ``model``; nothing where it has no scheme as a whole."""
     scheme = SchemeConfig.of_model(model)
     if scheme is None:
-        (folder / SIDECAR).unlink(missing_ok=True)
-        (folder / PARAMETERS).unlink(missing_ok=True)
         return
     content = scheme.to_json()
     if code := own_code(scheme.layout):
