@@ -17,10 +17,15 @@ from typing import Any
 
 PACKAGES = ("hf-posenc", "torch", "transformers", "tokenizers", "lm_eval")
 COMPUTING = (
-    "hf_posenc.attention", "hf_posenc.checkpoints", "hf_posenc.core", "hf_posenc.eval.lm", "hf_posenc.eval.tasks",
-    "hf_posenc.eval.texts", "hf_posenc.patches", "hf_posenc.patching", "hf_posenc.texts",
+    "hf_posenc.attention", "hf_posenc.checkpoints", "hf_posenc.core", "hf_posenc.eval.comparison", "hf_posenc.eval.lm",
+    "hf_posenc.eval.results", "hf_posenc.eval.tasks", "hf_posenc.eval.texts", "hf_posenc.patches", "hf_posenc.patching",
+    "hf_posenc.texts",
 )  # fmt: skip
-"""The packages of this project that compute numbers, besides the schemes, which the key of a cell holds one by one."""
+"""The packages of this project that compute numbers, with all packages inside them."""
+COMPUTING_ABOVE = ("hf_posenc.eval", "hf_posenc.schemes")
+"""Packages whose modules compute numbers, unlike some packages inside: a report, and the schemes themselves, whose code
+is in the key of a cell one by one."""
+SOURCES = (".py", ".yaml")
 READ = ("bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
 """The special tokens that a model reads with a text."""
 
@@ -47,9 +52,25 @@ def tokenizer_digest(tokenizer: Any) -> str:
 def package_digest() -> str:
     """Digest of the source files of this package that compute numbers: an installation for development changes without
     a new version."""
-    found = [spec for spec in map(find_spec, COMPUTING) if spec is not None]
-    folders = [folder for spec in found for folder in spec.submodule_search_locations or ()]
-    return digest_of("\n".join(files_digest(Path(folder), (".py", ".yaml")) for folder in folders))
+    return digest_of("\n".join(f"{name} {digest_of(file.read_bytes())}" for name, file in computing_files().items()))
+
+
+def computing_files() -> dict[str, Path]:
+    """The source files of this package that compute numbers, by their package and their path below it."""
+    patterns = dict.fromkeys(COMPUTING, "**/*") | dict.fromkeys(COMPUTING_ABOVE, "*")
+    return {
+        f"{package} {file.relative_to(folder)}": file
+        for package, pattern in patterns.items()
+        for folder in folders_of(package)
+        for file in sorted(folder.glob(pattern))
+        if file.suffix in SOURCES
+    }
+
+
+def folders_of(package: str) -> list[Path]:
+    """The folders that a package is read from; none where it is not installed."""
+    spec = find_spec(package)
+    return [Path(folder) for folder in (spec.submodule_search_locations or () if spec else ())]
 
 
 def files_digest(path: Path, suffixes: tuple[str, ...] = (), without: Path | None = None) -> str:

@@ -92,7 +92,7 @@ class CodeDescriptions:
     def follows(self, module: str) -> bool:
         """Whether code of a module is described, rather than known by the version of its package."""
         if module.partition(".")[0] == "hf_posenc":
-            return module.startswith(OWN) and module.count(".") > 2  # the rest is in the digest of the package
+            return module.startswith(OWN) and module.count(".") > 2  # the rest is in `package_digest`
         if module.partition(".")[0] in self.roots:
             return True
         return module == "__main__" or is_loose(module)
