@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from hf_posenc.insight.findings.identity import settings_of, shared_settings
 from hf_posenc.insight.findings.picture import write_pictures
 from hf_posenc.insight.findings.reproduction import CELLS, Reproduction
 from hf_posenc.insight.findings.verdict import judge
+from hf_posenc.insight.leaderboard.commands import text_words
+from hf_posenc.texts import TextSource
 
 FOLDER = {False: "results/findings", True: "results/findings-quick"}
 """Where results go by default, with the full budget and with the quick one."""
@@ -73,7 +75,7 @@ def reproduce(
         chosen, quick, named, None if own_text is None else own_text.label, cells,
         judge(chosen.claims, chosen.metrics, cells), judge(chosen.needs, chosen.metrics, cells),
         [file_of(folder, cell.settings).name for cell in cells], shared,
-        command(chosen, quick, model, own_text, seeds, samples),
+        command(chosen, quick, model, text, seeds, samples),
     )  # fmt: skip
     result.save(folder)
     write_pictures(result, folder)
@@ -140,12 +142,18 @@ def measure(finding: Finding, job: Job, wanted: dict[float, dict[str, Any]], fol
 
 
 def command(
-    finding: Finding, quick: bool, model: str | None, text: MeasuredText | None, seeds: int | None, samples: int | None
+    finding: Finding, quick: bool, model: str | None, text: TextToMeasure, seeds: int | None, samples: int | None
 ) -> str:
     """The command that makes a result again."""
-    label = None if text is None else text.label
-    texts = [] if label is None else [label] if isinstance(label, str) else label
     words = ["hf-posenc", "reproduce", finding.name, *(["--quick"] if quick else [])]
     given = {"--model": model, "--seeds": seeds, "--samples": samples}
     words += [word for name, value in given.items() if value is not None for word in (name, str(value))]
-    return shlex.join(words + [word for name in texts for word in ("--text", name)])
+    return shlex.join([*words, *words_of(text)])
+
+
+def words_of(text: TextToMeasure) -> Sequence[str]:
+    """A text as words of the command line, with how it is read where that is known."""
+    if isinstance(text, MeasuredText):
+        names = [text.label] if isinstance(text.label, str) else text.label or []
+        return [word for name in names for word in ("--text", name)]
+    return text_words(text if text is None or isinstance(text, TextSource) else TextSource.of_names(text))

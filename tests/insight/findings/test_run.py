@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from hf_posenc.eval.errors import StoreChanged
 from hf_posenc.insight.findings import Budget, DocumentScore, Finding, Job, Order, reproduce, verdict_of
 from hf_posenc.insight.findings.cells import Scores
 from hf_posenc.insight.findings.claims import LOSS
+from hf_posenc.texts import TextSource
 
 MEASURED: list[tuple[str, int, float]] = []
 
@@ -161,6 +163,20 @@ def test_samples_of_the_budget_that_is_run(tmp_path: Path, quick: bool) -> None:
     result = reproduce(sampled, output=tmp_path, quick=quick, samples=9)
     assert result.to_dict()["options"] == {"documents": 12, "samples": 9}
     assert "--samples 9" in result.command
+
+
+def test_the_command_says_how_a_text_is_read(tmp_path: Path) -> None:
+    book = tmp_path / "two stories.txt"
+    book.write_text("One story.\n---\nAnother story.\n", encoding="utf-8")
+    text = TextSource.of_names(str(book), separator="\n---\n")
+    reading = replace(FINDING, reads_text=True)
+    words = shlex.split(reproduce(reading, output=tmp_path / "out", text=text).command)
+    assert words == ["hf-posenc", "reproduce", "made_up", "--text", str(book), "--document-separator", r"\n---\n"]
+    assert shlex.split(reproduce(reading, output=tmp_path / "plain", text=book).command) == words[:5]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"body": "A story."}\n', encoding="utf-8")
+    named = reproduce(reading, output=tmp_path / "rows", text=TextSource.of_names(str(rows), field="body"))
+    assert shlex.split(named.command)[3:] == ["--text", str(rows), "--text-field", "body"]
 
 
 def test_what_has_no_effect_is_refused(tmp_path: Path) -> None:
