@@ -122,9 +122,11 @@ def planned(
     while cost(count, times + 1) <= room and sum(rungs(len(first) + count, times)) < most[0]:
         times += 1
     chosen = (*first, *more[:count])
-    return SearchPlan(
-        chosen, fitted(rungs(len(chosen), times), most[0]), held_out, budget, setup, dict(pace), fixed, overhead
-    )
+    steps = rungs(len(chosen), times)
+    seconds = [pace[family_of(arm)] for arm in chosen]
+    while len(steps) > 2 and halving_cost(seconds, steps, fixed) > room:  # many first arms have more than two rungs
+        steps = steps[:-1]
+    return SearchPlan(chosen, fitted(steps, most[0]), held_out, budget, setup, dict(pace), fixed, overhead)
 
 
 def rungs(arms: int, times: int = 1) -> tuple[int, ...]:

@@ -43,6 +43,18 @@ def test_a_plan_keeps_its_budget_and_grows_with_it() -> None:
     assert set(plans[-1].arms) == {*FIRST, *MORE}
 
 
+@pytest.mark.parametrize("more", range(0, 60, 5))
+def test_many_first_arms_do_not_exceed_a_small_budget(more: int) -> None:
+    """Thirty of them have four rungs, of which the smallest budget pays for two."""
+    first = [f"scheme{number}" for number in range(30)]
+    pace = {"": 0.1} | dict.fromkeys(first, 0.2)
+    with pytest.raises(BudgetTooSmall) as caught:
+        planned(first, [], pace, FIXED, 10, 5.0, 1.0, (500, 500))
+    enough = seconds_of(str(caught.value).partition("--budget ")[2].partition(",")[0])
+    found = planned(first, [], pace, FIXED, enough + more, 5.0, 1.0, (500, 500))
+    assert found.expected + found.setup <= 0.9 * found.budget
+
+
 def test_overhead_makes_a_plan_smaller() -> None:
     assert len(plan(300, overhead=2.0).arms) < len(plan(300).arms)
     assert 2.0 * seconds(plan(300, overhead=2.0)) + 5.0 <= 300
