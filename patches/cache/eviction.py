@@ -68,7 +68,7 @@ class EvictingLayer(DynamicLayer):
     def reset(self) -> None:
         """Empty the layer."""
         super().reset()
-        self.total = 0
+        self.pads = self.total = 0
 
     def crop(self, tokens_to_remove: int) -> None:
         """Refused once something was dropped: what is gone cannot become the newest again.
@@ -150,7 +150,7 @@ def ascend(positions: Tensor | None, padding: Tensor | None) -> bool:
 
 
 def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tensor | None) -> None:
-    """Refuse positions that go back in a cache that may have dropped what they would see again.
+    """Refuse positions that go back, as padding in a text has them do, in a cache that may have dropped what they see.
 
     Args:
         cache: of self-attention.
@@ -163,11 +163,14 @@ def check_ascending(cache: Cache, positions: Tensor, length: int, padding: Tenso
     """
     if not any(isinstance(layer, EvictingLayer) for layer in cache.layers):
         return
-    if not ascend(positions[:, -length - 1 :], padding):
-        raise BackendCannotCarry(
-            "The new position_ids go back, and this cache keeps the most recent keys only. "
-            "Number the tokens upwards, or pass use_cache=False or a StaticCache."
-        )
+    if ascend(positions[:, -length - 1 :], padding):
+        return
+    cause, remedy = "The new position_ids go back", "Number the tokens upwards"
+    if padding is not None and not is_left_padded(padding):
+        cause, remedy = "A row has padding behind its first token", "Pad on the left of the whole text"
+    raise BackendCannotCarry(
+        f"{cause}, and this cache keeps the most recent keys only. {remedy}, or pass use_cache=False or a StaticCache."
+    )
 
 
 def layer_of(cache: Cache | None, layer: int | None) -> EvictingLayer | None:

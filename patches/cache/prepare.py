@@ -9,12 +9,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 
-from hf_posenc.patches.cache.eviction import ascend, check_ascending, install_eviction, is_fresh, keep_padding
+from hf_posenc.patches.cache.eviction import (
+    EVICTS,
+    EvictingLayer,
+    ascend,
+    check_ascending,
+    install_eviction,
+    is_fresh,
+    keep_padding,
+)
 from hf_posenc.patches.cache.key_positions import CachedPositions, count_on, record
 from hf_posenc.patches.cache.length_rotated import install_length_rotation
-from hf_posenc.patches.cache.preallocated import install_preallocation
+from hf_posenc.patches.cache.preallocated import PreallocatedLayer, install_preallocation
 from hf_posenc.patches.cache.provenance import mark_cache
 from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.cache.validate_fit import check_fit
@@ -59,6 +67,7 @@ def prepare_cache(
     check_fit(own, len(attentions), *tokens.shape[:2])
     mark_cache(module, cache)
     if is_fresh(own):
+        _restore_layers(own)
         install_length_rotation(own, [attention.scheme.row_rotation() is not None for attention in attentions])
         kept = [attention.scheme.kept_keys for attention in attentions]
         if any(kept) and ascend(kwargs.get("position_ids") if moved is None else moved, padding):
@@ -66,6 +75,13 @@ def prepare_cache(
         install_preallocation(own, len(attentions))
     keep_padding(own, padding)
     return own
+
+
+def _restore_layers(cache: Cache) -> None:
+    """Give transformers' own layers back to a cache that was reset: which others it needs depends on the new text."""
+    ours = (EvictingLayer, PreallocatedLayer)
+    cache.layers = [DynamicLayer() if isinstance(layer, ours) else layer for layer in cache.layers]
+    vars(cache).pop(EVICTS, None)
 
 
 def _that_run(module: nn.Module, attentions: Sequence[Any]) -> Sequence[Any]:

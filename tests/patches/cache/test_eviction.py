@@ -164,3 +164,31 @@ def test_a_learned_sink_with_eviction() -> None:
         seen: list[torch.Tensor] = []
         model(ids)
     assert seen[0].abs().max() < 1e-6  # everything went to the sinks
+
+
+def test_an_emptied_cache_takes_any_text_that_a_new_one_takes() -> None:
+    """Padding on the right, and less padding on the left than before, after texts of another form."""
+    model, ids = patch_model(tiny_model("llama"), "sinks", recent=16), text(36, rows=2)
+    right, left = torch.ones_like(ids), torch.ones_like(ids)
+    right[1, 28:], left[1, :9] = 0, 0
+    cache = DynamicCache()
+    with torch.no_grad():
+        for mask, row in ((left, slice(9, None)), (right, slice(28)), (torch.ones_like(ids), slice(None))):
+            found = model(ids, attention_mask=mask, past_key_values=cache).logits[1:, row]
+            alone = model(ids[1:, row], use_cache=False).logits
+            torch.testing.assert_close(found, alone, atol=1e-4, rtol=0)
+            fresh = DynamicCache()
+            model(ids, attention_mask=mask, past_key_values=fresh)
+            assert [type(one) for one in cache.layers[1:]] == [type(one) for one in fresh.layers[1:]]
+            assert cache.layers[0].keys.shape == fresh.layers[0].keys.shape
+            cache.reset()
+
+
+def test_padding_that_cannot_be_kept_is_named() -> None:
+    model, ids = patch_model(tiny_model("llama"), "sinks", recent=16), text(36, rows=2)
+    mask, cache = torch.ones_like(ids), DynamicCache()
+    mask[1, 28:] = 0
+    with torch.no_grad():
+        model(ids[:, :24], attention_mask=mask[:, :24], past_key_values=cache)
+        with pytest.raises(BackendCannotCarry, match=r"padding behind its first token.+Pad on the left"):
+            model(ids[:, 24:], attention_mask=mask, past_key_values=cache)
