@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
 
 from hf_posenc.core import resident_memory
 from hf_posenc.core.nested_tensors import tensors_in
+from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.results.costs import Costs
 
+CACHE = "past_key_values"  # as transformers calls the argument and the result
 FEW, MANY = 16, 32
 """Tokens of the two caches whose difference is that of a token: fewer than any window that schemes have by default."""
 
@@ -57,10 +60,9 @@ class PeakMemory:
 
 def cache_per_token(model: Any) -> float | None:
     """Bytes that the KV cache of a model, as it is patched, takes for each token; None where it keeps none."""
-    try:
-        few, many = (cache_bytes(model, tokens) for tokens in (FEW, MANY))
-    except Exception:  # encoders, and models that take other inputs than tokens
+    if CACHE not in signature(unwrapped(model).forward).parameters:  # encoders, and models whose state does not grow
         return None
+    few, many = (cache_bytes(model, tokens) for tokens in (FEW, MANY))
     return (many - few) / (MANY - FEW) if many else None
 
 
@@ -68,6 +70,6 @@ def cache_per_token(model: Any) -> float | None:
 def cache_bytes(model: Any, tokens: int) -> int:
     """Bytes of the KV cache after so many tokens."""
     ids = torch.zeros(1, tokens, dtype=torch.long, device=model.device)
-    cache = getattr(model(input_ids=ids, use_cache=True), "past_key_values", None)
+    cache = getattr(model(input_ids=ids, use_cache=True), CACHE, None)
     found = {(tensor.data_ptr(), tensor.shape): tensor.nbytes for tensor in tensors_in(cache)}
     return sum(found.values())

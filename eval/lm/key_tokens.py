@@ -13,9 +13,7 @@ Fang et al. 2024, "What is Wrong with Perplexity for Long-context Language Model
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import closing
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -35,6 +33,8 @@ KeyScore = tuple[float, int]
 class KeyTokenScorer(Scorer):
     """Answers to requests for the scores of key tokens."""
 
+    chooser: tuple[str, Any] | None = None  # name and model object of an evaluator, which goes when this object does
+
     def key_token_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[KeyScore]:
         """Summed log-probability of the key tokens among the last of a text, and their number.
 
@@ -47,9 +47,7 @@ class KeyTokenScorer(Scorer):
         for text in texts.values():
             self.check_length(len(text) - 1, "key_token_scores")
         evaluator = next((args[-1] for args in unique.values()), "")
-        kind: Any = type(self)  # whose hash mypy takes for that of its instances
-        judge = loaded(kind, evaluator, str(self.device), self.tokenizer) if evaluator else self
-        chosen = judge.key_tokens(list(unique.values()))
+        chosen = self.evaluator(evaluator).key_tokens(list(unique.values()))
         with self.bar(len(unique), "Scoring", disable_tqdm) as bar:
             scores = self.last_scores({texts[key]: args[4] for key, args in unique.items()})
             answers = {}
@@ -58,6 +56,25 @@ class KeyTokenScorer(Scorer):
                 answers[key] = (float(scores[texts[key]][mask].sum()), int(mask.sum()))
                 self.ticked(bar)
         return [answers[id(request)] for request in requests]
+
+    def evaluator(self, name: str) -> Any:
+        """The model object that chooses key tokens, loaded once; this one without a name.
+
+        Raises:
+            NotMeasurable: its tokens are others than those of the measured model.
+        """
+        if not name:
+            return self
+        if self.chooser is None or self.chooser[0] != name:
+            self.chooser = None  # frees the earlier one first
+            kind: Any = type(self)
+            found = kind(name, device=str(self.device), share=False)
+            if found.tokenizer.get_vocab() != self.tokenizer.get_vocab():
+                raise NotMeasurable(
+                    f"The evaluator {name} has another vocabulary. Choose one with the tokenizer of the model."
+                )
+            self.chooser = name, found
+        return self.chooser[1]
 
     def key_tokens(self, requests: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], Tensor]:
         """Which of the scored tokens are key tokens, for every choice that the requests ask for.
@@ -98,19 +115,6 @@ class KeyTokenScorer(Scorer):
                     scores, _ = token_scores(states[-wanted[text] :], targets, head)
                     found[text] = scores.double().cpu()
         return found
-
-
-@lru_cache(maxsize=1)
-def loaded(kind: Callable[..., Any], name: str, device: str, tokenizer: Any) -> Any:
-    """Load a model that chooses key tokens.
-
-    Raises:
-        NotMeasurable: its tokens are others than those of the measured model.
-    """
-    found = kind(name, device=device, share=False)
-    if found.tokenizer.get_vocab() != tokenizer.get_vocab():
-        raise NotMeasurable(f"The evaluator {name} has another vocabulary. Choose one with the tokenizer of the model.")
-    return found
 
 
 def choice(args: tuple[Any, ...]) -> tuple[Any, ...]:
