@@ -24,11 +24,12 @@ class MaskingCollator(TrainerCallback):
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
-        self.tokenizer, self.seed, self.epoch = tokenizer, seed, 0
+        self.tokenizer, self.seed = tokenizer, seed
+        self.epoch = torch.tensor(0).share_memory_()  # with the workers of a DataLoader, which may outlive an epoch
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Before the epoch's first batch is read."""
-        self.epoch = int(state.epoch or 0)
+        self.epoch.fill_(int(state.epoch or 0))
 
     def __call__(self, rows: list[Row]) -> dict[str, Any]:
         """Rows ``[token]`` to tensors ``[row, token]``."""
@@ -41,7 +42,7 @@ class MaskingCollator(TrainerCallback):
         """Mask tokens of a row, and label it with them."""
         ids = row["input_ids"]
         hide = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASK_SHARE)
-        drawn = (self.seed + (self.epoch << 16)) % (1 << 32)
+        drawn = (self.seed + (int(self.epoch) << 16)) % (1 << 32)
         hide.generator = torch.Generator().manual_seed(crc32(ids.numpy().tobytes(), drawn))
         hidden, labels = hide.torch_mask_tokens(ids[None].clone())
         return {**row, "input_ids": hidden[0], "labels": labels[0]}

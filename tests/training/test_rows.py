@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.data import DataLoader
 from transformers import get_cosine_schedule_with_warmup
 
 from hf_posenc.core.lengths import doubling_lengths
@@ -159,6 +160,18 @@ def test_masks_depend_on_seed_epoch_and_row_alone(tokenizer) -> None:  # noqa: F
     assert labelled["labels"].tolist() == [[0, 1, 2, 3]] * 2
     whole = torch.tensor(drawn(0, 0.0, [{"input_ids": torch.arange(5000) % 28 + 4}]))
     assert (whole != IGNORED_LABEL).double().mean() == pytest.approx(0.15, abs=0.02)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_mask_anew_each_epoch(persistent: bool, tokenizer) -> None:  # noqa: F811
+    rows: Any = [{"input_ids": torch.arange(4, 24).roll(n)} for n in range(4)]
+    collate = MaskingCollator(tokenizer, 0)
+    loader = DataLoader(rows, 2, num_workers=2, persistent_workers=persistent, collate_fn=collate)
+    for epoch in range(3):
+        collate.on_epoch_begin(None, State(epoch), None)
+        here = MaskingCollator(tokenizer, 0)
+        here.on_epoch_begin(None, State(epoch), None)
+        assert torch.equal(torch.cat([batch["labels"] for batch in loader]), here(rows)["labels"]), epoch
 
 
 def test_masked_loss_is_per_hidden_token_of_the_whole_step() -> None:
