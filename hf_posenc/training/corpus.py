@@ -79,7 +79,7 @@ def tokenise(
         InvalidInput: most tokens are the unknown one.
         OSError: the disk is full.
     """
-    starts, size, highest, unknown, repeated = array("q"), 0, 0, 0, 0
+    starts, size, highest, unknown, read, repeated = array("q"), 0, 0, 0, 0, 0
     content = hashlib.blake2b(digest_size=16)
     with tempfile.TemporaryFile(dir=folder) as file:
         for texts in batches(texts_of(documents, tokenizer)):
@@ -88,12 +88,14 @@ def tokenise(
                 starts.append(size)
                 size += len(ids)
                 highest = max(highest, int(ids.max()))
-                unknown += int(np.count_nonzero(ids == tokenizer.unk_token_id))
+                text = without_end_tokens(tokenizer, ids)
+                read += len(text)
+                unknown += int(np.count_nonzero(text == tokenizer.unk_token_id))
                 file.write(ids.tobytes())
                 content.update(ids.tobytes())
             if on_read is not None:
                 on_read(len(starts), size)
-        check_unknown_share(tokenizer, unknown, size - len(starts) * len(end_tokens(tokenizer)))
+        check_unknown_share(tokenizer, unknown, read)
         file.flush()
         mapped = np.memmap(file, dtype=np.int32, mode="c", shape=(size,)) if size else np.empty(0, dtype=np.int32)
     begins = torch.tensor(starts, dtype=torch.long)
@@ -106,6 +108,11 @@ def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Ite
     for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]:
         if ids:
             yield np.asarray([*ids, *end], dtype=np.int32)
+
+
+def without_end_tokens(tokenizer: PreTrainedTokenizerBase, ids: Any) -> Any:
+    """The tokens of the text itself, of those that `token_lists` gives: GPT-2's end of a text is its unknown token."""
+    return ids[: len(ids) - len(end_tokens(tokenizer))]
 
 
 def end_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from hf_posenc.errors import LengthContradiction
 from hf_posenc.patching.preconditions.weights import check_known, check_vocabulary
 from hf_posenc.texts import TextSource
-from hf_posenc.training.corpus import batches, end_tokens, texts_of, token_lists
+from hf_posenc.training.corpus import batches, texts_of, token_lists, without_end_tokens
 from hf_posenc.training.dataset import Row, row_of_documents
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class StreamedRows(IterableDataset):
             documents = list(token_lists(self.tokenizer, texts))
             check_vocabulary(self.base, max((int(ids.max()) for ids in documents), default=0))
             if number == 0:
-                end = len(end_tokens(self.tokenizer))
-                check_known(self.tokenizer, [token for ids in documents for token in ids[: len(ids) - end].tolist()])
+                texts_read = (without_end_tokens(self.tokenizer, ids).tolist() for ids in documents)
+                check_known(self.tokenizer, [token for ids in texts_read for token in ids])
             yield documents
 
     def row(self, tokens: Any, starts: list[int]) -> Row:

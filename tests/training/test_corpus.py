@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 from datasets import Dataset, IterableDataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerFast
 
 from hf_posenc import patch_model
 from hf_posenc.errors import HeldOutOverlap, InvalidInput, LengthContradiction, UnreadableDocuments, WrongKind
@@ -181,6 +184,22 @@ def test_texts_without_a_row_are_refused(tokenizer) -> None:  # noqa: F811
         run(model, tokenizer, TextSource(("w0 w1",), streaming=True))
     with pytest.raises(InvalidInput, match="100%"):
         run(model, tokenizer, TextSource(("what is this " * 90,), streaming=True))
+
+
+def test_an_end_token_that_is_the_unknown_one_is_known(tokenizer) -> None:  # noqa: F811
+    """GPT-2's end of a text is its unknown token: of short texts, half of all tokens and more are that one."""
+    words = Tokenizer(models.WordLevel(tokenizer.get_vocab(), unk_token="<end>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    like_gpt2 = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", unk_token="<end>")
+    for text, share in (("w1", None), ("~ w1", None), ("~ ~ w1", "67%")):
+        source = TextSource((text,) * 8)
+        readings = (
+            lambda source=source: tokenise(like_gpt2, source.documents()),
+            lambda source=source: list(StreamedRows(source, like_gpt2, BASE, 4, separate=False, causal=True)),
+        )
+        for read in readings:
+            with pytest.raises(InvalidInput, match=share) if share else nullcontext():
+                read()
 
 
 @pytest.mark.parametrize("streaming", [False, True])
