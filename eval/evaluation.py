@@ -123,7 +123,7 @@ def evaluate(
         **model_args: further arguments of `PosEncLM`.
 
     Raises:
-        MissingExtra: lm-eval is not installed.
+        MissingPackage: lm-eval is not installed.
         TaskOptionOutOfRange: a length, a number or an option of a task is out of range.
         UnknownOption: an option that none of the tasks, or not the model object, takes.
         BadComparison: there is no such task, or none of the tasks reads the text.

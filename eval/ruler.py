@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hf_posenc.errors import MissingExtra
+from hf_posenc.errors import MissingPackage
 from hf_posenc.eval.errors import LengthTooShort, TaskDataMissing
 
 ESSAYS = ("niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multivalue", "niah_multiquery")
@@ -40,7 +40,7 @@ def check_ruler(names: Iterable[str], tokenizer: Any, lengths: Sequence[int]) ->
     """Refuse what RULER's tasks would fail or hang on.
 
     Raises:
-        MissingExtra: a package is missing.
+        MissingPackage: a package is missing.
         TaskDataMissing: data would have to be downloaded, and cannot be.
         LengthTooShort: a length has no room for the shortest prompt of a task.
     """
@@ -53,7 +53,7 @@ def check_ruler(names: Iterable[str], tokenizer: Any, lengths: Sequence[int]) ->
         import wonderwords  # noqa: F401
         from lm_eval.tasks.ruler import prepare_niah  # downloads sentence data if it can
     except ImportError as error:
-        raise MissingExtra(
+        raise MissingPackage(
             f"RULER's tasks need {error.name or 'nltk and wonderwords'}, which is not installed. "
             "pip install 'hf-posenc[ruler]'"
         ) from error

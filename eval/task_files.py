@@ -11,7 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
 from hf_posenc.errors import BadComparison, MissingExtra, PosEncError, first_line, shown
+=======
+from hf_posenc.errors import BadComparison, MissingPackage, PosEncError, shown
+>>>>>>> 1de17aac (One error for a package that is missing)
 from hf_posenc.eval.errors import TaskDataMissing
 
 LARGEST = 1 << 20  # bytes
@@ -93,7 +97,7 @@ def explained_task_errors(names: Sequence[str]) -> Iterator[None]:
     """Convert errors of lm-eval about a task that it cannot load.
 
     Raises:
-        MissingExtra: a package is missing.
+        MissingPackage: a package is missing.
         TaskDataMissing: data would have to be downloaded, and cannot be.
         BadComparison: lm-eval raised any other error.
     """
@@ -104,7 +108,7 @@ def explained_task_errors(names: Sequence[str]) -> Iterator[None]:
     except Exception as error:  # of lm-eval, datasets, jinja, and of what the file names
         named, first = shown(", ".join(map(str, names))), first_line(error)[:200]
         if package := missing_package(error):
-            raise MissingExtra(
+            raise MissingPackage(
                 f"The task {named} needs the package {package}, which is not installed. pip install {package}"
             ) from error
         if needs_network(error):

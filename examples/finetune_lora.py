@@ -29,7 +29,7 @@ from common import doubled_lengths, load_model, progress_bar, read_texts, run_co
 import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.student_t import mean_interval
-from hf_posenc.errors import MissingExtra
+from hf_posenc.errors import MissingPackage
 from hf_posenc.eval.report.finetune_curve import curve_plot
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT
 from hf_posenc.texts import TextSource
@@ -144,7 +144,7 @@ def report(arguments: argparse.Namespace, unpatched: dict[int, float], curves: S
     about = {name: str(value) for name, value in vars(arguments).items()}
     points = [[point.to_dict() for point in curve] for curve in curves]
     write_json(arguments.output / "results.json", {"about": about, "rows": rows, "curves": points})
-    with suppress(MissingExtra):
+    with suppress(MissingPackage):
         curve_plot(curves, trained, arguments.output / "curve.png")
 
 

@@ -36,7 +36,7 @@ from common import mean_and_deviation, progress_bar, run_command
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure
-from hf_posenc.errors import MissingExtra, PositionOutOfTable
+from hf_posenc.errors import MissingPackage, PositionOutOfTable
 from hf_posenc.eval.report.plots import mark_trained
 from hf_posenc.insight.findings.from_scratch.addition import Addition
 from hf_posenc.insight.findings.from_scratch.budget import TrainingBudget
@@ -174,7 +174,7 @@ def report(arguments: argparse.Namespace, budget: TrainingBudget, cells: dict[tu
     try:
         picture(arguments.output / "picture.png", budget, task, table)
         print(f"picture: {arguments.output / 'picture.png'}")
-    except MissingExtra as error:
+    except MissingPackage as error:
         print(error)
 
 
@@ -182,7 +182,7 @@ def picture(path: Path, budget: TrainingBudget, task: type[Task], table: dict[st
     """Mean over seeds against length, one line a scheme.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        MissingPackage: matplotlib is not installed.
     """
     canvas, axes = figure(8.0, 4.8)
     for number, (scheme, columns) in enumerate(table.items()):

@@ -6,10 +6,12 @@ to be a `ValueError` or `TypeError` are subclasses of it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+RENAMED = {"MissingExtra": "MissingPackage"}  # deprecated names, which end with release 0.3.0
 SHOWN = 100  # characters of a foreign value that a message repeats
 
 
@@ -150,7 +152,7 @@ class PeftAdapterMismatch(PosEncError, ValueError):
 
 
 class MissingPackage(PosEncError, ImportError):
-    """A function needs a package that is installed with an extra of this one."""
+    """A function needs a package that is not installed, such as one of an extra of this package."""
 
 
 class TrainingImpossible(PosEncError, ValueError):
@@ -221,10 +223,6 @@ class WeightsNotFinite(PosEncError, ValueError):
     """A weight of the model is NaN or infinite."""
 
 
-class MissingExtra(PosEncError, ImportError):
-    """An optional dependency is not installed."""
-
-
 class UnreadableDocuments(PosEncError, ValueError):
     """The user's texts cannot be found or read."""
 
@@ -271,3 +269,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return ""
     close = get_close_matches(name.lower(), list(known), n=2, cutoff=0.6)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+if TYPE_CHECKING:  # a type checker would take a function for a sign that every name is one of this module
+    MissingExtra = MissingPackage
+else:
+
+    def __getattr__(name: str) -> Any:
+        """The type that a deprecated name stands for, with a warning."""
+        if name not in RENAMED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        warnings.warn(
+            f"hf_posenc.errors.{name} is now called {RENAMED[name]}, and its old name ends with hf_posenc 0.3.0. Write "
+            f"{RENAMED[name]}.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return globals()[RENAMED[name]]

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import CheckpointMismatch, MissingExtra, WrongKind, shown
+from hf_posenc.errors import CheckpointMismatch, MissingPackage, WrongKind, shown
 from hf_posenc.eval.errors import NotMeasurable
 
 
@@ -142,4 +142,6 @@ def require_lm_eval() -> None:
     try:
         import lm_eval  # noqa: F401
     except ImportError as error:
-        raise MissingExtra("Evaluation needs lm-eval, which is not installed. pip install 'hf-posenc[eval]'") from error
+        raise MissingPackage(
+            "Evaluation needs lm-eval, which is not installed. pip install 'hf-posenc[eval]'"
+        ) from error

@@ -32,7 +32,7 @@ def curve_plot(
         goal: reference loss, nats/token: that of the unpatched model at its trained length.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        MissingPackage: matplotlib is not installed.
     """
     canvas, axes = figure(8.0, 4.6)
     rows = [(point.step, point.loss) for run in runs for point in run if point.loss is not None]

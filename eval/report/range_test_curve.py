@@ -22,7 +22,7 @@ def range_test_plot(tested: RangeTest, path: Path) -> None:
         path: of the plot; the suffix selects the format.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        MissingPackage: matplotlib is not installed.
     """
     canvas, axes = figure(8.0, 4.6)
     axes.plot(tested.rates, tested.differences, ".", color=FAINT, alpha=0.6, markersize=4, label="rows of one step")

@@ -23,7 +23,7 @@ def report_to_trackers(comparison: Comparison, names: Sequence[str], folder: Pat
 
     Raises:
         TrainingImpossible: a tracker is unknown.
-        MissingExtra: its package is not installed.
+        MissingPackage: its package is not installed.
     """
     check_trackers(names)
     from transformers import TrainerControl, TrainerState, TrainingArguments

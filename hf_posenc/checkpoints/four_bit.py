@@ -8,17 +8,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from hf_posenc.errors import MissingExtra
+from hf_posenc.errors import MissingPackage
 
 
 def four_bit_keywords() -> dict[str, Any]:
     """Keywords of ``from_pretrained`` that quantise linear layers: NF4, constants quantised too, bfloat16 computation.
 
     Raises:
-        MissingExtra: bitsandbytes is not installed.
+        MissingPackage: bitsandbytes is not installed.
     """
     if find_spec("bitsandbytes") is None:
-        raise MissingExtra("Weights in 4 bits need bitsandbytes, which is not installed. Run: pip install bitsandbytes")
+        raise MissingPackage(
+            "Weights in 4 bits need bitsandbytes, which is not installed. Run: pip install bitsandbytes"
+        )
     from transformers import BitsAndBytesConfig
 
     quantised = BitsAndBytesConfig(

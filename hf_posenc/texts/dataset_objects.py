@@ -59,7 +59,7 @@ def saved_documents(folder: Path, field: str) -> Iterator[Document]:
     """The documents of a folder that ``save_to_disk`` wrote, memory-mapped.
 
     Raises:
-        MissingExtra: `datasets` is not installed.
+        MissingPackage: `datasets` is not installed.
         UnreadableDocuments: it is damaged, or holds several splits.
     """
     library = datasets_library()

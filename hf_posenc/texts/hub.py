@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+<<<<<<< HEAD
 from hf_posenc.errors import MissingExtra, UnreadableDocuments, first_line, shown
+=======
+from hf_posenc.errors import MissingPackage, UnreadableDocuments, shown
+from hf_posenc.texts.document import first_line
+>>>>>>> 1de17aac (One error for a package that is missing)
 
 PREFIX = "hub:"
 
@@ -48,7 +53,7 @@ class HubDataset:
         """The dataset: downloaded once and memory-mapped, or streamed.
 
         Raises:
-            MissingExtra: `datasets` is not installed.
+            MissingPackage: `datasets` is not installed.
             UnreadableDocuments: it cannot be loaded, or has several splits and none is chosen.
         """
         load_dataset = datasets_library().load_dataset
@@ -80,10 +85,10 @@ def datasets_library() -> Any:
     """The `datasets` library.
 
     Raises:
-        MissingExtra: it is not installed.
+        MissingPackage: it is not installed.
     """
     try:
         import datasets
     except ImportError as error:
-        raise MissingExtra("Datasets need the package datasets. pip install 'hf-posenc[train]'") from error
+        raise MissingPackage("Datasets need the package datasets. pip install 'hf-posenc[train]'") from error
     return datasets

@@ -13,7 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
 from hf_posenc.errors import MissingExtra, UnreadableDocuments, first_line, shown
+=======
+from hf_posenc.errors import MissingPackage, UnreadableDocuments, shown
+>>>>>>> 1de17aac (One error for a package that is missing)
 from hf_posenc.texts.columns import column_of, document_of
 from hf_posenc.texts.document import Document, content_of
 from hf_posenc.texts.plain_text import opened, whole_text
@@ -118,7 +122,7 @@ def parquet_file(path: Path, field: str) -> Iterator[Document]:
     """The documents of a Parquet file; of each record only the column of the text is read.
 
     Raises:
-        MissingExtra: pyarrow, which comes with `datasets`, is not installed.
+        MissingPackage: pyarrow, which comes with `datasets`, is not installed.
         UnreadableDocuments: it is no Parquet file, there is no such column, or no text in it.
     """
     number = 0
@@ -140,13 +144,13 @@ def parquet_opened(path: Path) -> Any:
     """Open a Parquet file.
 
     Raises:
-        MissingExtra: pyarrow is not installed.
+        MissingPackage: pyarrow is not installed.
         UnreadableDocuments: it is no Parquet file.
     """
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise MissingExtra("Parquet files need pyarrow, which is not installed. pip install datasets") from error
+        raise MissingPackage("Parquet files need pyarrow, which is not installed. pip install datasets") from error
     try:
         return ParquetFile(path)
     except (OSError, ValueError) as error:

@@ -81,7 +81,7 @@ class TextSource:
 
         Raises:
             UnreadableDocuments: one cannot be read.
-            MissingExtra: a package is missing that reads them.
+            MissingPackage: a package is missing that reads them.
         """
         self.check_options()
         for number, part in enumerate(self.parts, 1):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_posenc.core.lengths import MAX_LENGTH
-from hf_posenc.errors import MissingExtra, TrainingImpossible, nearest, shown
+from hf_posenc.errors import MissingPackage, TrainingImpossible, nearest, shown
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def check_trackers(names: Any) -> None:
 
     Raises:
         TrainingImpossible: there is one.
-        MissingExtra: a package is not installed.
+        MissingPackage: a package is not installed.
     """
     from transformers.integrations import get_available_reporting_integrations
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
@@ -107,7 +107,7 @@ def check_trackers(names: Any) -> None:
                 f"Choose one of {', '.join(sorted(INTEGRATION_TO_CALLBACK))}."
             )
         if name not in get_available_reporting_integrations():
-            raise MissingExtra(f"Reporting to {name} needs its package, which is not installed. pip install {name}")
+            raise MissingPackage(f"Reporting to {name} needs its package, which is not installed. pip install {name}")
 
 
 def check_count(name: str, value: Any, least: int, most: int) -> None:

@@ -10,7 +10,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from hf_posenc import patch_model
-from hf_posenc.errors import BadComparison, MissingExtra, RequestTooLong, UnknownOption, WrongKind
+from hf_posenc.errors import BadComparison, MissingPackage, RequestTooLong, UnknownOption, WrongKind
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import NotMeasurable, TaskDataMissing, TaskOptionOutOfRange
 from hf_posenc.eval.task_files import explained_task_errors
@@ -156,7 +156,7 @@ def test_a_model_object_is_not_cut_or_changed_in_silence(llama, tokenizer) -> No
 
 
 def test_a_missing_package_and_missing_data_are_named() -> None:
-    with pytest.raises(MissingExtra, match="needs the package no_such_package"), explained_task_errors(["theirs"]):
+    with pytest.raises(MissingPackage, match="needs the package no_such_package"), explained_task_errors(["theirs"]):
         import no_such_package  # noqa: F401
     with pytest.raises(TaskDataMissing, match="hf download --repo-type dataset"), explained_task_errors(["theirs"]):
         raise ConnectionError("Couldn't reach 'a/b' on the Hub")

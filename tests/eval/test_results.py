@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hf_posenc.errors import MissingExtra
+from hf_posenc.errors import MissingPackage
 from hf_posenc.eval.report.report import report_text, write_report
 from hf_posenc.eval.results.rows import Row, rows_of, write_json
 
@@ -94,5 +94,5 @@ def test_plots_are_image_files(tmp_path) -> None:
 
 def test_missing_matplotlib_names_the_extra(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtra, match=r"hf-posenc\[plot\]"):
+    with pytest.raises(MissingPackage, match=r"hf-posenc\[plot\]"):
         write_report(tmp_path, rows(), ABOUT)

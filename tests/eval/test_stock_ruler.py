@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from hf_posenc.errors import MissingExtra
+from hf_posenc.errors import MissingPackage
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, TaskDataMissing
 from hf_posenc.eval.ruler import GROUPS, check_ruler, ruler_tasks, seeded, tokenizer_folder
@@ -69,7 +69,7 @@ def test_a_missing_package_names_the_extra(tokenizer, monkeypatch: pytest.Monkey
     import sys
 
     monkeypatch.setitem(sys.modules, "wonderwords", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'hf-posenc\[ruler\]'"):
+    with pytest.raises(MissingPackage, match=r"pip install 'hf-posenc\[ruler\]'"):
         check_ruler(["niah_single_1"], tokenizer, [4096])
 
 

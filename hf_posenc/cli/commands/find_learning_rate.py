@@ -56,13 +56,13 @@ def find_learning_rate(context: Context, options: FinetuneOptions, as_json: AsJs
 def write_files(tested: RangeTest, folder: Path) -> list[str]:
     """Write ``learning_rate.json`` and, where matplotlib is installed, its plot; returns the names of the files."""
     from hf_posenc.core.files.atomic import write_json
-    from hf_posenc.errors import MissingExtra
+    from hf_posenc.errors import MissingPackage
     from hf_posenc.eval.report.range_test_curve import range_test_plot
 
     folder.mkdir(parents=True, exist_ok=True)
     written = [f"{NAME}.json"]
     write_json(folder / written[0], tested.to_dict())
-    with suppress(MissingExtra):
+    with suppress(MissingPackage):
         range_test_plot(tested, folder / f"{NAME}.png")
         written.append(f"{NAME}.png")
     return written

@@ -18,7 +18,7 @@ PLOT = "curve.png"
 
 def show_result(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool) -> None:
     """Show the held-out loss before and after training, and the files written: a model or an adapter."""
-    from hf_posenc.errors import MissingExtra
+    from hf_posenc.errors import MissingPackage
     from hf_posenc.eval.report.finetune_curve import curve_plot
 
     measured = [point for point in tuned.curve if point.held_out]
@@ -40,7 +40,7 @@ def show_result(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool)
     output.show_table(columns, rows, title="held-out cross-entropy loss (nats/token)")
     output.show_text("± is a 95 % confidence interval, window by window.")
     written = f"the {kind}, curve.json"
-    with suppress(MissingExtra):
+    with suppress(MissingPackage):
         curve_plot([tuned.curve], trained, out / PLOT)
         written += f", {PLOT}"
     output.show_text(f"Written to {out}: {written}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.files.atomic import write_bytes
-from hf_posenc.errors import MissingExtra
+from hf_posenc.errors import MissingPackage
 
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#8C8C8C", "#7A5C00")
 MARKERS = "osD^vPX*h"
@@ -28,7 +28,7 @@ def figure(width: float, height: float) -> tuple[Any, Any]:
         width, height: inches.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        MissingPackage: matplotlib is not installed.
     """
     require_matplotlib()
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def panels(width: float, height: float, rows: int, columns: int) -> tuple[Any, l
         width, height: of the whole figure, inches.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        MissingPackage: matplotlib is not installed.
     """
     canvas, axes = figure(width, height)
     axes.remove()
@@ -55,12 +55,12 @@ def require_matplotlib() -> None:
     """Raise an error that names the extra to install where matplotlib is missing.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        MissingPackage: matplotlib is not installed.
     """
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise MissingExtra("Plots need matplotlib, which is not installed. pip install 'hf-posenc[plot]'") from error
+        raise MissingPackage("Plots need matplotlib, which is not installed. pip install 'hf-posenc[plot]'") from error
 
 
 def save_figure(canvas: Any, path: Path) -> None:

@@ -23,7 +23,7 @@ def write_plot(cells: Sequence[BenchCell], path: Path) -> bool:
     """Draw ratios to the unpatched model; False where there are none.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        MissingPackage: matplotlib is not installed.
     """
     shown = [cell for cell in cells if cell.time_ratio(UNPATCHED) is not None]
     cases = list(dict.fromkeys(cell.case for cell in shown))

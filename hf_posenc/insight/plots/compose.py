@@ -197,7 +197,7 @@ def figure(
         titled: whether the figure has a title.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        MissingPackage: matplotlib is not installed.
     """
     require_matplotlib()
     from matplotlib import rc_context

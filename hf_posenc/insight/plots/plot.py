@@ -41,7 +41,7 @@ def show(schemes: str | Iterable[Given] | None, plots: str | Sequence[str] | Non
         A matplotlib figure for each plot, by name.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        MissingPackage: matplotlib is not installed.
         PosEncError: a scheme, an option, a length or a plot is refused; or none of the plots reads a part of the view.
     """
     request = request_of(schemes, **how)

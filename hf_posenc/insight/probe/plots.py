@@ -188,7 +188,7 @@ def write_plots(probe: Probe, folder: Path) -> list[Path]:
     """Write all applicable plots as PNG files, all of them or none.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        MissingPackage: matplotlib is not installed.
     """
     plots: dict[str, Callable[[Probe, Path], None]] = {
         "distance": distance_plot, "heads": heads_plot, "sinks": sink_plot,

@@ -12,7 +12,7 @@ import torch
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.terms import ToeplitzBias
-from hf_posenc.errors import MissingExtra, OptionOutOfRange
+from hf_posenc.errors import MissingPackage, OptionOutOfRange
 from hf_posenc.insight.plots import (
     Shapes,
     compose,
@@ -186,5 +186,5 @@ def test_a_registered_plot(own_plot: type[Plot]) -> None:
 def test_without_matplotlib_there_are_numbers_but_no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     found = sheets(plot_of("code"), request_of("binary", shapes=SMALL, length=4))
-    with pytest.raises(MissingExtra, match=r"hf-posenc\[plot\]"):
+    with pytest.raises(MissingPackage, match=r"hf-posenc\[plot\]"):
         compose.figure(plot_of("code"), found)
