@@ -48,8 +48,8 @@ Loss says little about what a model finds in a long text. Below, [`hf-posenc lea
 schemes on a [laboratory model](starters.md#laboratory-models), which answers within its 256 tokens what the starters
 cannot: one code among several, names through a chain of others, questions about one document of many, strings to copy.
 
-Differences of right and wrong answers have here the interval of Student's t, and not yet the adjusted one that the command
-has now (Agresti and Min 2005), which is a little wider and ends at ±100.
+Differences of right and wrong answers have here the interval of Student's t, and not yet the adjusted one that the
+command has now (Agresti and Min 2005), which is a little wider and ends at ±100.
 """
 FILES = """
 The same numbers with all commands: [leaderboard.json]({name}/leaderboard.json),

@@ -11,11 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-from hf_posenc.errors import BadComparison, MissingExtra, PosEncError, first_line, shown
-=======
-from hf_posenc.errors import BadComparison, MissingPackage, PosEncError, shown
->>>>>>> 1de17aac (One error for a package that is missing)
+from hf_posenc.errors import BadComparison, MissingPackage, PosEncError, first_line, shown
 from hf_posenc.eval.errors import TaskDataMissing
 
 LARGEST = 1 << 20  # bytes

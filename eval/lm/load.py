@@ -17,7 +17,7 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
 
     Raises:
         WrongKind: ``model`` is none of these.
-        MissingExtra: lm-eval is not installed.
+        MissingPackage: lm-eval is not installed.
     """
     require_lm_eval()
     import torch

@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-<<<<<<< HEAD
-from hf_posenc.errors import MissingExtra, UnreadableDocuments, first_line, shown
-=======
-from hf_posenc.errors import MissingPackage, UnreadableDocuments, shown
-from hf_posenc.texts.document import first_line
->>>>>>> 1de17aac (One error for a package that is missing)
+from hf_posenc.errors import MissingPackage, UnreadableDocuments, first_line, shown
 
 PREFIX = "hub:"
 

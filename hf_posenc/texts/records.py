@@ -13,11 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-from hf_posenc.errors import MissingExtra, UnreadableDocuments, first_line, shown
-=======
-from hf_posenc.errors import MissingPackage, UnreadableDocuments, shown
->>>>>>> 1de17aac (One error for a package that is missing)
+from hf_posenc.errors import MissingPackage, UnreadableDocuments, first_line, shown
 from hf_posenc.texts.columns import column_of, document_of
 from hf_posenc.texts.document import Document, content_of
 from hf_posenc.texts.plain_text import opened, whole_text
