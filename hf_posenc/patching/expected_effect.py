@@ -75,7 +75,7 @@ def changes_bias(scheme: Scheme, ctx: PositionContext, geometry: Geometry) -> bo
     return found is None or not torch.allclose(found.detach().to(own), own, rtol=1e-6, atol=0.0)
 
 
-def has_spoken(scheme: Scheme) -> bool:
+def has_learned_bias(scheme: Scheme) -> bool:
     """Whether a bias that is zero until it is trained has been trained; by how much it shows is not known."""
     silent = [part for part in scheme.schemes if part.silent_at_first]
     return any(bool(weight.detach().any()) for part in silent for weight in part.parameters())

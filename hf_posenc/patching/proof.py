@@ -29,7 +29,7 @@ from hf_posenc.errors import NoEffect
 from hf_posenc.patches.offloading import computing_device, offloads_of
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.validate_adapter import probed
-from hf_posenc.patching.expected_effect import differs_from_host, has_spoken, spread_positions
+from hf_posenc.patching.expected_effect import differs_from_host, has_learned_bias, spread_positions
 from hf_posenc.patching.float32_run import in_float32, packed, runs_in_float32
 from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.base import Scheme
@@ -138,7 +138,7 @@ class EffectProbe:
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         geometry, window = self.geometry.of_layer(layer), self.attentions[layer].window
         must_move = differs_from_host(scheme, self.positions, geometry)
-        may_move = must_move or has_spoken(scheme)
+        may_move = must_move or has_learned_bias(scheme)
         if must_move and window is not None and not differs_from_host(scheme, self.positions, geometry, window):
             return Proof("identity")  # the probe, which has no mask, would show keys that the layer itself hides
         if self.widened:
