@@ -34,14 +34,14 @@ from laboratory_rows import (
 from laboratory_start import start_from_induction
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from training_state import load_state, save_state
+from training_state import check_command, load_state, save_state
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hf_posenc import from_pretrained, patch_model
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 from hf_posenc.schemes.entry import entries_of
 
-MADE = "made.json"
+MADE, BATCH = "made.json", 8
 HALF_PRECISION = bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 """Products in bfloat16, with weights in float32, where a processor has units for that: in two thirds of the time."""
 
@@ -67,7 +67,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--mix", type=int, choices=MIXES, default=1, help="number of the mix of rows")
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--length", type=int, default=LENGTH, help="tokens of a row, and of the model's context")
-    parser.add_argument("--batch", type=int, default=8, help="rows a step")
+    parser.add_argument("--batch", type=int, default=BATCH, help="rows a step")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=500)
@@ -124,12 +124,14 @@ class Run:
 
     def __init__(self, model: LlamaForCausalLM, arguments: argparse.Namespace) -> None:
         self.model, self.arguments, self.step = model, arguments, 0
+        self.command = str(made_by(arguments)["command"])
         self.file = arguments.out / f"{arguments.scheme.replace(':', '_')}.safetensors"
         matrices, others = matrices_and_others(model)
         self.optimizers: list[torch.optim.Optimizer] = [
             torch.optim.Muon(matrices, lr=arguments.lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(others, lr=arguments.lr, betas=(0.9, 0.98), weight_decay=0.0),
         ]
+        check_command(self.file, self.command)
         if self.file.exists():
             self.step = load_state(self.file, model, self.optimizers)
             print(f"resumed at step {self.step}", flush=True)
@@ -157,9 +159,9 @@ class Run:
             if self.step % 50 == 0:
                 print(f"step {self.step}  loss {loss.item():.3f}  {time.process_time() / 60:.1f} min", flush=True)
             if self.step % self.arguments.save_every == 0:
-                save_state(self.file, self.model, self.optimizers, self.step)
+                save_state(self.file, self.model, self.optimizers, self.step, self.command)
                 print(f"step {self.step}  {self.abilities(rows)}", flush=True)
-        save_state(self.file, self.model, self.optimizers, self.step)
+        save_state(self.file, self.model, self.optimizers, self.step, self.command)
 
     def loss(self, batch: list[Row]) -> Tensor:
         """Weighted mean over the tokens of a batch."""
@@ -214,8 +216,8 @@ def made_by(arguments: argparse.Namespace) -> dict[str, object]:
     """The command of a training, and that of the model it started from."""
     start = f" --start {arguments.start.name}" if arguments.start else ""
     options = f"--mix {arguments.mix} --steps {arguments.steps} --lr {arguments.lr:g} --seed {arguments.seed}"
-    if arguments.length != LENGTH:
-        options += f" --length {arguments.length}"
+    options += f" --length {arguments.length}" * (arguments.length != LENGTH)
+    options += f" --batch {arguments.batch}" * (arguments.batch != BATCH)
     made: dict[str, object] = {"command": f"python examples/train_laboratory.py {arguments.scheme}{start} {options}"}
     if arguments.start:
         made["start"] = json.loads((arguments.start / MADE).read_text())

@@ -21,7 +21,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from train_starters import CLS, IGNORED, MASK, PAD, SEP, SPECIAL, TRAINED_LENGTH, VOCABULARY, Rows
-from training_state import load_state, save_state
+from training_state import check_command, load_state, save_state
 from transformers import PreTrainedModel
 
 from hf_posenc import load_starter
@@ -65,7 +65,8 @@ def parse() -> argparse.Namespace:
 
 def train(model: PreTrainedModel, rows: Rows, arguments: argparse.Namespace) -> None:
     """Linear warm-up, flat, and linear to zero over the last 40 %; a training that was killed goes on."""
-    file = arguments.out / "bert.safetensors"
+    file, command = arguments.out / "bert.safetensors", command_of(arguments)
+    check_command(file, command)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr, betas=(0.9, 0.98), weight_decay=0.0)
     first = load_state(file, model, [optimizer]) if file.exists() else 0
     model.train()
@@ -83,7 +84,7 @@ def train(model: PreTrainedModel, rows: Rows, arguments: argparse.Namespace) -> 
         if (step + 1) % 25 == 0:
             print(f"step {step + 1}  loss {loss.item():.3f}  {time.process_time() / 60:.1f} min", flush=True)
         if (step + 1) % arguments.save_every == 0 or step + 1 == arguments.steps:
-            save_state(file, model, [optimizer], step + 1)
+            save_state(file, model, [optimizer], step + 1, command)
 
 
 def masked_row(rows: Rows, done: float, rng: random.Random) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,12 +131,17 @@ def weighted_loss(model: PreTrainedModel, ids: Tensor, labels: Tensor, weights: 
     return (losses * of_token).sum() / of_token.sum()
 
 
+def command_of(arguments: argparse.Namespace) -> str:
+    """The command of a training, with the options that change its result."""
+    options = {"--steps": arguments.steps, "--batch": arguments.batch, "--lr": arguments.lr, "--seed": arguments.seed}
+    return " ".join(["python examples/train_laboratory_bert.py", *(f"{n} {v:g}" for n, v in options.items())])
+
+
 def made(arguments: argparse.Namespace) -> dict[str, object]:
     """How the model was made."""
     return {
-        "command": f"python examples/train_laboratory_bert.py --steps {arguments.steps}", "from": "starter:bert",
-        "python": sys.version.split()[0], "stdlib": sysconfig.get_python_version(), "torch": torch.__version__,
-        "seed": arguments.seed, "held_out": HELD_OUT,
+        "command": command_of(arguments), "from": "starter:bert", "python": sys.version.split()[0],
+        "stdlib": sysconfig.get_python_version(), "torch": torch.__version__, "held_out": HELD_OUT,
     }  # fmt: skip
 
 

@@ -12,13 +12,33 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 
-def save_state(file: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: int) -> None:
-    """Write the parameters, what the optimizers remember of them, and the step."""
+def about(file: Path) -> dict[str, str]:
+    """What a state says of itself, such as its command; empty where there is none."""
+    if not file.exists():
+        return {}
+    with safe_open(file, "pt") as saved:
+        return saved.metadata() or {}
+
+
+def check_command(file: Path, command: str) -> None:
+    """Let a training go on only from a state of its own.
+
+    Raises:
+        SystemExit: the file is of another command.
+    """
+    if (of := about(file).get("command", command)) != command:
+        raise SystemExit(f"{file} is of «{of}». Choose another --out, or delete it.")
+
+
+def save_state(
+    file: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: int, command: str | None = None
+) -> None:
+    """Write the parameters, what the optimizers remember of them, the step, and the command that trains."""
     state: dict[str, Tensor] = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
     for i, optimizer in enumerate(optimizers):
         for j, entry in optimizer.state_dict()["state"].items():
             state |= {f"optimizer.{i}.{j}.{name}": torch.as_tensor(value) for name, value in entry.items()}
-    write_tensors(file, state | {"step": torch.tensor(step)}, {})
+    write_tensors(file, state | {"step": torch.tensor(step)}, {} if command is None else {"command": command})
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:
@@ -53,15 +73,7 @@ class StageState:
 
     def __init__(self, file: Path, command: str) -> None:
         self.file, self.command = file, command
-        if (about := self.about()) and about["command"] != command:
-            raise SystemExit(f"{file} is of «{about['command']}». Choose another --out, or delete it.")
-
-    def about(self) -> dict[str, str]:
-        """Command, stage and step of what is saved; empty where nothing is."""
-        if not self.file.exists():
-            return {}
-        with safe_open(self.file, "pt") as saved:
-            return saved.metadata()
+        check_command(file, command)
 
     def save(self, tensors: Mapping[str, Tensor], stage: int, step: int) -> None:
         """Write all that a step changes."""
@@ -70,10 +82,10 @@ class StageState:
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], stage: int) -> int:
         """Copy what was saved in this stage, if anything was, into tensors; returns the number of its steps."""
-        about = self.about()
-        if about.get("stage") != str(stage):
+        saved_as = about(self.file)
+        if saved_as.get("stage") != str(stage):
             return 0
         with safe_open(self.file, "pt") as saved:
             for name, tensor in tensors.items():
                 tensor.copy_(saved.get_tensor(name))
-        return int(about["step"])
+        return int(saved_as["step"])

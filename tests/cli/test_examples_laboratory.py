@@ -133,13 +133,25 @@ def test_a_training_resumes_and_is_exported_with_its_scheme(
 ) -> None:
     monkeypatch.setattr(recipe, "TRAINING", ("abc", "ast"))
     monkeypatch.setattr(importlib.import_module("laboratory_start"), "ROUNDS", 2)
-    words = ["train_laboratory.py", "t5", "--out", str(tmp_path), "--batch", "1"]
-    monkeypatch.setattr(sys, "argv", [*words, "--steps", "1"])
-    recipe.main()
-    monkeypatch.setattr(sys, "argv", [*words, "--steps", "2", "--export", str(tmp_path / "made")])
+    words = ["train_laboratory.py", "t5", "--out", str(tmp_path), "--batch", "1", "--steps", "2", "--save-every", "1"]
+    monkeypatch.setattr(sys, "argv", words)
+    with monkeypatch.context() as killed:
+        killed.setattr(recipe.Run, "abilities", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            recipe.main()
+    monkeypatch.setattr(sys, "argv", [*words, "--export", str(tmp_path / "made")])
     recipe.main()
     assert "resumed at step 1" in capsys.readouterr().out
     assert describe(from_pretrained(tmp_path / "made")).scheme == "t5"
+    made = json.loads((tmp_path / "made" / "made.json").read_text())
+    assert made["command"].endswith("train_laboratory.py t5 --mix 1 --steps 2 --lr 0.001 --seed 0 --batch 1")
+    monkeypatch.setattr(sys, "argv", [*words, "--seed", "1"])
+    with pytest.raises(SystemExit, match=r"is of «python examples/train_laboratory.py t5 .*--seed 0 .*another --out"):
+        recipe.main()
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_training_goes_on_from_an_exported_model(
