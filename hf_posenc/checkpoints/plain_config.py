@@ -155,11 +155,6 @@ def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
         NotExpressible: transformers has no such RoPE type, the scheme does more than rotate, or layers differ.
     """
     whole, name = scheme_of(model), describe(model).scheme
-    if any(module.scheme is not whole for module in model.modules() if isinstance(module, PatchedAttention)):
-        raise NotExpressible(
-            f"Scheme {name!r} is not that of every layer, and a plain checkpoint is exported with one. Save it with "
-            "model.save_pretrained and load it with hf_posenc.from_pretrained."
-        )
     scheme = acting_part(whole)
     single = len(scheme.schemes) == 1
     everywhere = scheme.native() if single else None
@@ -172,6 +167,11 @@ def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
         raise NotExpressible(
             f"Scheme {name!r} has no counterpart among transformers' RoPE types. Save it with model.save_pretrained "
             "and load it with hf_posenc.from_pretrained."
+        )
+    if any(module.scheme is not whole for module in model.modules() if isinstance(module, PatchedAttention)):
+        raise NotExpressible(
+            f"Scheme {name!r} is not that of every layer, and a plain checkpoint is exported with one. Save it with "
+            "model.save_pretrained and load it with hf_posenc.from_pretrained."
         )
     if parameters["rope_type"] not in {"default", *ROPE_INIT_FUNCTIONS}:
         raise NotExpressible(

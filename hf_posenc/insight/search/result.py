@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hf_posenc.eval.report.settings import names_of
+from hf_posenc.eval.results.paired import FEWEST
 from hf_posenc.insight.search.durations import duration
 from hf_posenc.insight.search.tables import difference, held_out_table, plain, spread, trial_table
 from hf_posenc.insight.search.trial import HeldOut, Trial
@@ -154,6 +155,10 @@ def against_default(result: SearchResult) -> str:
     if other is None or other.difference is None:
         return "The best default could not be measured on the held-out text, so the choice is not compared with it."
     d = other.difference
+    if d.p is None:
+        return (
+            f"Minus the best default, {other.label}: {difference(other)}; fewer than {FEWEST} documents tell nothing."
+        )
     sure = {"better": "surely better than", "worse": "surely worse than"}.get(d.verdict, "not surely different from")
     return f"That is {sure} the best default, {other.label}: {difference(other)} (95 % interval)."
 
@@ -163,5 +168,7 @@ def against_all(result: SearchResult) -> str:
     compared = [line for line in result.held_out if line.difference is not None and line.label != UNPATCHED]
     if not compared:
         return "No other default could be measured on the held-out text, so the choice is compared with none."
+    if all(line.difference.p is None for line in compared if line.difference is not None):
+        return f"Defaults compared there: {len(compared)}; fewer than {FEWEST} documents show none to be surely better."
     better = [line.label for line in compared if line.difference is not None and line.difference.verdict == "worse"]
     return f"Defaults compared there: {len(compared)}; surely better than the choice: {', '.join(better) or 'none'}."

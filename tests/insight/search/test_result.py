@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hf_posenc.eval.results.paired import Difference, Verdict
@@ -47,6 +48,22 @@ def test_other_options_are_mentioned_where_they_were_tried() -> None:
 def test_defaults_that_are_surely_better_are_named() -> None:
     lines = line("window", "worse"), line("yarn", "better"), line("unpatched", "better")
     assert "Defaults compared there: 2; surely better than the choice: window." in said(DEFAULT, line("rerope"), *lines)
+
+
+def test_too_few_documents_are_not_called_evidence() -> None:
+    """Of two documents there is no interval, so that nothing could be found better."""
+    few = [untested(line(label, "undecided")) for label in ("rerope", "yarn")]
+    assert "fewer than 3 documents show none" in said(DEFAULT, line("rerope"), few[1])
+    found = said(OTHER, line(OTHER.label), *few, tried=(DEFAULT, OTHER))
+    assert "best default, rerope: +0.100, on too few documents" in found
+    assert "surely better" not in found
+    assert "not surely different" not in found
+
+
+def untested(of: HeldOut) -> HeldOut:
+    """A difference on two documents."""
+    assert of.difference is not None
+    return replace(of, difference=replace(of.difference, n=2, clusters=2, low=None, high=None, p=None, p_holm=None))
 
 
 def test_the_best_default_is_compared_only_where_it_was_measured() -> None:
