@@ -156,9 +156,7 @@ def against_default(result: SearchResult) -> str:
         return "The best default could not be measured on the held-out text, so the choice is not compared with it."
     d = other.difference
     if d.p is None:
-        return (
-            f"Minus the best default, {other.label}: {difference(other)}; fewer than {FEWEST} documents tell nothing."
-        )
+        return f"Minus the best default, {other.label}: {difference(other)}, on too few documents to be sure of."
     sure = {"better": "surely better than", "worse": "surely worse than"}.get(d.verdict, "not surely different from")
     return f"That is {sure} the best default, {other.label}: {difference(other)} (95 % interval)."
 
