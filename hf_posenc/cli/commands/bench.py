@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,8 +121,6 @@ def bench(
     quartiles of the ratios within rounds. Lengths beyond the model's context length are run unpatched as well, for
     their time only. Memory is the peak beyond the weights; in decoding it includes the KV cache.
     """
-    import torch
-
     from hf_posenc.insight.bench import Earlier, device_of
     from hf_posenc.insight.bench import bench as run
     from hf_posenc.insight.bench.busy import pin
@@ -130,14 +130,8 @@ def bench(
     else:
         check_unread(context, ("model", "base"), "has no effect beside --shape, which makes a model. Leave one out.")
     chosen = lengths_of("--lengths", lengths) or [512, 2048]
-    given = {
-        "chunked_prefill": chunked_prefill, "decode": decode, "static_decode": static_decode, "train": train
-    }  # fmt: skip
-    cases = [name for name, wanted in given.items() if wanted]
-    if prefill or (prefill is None and not cases):
-        cases.insert(0, "prefill")
-    if not cases:
-        raise BadArgument("--no-prefill leaves nothing to time. Add --decode or another case, or leave it out.")
+    others = {"chunked_prefill": chunked_prefill, "decode": decode, "static_decode": static_decode, "train": train}
+    cases = cases_of(prefill, [name for name, asked in others.items() if asked])
     if out is not None:
         from hf_posenc.core.plotting.figures import require_matplotlib
 
@@ -149,34 +143,55 @@ def bench(
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, kind, trained, dtype)
-    cells: list[BenchCell] = []
     about = about_run(
         context, measured_on, model if shape is None else f"{kind} {shape}", str(target.dtype), threads,
         rows=rows, compiled=compiled,
     )  # fmt: skip
-    results = BenchResults(cells, about, earlier, measured_on.torch.type)
-    threads_before = torch.get_num_threads()
+    results = BenchResults([], about, earlier, measured_on.torch.type)
+    measure = partial(
+        run, target, ",".join(schemes), chosen, cases=cases, baselines=words_of([baselines]), factor=factor,
+        rounds=rounds, batch=batch, rows=rows, compiled=compiled, device=measured_on, threads=threads,
+    )  # fmt: skip
+    collect(measure, results, out, as_json)
+    results.show(out, as_json)
+    states = {cell.state for cell in results.cells}
+    if "failed" in states:
+        raise Exit(FAILED)
+    if "refused" in states:
+        raise Exit(PARTLY)
+
+
+def cases_of(prefill: bool | None, others: list[str]) -> list[str]:
+    """What is timed: whole texts where they are asked for, or nothing else is, and the other cases.
+
+    Raises:
+        BadArgument: nothing is left.
+    """
+    cases = ["prefill", *others] if prefill or (prefill is None and not others) else others
+    if not cases:
+        raise BadArgument("--no-prefill leaves nothing to time. Add --decode or another case, or leave it out.")
+    return cases
+
+
+def collect(
+    measure: Callable[..., Iterable[BenchCell]], results: BenchResults, out: Path | None, as_json: bool
+) -> None:
+    """Take cells as they are measured, and write after each; what is finished is shown if the rest is interrupted."""
+    import torch
+
+    threads = torch.get_num_threads()
     try:
         with output.progress() as progress:
-            for cell in run(
-                target, ",".join(schemes), chosen, cases=cases, baselines=words_of([baselines]), factor=factor,
-                rounds=rounds, batch=batch, rows=rows, compiled=compiled, device=measured_on, threads=threads,
-                progress=progress,
-            ):  # fmt: skip
-                cells.append(cell)
+            for cell in measure(progress=progress):
+                results.cells.append(cell)
                 if out is not None:
                     results.write(out)
     except KeyboardInterrupt:
-        output.fail(f"Interrupted. {len(cells)} finished cell(s) kept.")
+        output.fail(f"Interrupted. {len(results.cells)} finished cell(s) kept.")
         results.show(out, as_json)
         raise
     finally:
-        torch.set_num_threads(threads_before)
-    results.show(out, as_json)
-    if any(cell.state == "failed" for cell in cells):
-        raise Exit(FAILED)
-    if any(cell.state == "refused" for cell in cells):
-        raise Exit(PARTLY)
+        torch.set_num_threads(threads)
 
 
 def load(model: str, base: str | None, shape: str | None, kind: str, trained_length: int, dtype: str | None) -> Any:
