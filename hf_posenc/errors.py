@@ -135,6 +135,10 @@ class OnlyWithinTrainedLength(UserWarning):
     """transformers computes the same up to the trained length of a plain checkpoint, and something else beyond."""
 
 
+class NotReadBefore5(UserWarning):
+    """A release of transformers before 5 loads a plain checkpoint without an error, and leaves its scaling out."""
+
+
 class NothingStretched(UserWarning):
     """A scheme that stretches the context was given no length to stretch it to, so that it changes nothing."""
 

@@ -20,13 +20,13 @@ import torch
 
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.old_rope_keys import add_old_form
+from hf_posenc.checkpoints.old_rope_keys import add_old_form, is_misread_before_5
 from hf_posenc.checkpoints.plain_config import explained_refusal, plain_config
 from hf_posenc.checkpoints.tokenizer import copy_tokenizer
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
-from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
+from hf_posenc.errors import NotExpressible, NotReadBefore5, OnlyWithinTrainedLength
 from hf_posenc.patching.state import describe
 
 
@@ -43,6 +43,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
 
     Warns:
         OnlyWithinTrainedLength: logits are equal up to the trained length, and differ beyond.
+        NotReadBefore5: an older transformers would leave the scaling out.
 
     Raises:
         NotPatched: the model carries no scheme.
@@ -70,6 +71,13 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"{describe(model).scheme!r}. Keep to that length there, or save with model.save_pretrained and load with "
             "hf_posenc.from_pretrained.",
             OnlyWithinTrainedLength,
+            stacklevel=2,
+        )
+    if is_misread_before_5(found.of_base):
+        warnings.warn(
+            f"transformers before 5 reads this {found.of_base.model_type} without an error and leaves the scaling out, "
+            "as its configuration had no words for it. Use transformers 5 or later.",
+            NotReadBefore5,
             stacklevel=2,
         )
     return found.parameters

@@ -5,10 +5,14 @@
 
 A reader that knows the old form alone would take no notice of ``rope_parameters``, load without an error, and rotate as
 if nothing were scaled. transformers 5 reads both to the same parameters.
+
+Where types of layers rotate differently, the old form had the scaling of layers that see all keys, and a base of the
+others. It could say no more, and of ModernBERT no scaling at all: what it cannot say is not written.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ from transformers.utils import CONFIG_NAME
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import NotExpressible
-from hf_posenc.patches.rope_parameters import UNSCALED
+from hf_posenc.patches.rope_parameters import UNSCALED, by_layer_type
 
 BESIDE = ("rope_theta", "partial_rotary_factor")  # stood outside ``rope_scaling``
 LENGTH = "original_max_position_embeddings"
@@ -26,10 +30,33 @@ OTHER_NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_fac
 READ_OUTSIDE = ("longrope",)  # RoPE types whose `LENGTH` stood outside as well
 
 
+BASE_OF_LOCAL = {"gemma3_text": "rope_local_base_freq", "gemma3n_text": "rope_local_base_freq", "olmo3": "rope_theta"}
+"""Model types whose types of layers rotated differently before transformers 5, and the base of their local layers."""
+UNSCALED_BEFORE_5 = ("modernbert", "modernbert-decoder")
+"""Model types whose types of layers had a base each then, and no scaling."""
+
+
 def old_form(config: Any) -> dict[str, Any]:
-    """The keys that say in the old form what the ``rope_parameters`` of a configuration say."""
-    parameters, names = config.rope_parameters, OTHER_NAMES.get(config.model_type, {})
-    kind = parameters["rope_type"]
+    """The keys that say in the old form what the ``rope_parameters`` of a configuration say; none where it cannot."""
+    sets = by_layer_type(config.rope_parameters)
+    if None in sets:
+        return old_form_of(config.rope_parameters, config.model_type)
+    base, local = BASE_OF_LOCAL.get(config.model_type), sets.get("sliding_attention")
+    if base is None or local is None or local["rope_type"] != UNSCALED:
+        return {}
+    old = {base: local["rope_theta"]} | old_form_of(sets["full_attention"], config.model_type)
+    return old if old[base] == local["rope_theta"] else {}
+
+
+def is_misread_before_5(config: Any) -> bool:
+    """Whether a release before transformers 5 knows a model and cannot be told how this configuration rotates it."""
+    known = config.model_type in (*BASE_OF_LOCAL, *UNSCALED_BEFORE_5)
+    return known and not old_form(config) and config.rope_parameters != type(config)().rope_parameters
+
+
+def old_form_of(parameters: Mapping[str, Any], model_type: str) -> dict[str, Any]:
+    """That of one set of parameters."""
+    names, kind = OTHER_NAMES.get(model_type, {}), parameters["rope_type"]
     scaling = {name: value for name, value in parameters.items() if name not in BESIDE}
     beside = {names.get(name, name): parameters[name] for name in BESIDE if name in parameters}
     if kind in READ_OUTSIDE:

@@ -13,23 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from hf_posenc.checkpoints.native_parameters import INSTEAD, kept_parameters, rope_parameters_of
 from hf_posenc.checkpoints.old_rope_keys import check_both_forms
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
 from hf_posenc.errors import NotExpressible, NotPatched, PosEncError
-from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.patches.adapter import Adapter
 from hf_posenc.patching.expected_effect import same_rotation
-from hf_posenc.patching.state import base_model_of, describe, scheme_of
+from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.patching.stored.config_guard import PATCH_KEYS
-from hf_posenc.schemes.base import Scheme, overrides
-from hf_posenc.schemes.recipes.recipe import Recipe
-
-HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
-LENGTH_DEPENDENT = ("regions", "row_rotation")
-OF_AXES = ("mrope_section", "mrope_interleaved")
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.host_rotation import HostRotation
 
 
 @dataclass(frozen=True)
@@ -67,30 +63,50 @@ def plain_config(model: Any) -> PlainConfig:
             f"This {type(model).__name__} has a PEFT adapter, which is no part of a plain checkpoint. "
             "Call its merge_and_unload() first, and pass what that returns."
         )
-    report, scheme = describe(model), acting_part(scheme_of(model))
     check_rotates(base.config, adapter)
-    parameters, short = native_parameters(model)
-    plain = PlainConfig(copy.deepcopy(model.config), section_of(model.config, base.config), parameters, short)
-    config = plain.of_base
+    own = rope_parameters_of(model)
+    plain = PlainConfig(copy.deepcopy(model.config), section_of(model.config, base.config), own.parameters, own.short)
+    config, trained_length = plain.of_base, describe(model).trained_length
     for name in PATCH_KEYS:
         for holder in (plain.config, config):
             if hasattr(holder, name):
                 delattr(holder, name)
-    config.rope_parameters = kept_parameters(config) | parameters
-    if short and "original_max_position_embeddings" not in parameters:
-        config.max_position_embeddings = report.trained_length  # where transformers looks for it
-    with explained_refusal(parameters):
+    config.rope_parameters = own.parameters
+    if own.short and "original_max_position_embeddings" not in own.parameters:
+        config.max_position_embeddings = trained_length  # where transformers looks for it
+    with explained_refusal(own.parameters):
         check_both_forms(config)
         geometry = adapter.geometry(config, trained_length=1, target_length=1)
-    rotary = rotary_at_length(config, report.trained_length, geometry) if short else geometry.rotary
-    own = scheme.geometry.rotary
-    same_axes = short or rotary is None or own is None or rotary.axes == own.axes
-    if rotary is None or not same_axes or not _same(rotary, scheme, report.trained_length if short else None):
-        raise NotExpressible(
-            f"transformers computes another rotation than scheme {report.scheme!r} from {parameters}. Save it with "
-            "model.save_pretrained and load it with hf_posenc.from_pretrained."
-        )
+        at_trained = rotary_at_length(config, adapter, trained_length, geometry) if own.short else None
+    for number, scheme in enumerate(own.schemes):
+        rotary = geometry.of_layer(number).rotary
+        check_same(rotary and (at_trained or rotary), scheme, trained_length if own.short else None)
     return plain
+
+
+def check_same(rotary: HostRotary | None, scheme: Scheme, length: int | None) -> None:
+    """Compare what transformers computes in a layer with what its scheme does, which acts outside training.
+
+    Args:
+        rotary: the rotation that transformers reads from the configuration; None where it rotates nothing.
+        scheme: of the layer.
+        length: for which a scheme that depends on the length is compared; None for one that does not.
+
+    Raises:
+        NotExpressible: they differ.
+    """
+    own = scheme.geometry.rotary
+    if rotary is None and own is None and isinstance(scheme, HostRotation):
+        return
+    if rotary is not None and (length is not None or own is None or rotary.axes == own.axes):
+        by_length: Any = scheme
+        rotation = scheme.rotation() if length is None else by_length.rotation_of(length)
+        scale = rotary.logit_scale
+        if same_rotation(rotary.rotation, rotation) and abs(scale - scheme.logit_scale()) <= 1e-6 * scale:
+            return
+    raise NotExpressible(
+        f"transformers computes another rotation than scheme {scheme.extra_repr()!r} in some layers. {INSTEAD}"
+    )
 
 
 def check_rotates(config: Any, adapter: Any) -> None:
@@ -124,12 +140,6 @@ def is_expressible(model: Any) -> bool:
     return True
 
 
-def kept_parameters(config: Any) -> dict[str, Any]:
-    """What a configuration states beside a scaling: the share of rotated channels, and how pairs are shared by axes."""
-    stated = getattr(config, "rope_parameters", None) or {}
-    return {name: stated[name] for name in ("partial_rotary_factor", *OF_AXES) if name in stated}
-
-
 @contextmanager
 def explained_refusal(parameters: dict[str, Any]) -> Iterator[None]:
     """Raise what a model class of transformers says against RoPE parameters as one of our errors.
@@ -148,62 +158,33 @@ def explained_refusal(parameters: dict[str, Any]) -> Iterator[None]:
         ) from error
 
 
-def native_parameters(model: Any) -> tuple[dict[str, Any], bool]:
-    """``rope_parameters`` of a patched model's scheme, and whether they are equal up to the trained length only.
-
-    Raises:
-        NotExpressible: transformers has no such RoPE type, the scheme does more than rotate, or layers differ.
-    """
-    whole, name = scheme_of(model), describe(model).scheme
-    scheme = acting_part(whole)
-    single = len(scheme.schemes) == 1
-    everywhere = scheme.native() if single else None
-    within_trained = scheme.native_within_trained() if single and everywhere is None else None
-    beyond_rotation = [
-        hook for hook in HOOKS if overrides(scheme, hook) and not (within_trained and hook in LENGTH_DEPENDENT)
-    ]
-    parameters = everywhere or within_trained
-    if parameters is None or beyond_rotation:
-        raise NotExpressible(
-            f"Scheme {name!r} has no counterpart among transformers' RoPE types. Save it with model.save_pretrained "
-            "and load it with hf_posenc.from_pretrained."
-        )
-    if any(module.scheme is not whole for module in model.modules() if isinstance(module, PatchedAttention)):
-        raise NotExpressible(
-            f"Scheme {name!r} is not that of every layer, and a plain checkpoint is exported with one. Save it with "
-            "model.save_pretrained and load it with hf_posenc.from_pretrained."
-        )
-    if parameters["rope_type"] not in {"default", *ROPE_INIT_FUNCTIONS}:
-        raise NotExpressible(
-            f"transformers {transformers.__version__} does not know the RoPE type {parameters['rope_type']!r} yet. "
-            "Update it, or save the model with model.save_pretrained."
-        )
-    return parameters, everywhere is None
-
-
-def acting_part(scheme: Scheme) -> Scheme:
-    """The one part of a composition that acts outside training, beside recipes such as PoSE; else all of it."""
-    acting = [part for part in scheme.schemes if not isinstance(part, Recipe) or part.needs_whole_text]
-    return acting[0] if len(acting) == 1 else scheme
-
-
-def rotary_at_length(config: Any, length: int, geometry: Geometry) -> HostRotary:
+def rotary_at_length(config: Any, adapter: Adapter, length: int, geometry: Geometry) -> HostRotary:
     """The rotation transformers computes at ``length`` tokens from a length-dependent configuration.
 
     Args:
         config: of the plain model.
+        adapter: of the model.
         length: in tokens.
         geometry: that the adapter reads from ``config``.
     """
     parameters, own = config.rope_parameters, geometry.rotary
     frequencies, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, torch.device("cpu"), seq_len=length)
+    if factor != 1.0 and not has_attention_factor(config, adapter):
+        factor = 1.0
     layout, whole = "half" if own is None else own.rotation.layout, geometry.rotary_dim == geometry.head_dim
     rotation = Rotation(tuple(frequencies.double().tolist()), layout, amplitude=1.0 if whole else float(factor))
     return HostRotary(rotation, parameters["rope_theta"], factor**2 if whole else 1.0)
 
 
-def _same(rotary: HostRotary, scheme: Any, length: int | None) -> bool:
-    own = scheme.rotation() if length is None else scheme.rotation_of(length)
-    return same_rotation(rotary.rotation, own) and abs(rotary.logit_scale - scheme.logit_scale()) <= (
-        1e-6 * rotary.logit_scale
-    )
+def has_attention_factor(config: Any, adapter: Adapter) -> bool:
+    """Whether a class of models applies the attention factor of its RoPE type (Llama 4 does not).
+
+    Adapters read a length-dependent rotation without it, so that they are asked for one of fixed length.
+    """
+    fixed = copy.deepcopy(config)
+    fixed.rope_parameters = kept_parameters(config.rope_parameters) | {
+        "rope_type": "yarn", "rope_theta": config.rope_parameters["rope_theta"], "factor": 2.0, "attention_factor": 2.0,
+        "original_max_position_embeddings": 32,
+    }  # fmt: skip
+    rotary = adapter.geometry(fixed, trained_length=1, target_length=1).rotary
+    return rotary is not None and (rotary.logit_scale, rotary.rotation.amplitude) != (1.0, 1.0)

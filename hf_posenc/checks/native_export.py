@@ -6,7 +6,7 @@ import warnings
 from tempfile import TemporaryDirectory
 
 from hf_posenc.checkpoints.export import export_native
-from hf_posenc.checkpoints.plain_config import native_parameters
+from hf_posenc.checkpoints.native_parameters import rope_parameters_of
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
@@ -25,7 +25,7 @@ def native_export_equals_patched(case: Case) -> Deviation:
     with case.patched() as model, TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", OnlyWithinTrainedLength)
         try:
-            _, short = native_parameters(model)
+            short = rope_parameters_of(model).short
         except NotExpressible:
             return case.deviation("native_export", 0.0, "no token: transformers has no such RoPE type")
         export_native(model, folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from hf_posenc import export_native, patch_model
 from hf_posenc.checkpoints.old_rope_keys import old_form
-from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
+from hf_posenc.errors import NotExpressible, NotReadBefore5, OnlyWithinTrainedLength
 
 OLD_PYTHON = "HF_POSENC_OLD_PYTHON"
 """Path of a Python with a transformers before 5, such as 4.57.1, and torch; this package is not needed there."""
@@ -30,6 +31,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"num_key_value_heads": 2, "head_dim": 16}, "phi": {},
     "gpt_neox": {"rotary_pct": 0.5},
 }  # fmt: skip
+SEVERAL_KINDS: dict[str, dict[str, Any]] = {
+    "smollm3": {"num_key_value_heads": 2, "no_rope_layers": [1, 1, 0, 1], "pad_token_id": 0},
+    "cohere2": {"sliding_window": 16},
+    "gemma3_text": {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "olmo3": {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"] * 2},
+}  # fmt: skip
+"""Families in which some layers rotate otherwise, or not at all."""
+OF_SEVERAL_KINDS = ("yarn", "pi", "llama3")
 READ = """
 import json, sys
 from pathlib import Path
@@ -46,8 +55,8 @@ for folder in Path(".").iterdir():
 def tiny(family: str) -> PreTrainedModel:
     """A random model whose scores have a spread, so that another rotation is another result."""
     config = AutoConfig.for_model(
-        family, vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=TRAINED, **FAMILIES[family],
+        family, vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2 if family in FAMILIES else 4,
+        num_attention_heads=4, max_position_embeddings=TRAINED, **(FAMILIES | SEVERAL_KINDS)[family],
     )  # fmt: skip
     model = AutoModelForCausalLM.from_config(config)
     for weight in model.parameters():
@@ -81,6 +90,11 @@ def test_an_older_transformers_computes_the_same(tmp_path: Path) -> None:
         for family in FAMILIES
         for number, (scheme, options) in enumerate(SCHEMES)
     }
+    wanted |= {
+        f"{family}-{scheme}": export(family, scheme, {}, tmp_path / f"{family}-{scheme}")
+        for family in SEVERAL_KINDS
+        for scheme in OF_SEVERAL_KINDS
+    }
     without = tmp_path / "llama-without"  # control: today's form alone, as it was written before
     wanted[without.name] = export("llama", "yarn", {}, without)
     config = json.loads((without / "config.json").read_text())
@@ -110,6 +124,55 @@ def test_both_forms_are_read_as_one(family: str, scheme: str, tmp_path: Path) ->
     with torch.no_grad():
         again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()(load_file(tmp_path / "ids.st")["ids"]).logits
     assert (again - want).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("scheme", OF_SEVERAL_KINDS)
+@pytest.mark.parametrize("family", SEVERAL_KINDS)
+def test_each_type_of_layer_is_exported_as_it_is(family: str, scheme: str, tmp_path: Path) -> None:
+    want = export(family, scheme, {}, tmp_path)
+    ids = load_file(tmp_path / "ids.st")["ids"]
+    with torch.no_grad():
+        again, unscaled = AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids).logits, tiny(family)
+        unscaled.load_state_dict(AutoModelForCausalLM.from_pretrained(tmp_path).state_dict())
+        assert (again - want).abs().max() < 1e-4
+        assert (unscaled(ids).logits - want).abs().max() > 1e-2, "control: unscaled it is another model"
+
+
+def test_layers_of_one_type_that_differ_are_refused(tmp_path: Path) -> None:
+    for layers in ({"0": "none"}, "all"):  # layers of Cohere 2 that it does not rotate cannot be told to
+        model = patch_model(tiny("cohere2"), "pi", factor=FACTOR, layers=layers)
+        with pytest.raises(NotExpressible, match=r"not that of every layer|another rotation"):
+            export_native(model, tmp_path / "plain")
+    model = patch_model(tiny("gemma3_text"), "longrope", factor=FACTOR)
+    with pytest.raises(NotExpressible, match="types of layers rotate differently"):
+        export_native(model, tmp_path / "plain")
+
+
+@pytest.mark.parametrize(
+    ("family", "scheme", "layers", "warns"),
+    [("gemma3_text", "pi", "all", True), ("olmo3", "ntk", None, True), ("gemma3_text", "ntk", None, False)],
+)
+def test_what_older_readers_would_leave_out_is_said(
+    family: str, scheme: str, layers: str | None, warns: bool, tmp_path: Path
+) -> None:
+    model = patch_model(tiny(family), scheme, factor=FACTOR, layers=layers)
+    with pytest.warns(NotReadBefore5) if warns else nullcontext():
+        export_native(model, tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    assert ("rope_theta" in stored) != warns
+
+
+def test_an_attention_factor_that_a_model_does_not_apply_is_not_exported(tmp_path: Path) -> None:
+    """Llama 4 computes the frequencies of RoPE types, and leaves their attention factor out."""
+    config = AutoConfig.for_model(
+        "llama4_text", vocab_size=96, hidden_size=64, intermediate_size=96, intermediate_size_mlp=64, pad_token_id=0,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=2,
+        max_position_embeddings=TRAINED, attention_chunk_size=16, no_rope_layers=[1, 0],
+    )  # fmt: skip
+    for scheme in ("yarn", "longrope"):
+        model = patch_model(AutoModelForCausalLM.from_config(config), scheme, factor=FACTOR)
+        with pytest.raises(NotExpressible, match="computes another rotation"):
+            export_native(model, tmp_path / "plain")
 
 
 def test_a_family_that_takes_one_type_only_refuses_in_words(tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""The ``rope_parameters`` under which transformers rotates as the schemes of a patched model do.
+
+A configuration has one set for all layers, or one for each type of layer (Gemma 3, OLMo 3, ModernBERT): a scheme that
+is patched into the layers of one type is then exported for that type. Layers that the model does not rotate (SmolLM 3,
+Llama 4, Cohere 2) stay so, and are not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from hf_posenc.errors import NotExpressible
+from hf_posenc.patches.forward_hook import ATTENTIONS
+from hf_posenc.patches.rope_parameters import by_layer_type
+from hf_posenc.patching.state import base_model_of, describe
+from hf_posenc.schemes.base import Scheme, overrides
+from hf_posenc.schemes.host_rotation import HostRotation
+from hf_posenc.schemes.recipes.recipe import Recipe
+
+HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
+LENGTH_DEPENDENT = ("regions", "row_rotation")
+BESIDE_SCALING = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
+INSTEAD = "Save it with model.save_pretrained and load it with hf_posenc.from_pretrained."
+
+
+@dataclass(frozen=True)
+class NativeParameters:
+    """A model's rotation in the words of transformers.
+
+    Attributes:
+        parameters: ``rope_parameters``, flat or by type of layer.
+        short: whether logits are equal up to the trained length only.
+        schemes: what acts in each layer outside training.
+    """
+
+    parameters: dict[str, Any]
+    short: bool
+    schemes: tuple[Scheme, ...]
+
+
+def rope_parameters_of(model: Any) -> NativeParameters:
+    """The rotation of a patched model in the words of transformers.
+
+    Raises:
+        NotPatched: the model carries no scheme.
+        NotExpressible: transformers has no such RoPE type, a scheme does more than rotate, or layers differ for which
+            a configuration has one set of parameters.
+    """
+    base, name = base_model_of(model)[0], describe(model).scheme
+    schemes = tuple(acting_part(module.scheme) for module in base.__dict__[ATTENTIONS])
+    stated = by_layer_type(getattr(base.config, "rope_parameters", None)) or {None: {}}
+    types = [None] * len(schemes) if None in stated else types_of_layers(base.config, len(schemes))
+    found: dict[str | None, dict[str, Any]] = {}
+    short = False
+    for kind, own in stated.items():
+        asked = [scheme for scheme, of in zip(schemes, types, strict=True) if of == kind and not is_unrotated(scheme)]
+        if not asked or all(isinstance(scheme, HostRotation) for scheme in asked):
+            found[kind] = dict(own)
+            continue
+        parameters, within_trained = parameters_of_all(asked, name)
+        found[kind] = kept_parameters(own) | parameters
+        short |= within_trained
+    if None in found:
+        return NativeParameters(found[None], short, schemes)
+    if short:
+        raise NotExpressible(
+            f"transformers depends on the length otherwise than scheme {name!r}, and that is not "
+            f"compared for a model whose types of layers rotate differently. {INSTEAD}"
+        )
+    return NativeParameters({str(kind): own for kind, own in found.items()}, short, schemes)
+
+
+def kept_parameters(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """What RoPE parameters say beside a scaling: the share of rotated channels, and how pairs are shared by axes."""
+    return {name: stated[name] for name in BESIDE_SCALING if name in stated}
+
+
+def types_of_layers(config: Any, count: int) -> list[str]:
+    """The type of each layer, in a configuration that has RoPE parameters for each.
+
+    Raises:
+        NotExpressible: it does not say which layers are of which.
+    """
+    types = getattr(config, "layer_types", None) or ()
+    if len(types) != count:
+        raise NotExpressible(
+            f"This {config.model_type} has RoPE parameters for each type of layer, and {count} layers with attention "
+            f"of {len(types)} whose type is stated. {INSTEAD}"
+        )
+    return list(types)
+
+
+def is_unrotated(scheme: Scheme) -> bool:
+    """Whether a layer is left as it is, without a rotation, which no parameters of its model change."""
+    return isinstance(scheme, HostRotation) and scheme.geometry.rotary is None
+
+
+def parameters_of_all(schemes: list[Scheme], name: str) -> tuple[dict[str, Any], bool]:
+    """The parameters of layers that share them, and whether they are equal up to the trained length only.
+
+    Args:
+        schemes: of the layers.
+        name: of the patch, for messages.
+
+    Raises:
+        NotExpressible: there are none, or the layers differ.
+    """
+    first, *others = dict.fromkeys(sorted(schemes, key=lambda scheme: not any(stated_natively(scheme))))
+    parameters = parameters_of(first, name)
+    if any(type(other) is not type(first) or parameters_of(other, name) != parameters for other in others):
+        raise NotExpressible(
+            f"Scheme {name!r} is not that of every layer, and layers that share their RoPE parameters are exported "
+            'with one. Patch them alike, as with layers="all", or save it with model.save_pretrained and load it with '
+            "hf_posenc.from_pretrained."
+        )
+    return parameters
+
+
+def parameters_of(scheme: Scheme, name: str) -> tuple[dict[str, Any], bool]:
+    """The parameters of a scheme, and whether they are equal up to the trained length only.
+
+    Raises:
+        NotExpressible: transformers has no such RoPE type, or the scheme does more than rotate.
+    """
+    everywhere, within_trained = stated_natively(scheme)
+    beyond_rotation = [
+        hook for hook in HOOKS if overrides(scheme, hook) and not (within_trained and hook in LENGTH_DEPENDENT)
+    ]
+    parameters = everywhere or within_trained
+    if parameters is None or beyond_rotation:
+        raise NotExpressible(f"Scheme {name!r} has no counterpart among transformers' RoPE types. {INSTEAD}")
+    if parameters["rope_type"] not in {"default", *ROPE_INIT_FUNCTIONS}:
+        raise NotExpressible(
+            f"transformers {transformers.__version__} does not know the RoPE type {parameters['rope_type']!r} yet. "
+            "Update it, or save the model with model.save_pretrained."
+        )
+    return parameters, everywhere is None
+
+
+def stated_natively(scheme: Scheme) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """The RoPE parameters that a scheme states: of all lengths, and else up to the trained length."""
+    everywhere = scheme.native() if len(scheme.schemes) == 1 else None
+    return everywhere, scheme.native_within_trained() if len(scheme.schemes) == 1 and everywhere is None else None
+
+
+def acting_part(scheme: Scheme) -> Scheme:
+    """The one part of a composition that acts outside training, beside recipes such as PoSE; else all of it."""
+    acting = [part for part in scheme.schemes if not isinstance(part, Recipe) or part.needs_whole_text]
+    return acting[0] if len(acting) == 1 else scheme
