@@ -12,14 +12,12 @@ from hf_posenc.eval.report.phrases import (
     task_title,
     to_units,
 )
-from hf_posenc.eval.results.comparison import Comparison, rows_by_cell
+from hf_posenc.eval.results.comparison import GAINS, Comparison, rows_by_cell
 from hf_posenc.eval.results.gate import shown_metrics
 from hf_posenc.eval.results.rows import Row
 
 LOWER = ("nll", "ppl", "prefix_nll", "prefix_ppl", "key_nats", "long_ppl")
 """Metrics of which the lowest is the best."""
-HIGHER = ("gain", "gain_over_other")
-"""Besides shares, metrics of which the highest is the best."""
 SIGNS = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -71,7 +69,7 @@ def best_value(rows: Mapping[tuple[str, int | None], Row], length: int | None, m
     at_length = [row for (_, at), row in rows.items() if at == length]
     if metric in LOWER:
         return shown(min(at_length, key=lambda row: row.value))
-    return shown(max(at_length, key=lambda row: row.value)) if is_share(metric) or metric in HIGHER else None
+    return shown(max(at_length, key=lambda row: row.value)) if is_share(metric) or metric in GAINS else None
 
 
 def digits(metric: str) -> int:

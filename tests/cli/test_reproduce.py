@@ -6,6 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.insight.findings import all_findings
 
 
@@ -25,6 +28,27 @@ def test_refusals_end_with_2(call: Callable) -> None:
         answer = call("reproduce", "--list", *words)
         assert (answer.code, answer.out) == (2, "")
         assert "has no effect beside --list" in answer.err
+
+
+def test_a_finding_that_fails_does_not_take_the_others_with_it(
+    call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hf_posenc.insight import findings
+
+    run = findings.reproduce
+
+    def one_fails(name: str, **given: object) -> object:
+        if name == "pose":
+            raise NotMeasurable("There is no memory left. Take a smaller model.")
+        return run(name, **given)
+
+    monkeypatch.setattr(findings, "reproduce", one_fails)
+    answer = call("reproduce", "pose", "rotation_pairs", "--quick", "--out", str(tmp_path))
+    assert answer.code == 3
+    assert "Verdict: " in answer.out
+    assert "pose: There is no memory left" in answer.err
+    answer = call("reproduce", "pose", "--quick", "--out", str(tmp_path / "alone"))
+    assert (answer.code, answer.out) == (1, "")
 
 
 def test_a_finding_prints_its_claims_and_its_verdict(call: Callable, tmp_path: Path) -> None:

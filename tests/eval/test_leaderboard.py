@@ -334,9 +334,10 @@ def test_bars_of_shares_end_at_none_and_all(metric: str, reach: tuple[float, flo
     assert (min(heights), max(heights)) == pytest.approx(reach)
 
 
-def test_of_shares_more_is_better() -> None:
-    points = points_of([line("cheap", 0.5, 1.0, metric="acc"), line("good", 0.9, 1.2, metric="acc"),
-                        line("bad", 0.4, 1.3, metric="acc")])  # fmt: skip
+@pytest.mark.parametrize("metric", ["acc", "gain"])
+def test_of_shares_and_gains_more_is_better(metric: str) -> None:
+    points = points_of([line("cheap", 0.5, 1.0, metric=metric), line("good", 0.9, 1.2, metric=metric),
+                        line("bad", 0.4, 1.3, metric=metric)])  # fmt: skip
     assert [point.line.scheme for point in front(points)] == ["cheap", "good"]
 
 

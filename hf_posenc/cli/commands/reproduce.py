@@ -7,13 +7,14 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Context, Option
+from typer import Argument, Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, check_unread
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument, message_of
 from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
+from hf_posenc.errors import PosEncError
 
 if TYPE_CHECKING:
     from hf_posenc.insight.findings import Finding, Judged, Reproduction
@@ -77,17 +78,28 @@ def reproduce(
     places = {name: folder if folder is None or alone else folder / name for name in chosen}
     for place in filter(None, places.values()):
         check_results_folder("reproduce", place)
-    results = run_each(places, {"quick": quick, "model": model, "text": given, "seeds": seeds, "samples": samples})
+    settings = {"quick": quick, "model": model, "text": given, "seeds": seeds, "samples": samples}
+    results, failed = run_each(places, settings)
     if as_json:
         shown: list[dict[str, Any]] = [result.to_dict() for result in results]
         output.show_json(shown[0] if alone else shown)
-        return
-    for result in results:
-        show(result)
+    else:
+        for result in results:
+            show(result)
+    for name, error in failed.items():
+        output.fail(f"{name}: {message_of(error)}")
+    if failed:
+        raise Exit(PARTLY if results else FAILED)
 
 
-def run_each(places: Mapping[str, Path | None], given: Mapping[str, Any]) -> list[Reproduction]:
-    """Run findings one after the other, each with a folder of its own."""
+def run_each(
+    places: Mapping[str, Path | None], given: Mapping[str, Any]
+) -> tuple[list[Reproduction], dict[str, PosEncError]]:
+    """Run findings one after the other, each with a folder of its own; the results, and why others have none.
+
+    Raises:
+        PosEncError: a finding that runs alone has failed, or one does not take these settings.
+    """
     from hf_posenc.insight.findings import reproduce as run
     from hf_posenc.insight.findings.catalogue import finding_named
     from hf_posenc.insight.findings.run import check_taken
@@ -96,15 +108,20 @@ def run_each(places: Mapping[str, Path | None], given: Mapping[str, Any]) -> lis
         finding = finding_named(name)
         check_taken(finding, given["model"], given["text"])
         finding.given(given["quick"], given["seeds"], given["samples"])
-    results = []
+    results, failed = [], {}
     with output.progress() as progress:
         for number, (name, place) in enumerate(places.items()):
 
             def report(done: float | None, doing: str, before: int = number, what: str = name) -> None:
                 progress((before + (done or 0.0)) / len(places), f"{what}: {doing}")
 
-            results.append(run(name, output=place, progress=report, **given))
-    return results
+            try:
+                results.append(run(name, output=place, progress=report, **given))
+            except PosEncError as error:
+                if len(places) == 1:
+                    raise
+                failed[name] = error
+    return results, failed
 
 
 def show_list(findings: list[Finding], as_json: bool) -> None:

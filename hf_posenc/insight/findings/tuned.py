@@ -58,8 +58,8 @@ def trained_model(model: Any, tokenizer: Any, job: Job) -> Any:
         return model
     settings = {**job.options.get("training", {}), **given["training"], "seed": job.seed}
     training = recipe.training(model, **settings)
-    if given.get("lora_alone"):
-        model, training = lora_alone(model, training.rank), replace(training, chunked_loss=False)
+    if rank := given.get("lora_alone"):
+        model, training = lora_alone(model, rank), replace(training, chunked_loss=False)
     return finetune(
         model, tokenizer, [module_text(name) for name in MODULES], training,
         progress=lambda share, loss: job.progress(share / 2, f"training, loss {loss:.2f}"),

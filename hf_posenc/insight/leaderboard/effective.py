@@ -28,7 +28,7 @@ def effectives(comparison: Comparison, *, seed: int = 0) -> dict[tuple[str, str]
             one.threshold, one.length, *(interval(comparison, one.scheme, one.task, one.metric, seed) or (None, None))
         )
         for one in effective_lengths(comparison)
-        if one.task not in closed
+        if one.task not in closed and one.metric == next(iter(comparison.metrics(one.task)))  # that of its line
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hf_posenc.eval.results.comparison import SHARES
+from hf_posenc.eval.results.comparison import GAINS, SHARES
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,13 @@ class Line:
 
     @property
     def is_share(self) -> bool:
-        """Whether the metric is a share, 0 … 1, of which more is better; else it is a loss, of which less is."""
+        """Whether the metric is a share, 0 … 1; else it is in nats/token."""
         return self.metric in SHARES
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether a higher score is the better one: of shares and gains, and not of losses."""
+        return self.is_share or self.metric in GAINS
 
     def cost(self, case: str) -> PairedCost | None:
         """The cost of one case; None where it was not measured."""

@@ -80,7 +80,7 @@ def place(line: Line) -> tuple[float, float, float]:
     value = line.longest.value
     if line.rank is None or value is None:
         return float("inf"), 0.0, 0.0
-    return line.rank.first, line.rank.last, -value if line.is_share else value
+    return line.rank.first, line.rank.last, -value if line.more_is_better else value
 
 
 def ranks_of(comparison: Comparison, task: str, metric: str) -> dict[str, Rank]:

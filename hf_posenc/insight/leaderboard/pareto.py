@@ -57,7 +57,7 @@ def front(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
 
 def cost_of_score(point: ParetoPoint) -> float:
     """The score as something of which less is better."""
-    return -point.score if point.line.is_share else point.score
+    return -point.score if point.line.more_is_better else point.score
 
 
 def picture(lines: Sequence[Line]) -> tuple[Any, str] | None:
@@ -87,7 +87,7 @@ def picture(lines: Sequence[Line]) -> tuple[Any, str] | None:
 def draw_points(axes: Any, points: Sequence[ParetoPoint], chosen: Sequence[ParetoPoint]) -> float | None:
     """Draw points with their bars; the loss at which those that are far off are drawn, None where there are none."""
     lowest = min(point.score for point in points)
-    far = not points[0].line.is_share and any(point.score > lowest + FARTHEST for point in points)
+    far = not points[0].line.more_is_better and any(point.score > lowest + FARTHEST for point in points)
     edge = lowest + FARTHEST if far else None
     for point in points:
         colour = FRONT if point in chosen else OTHERS

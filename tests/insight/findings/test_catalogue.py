@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ import torch
 from hf_posenc import load_starter, patch_model
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.eval.evaluation import evaluate
-from hf_posenc.insight.findings import Finding, Job, all_findings
+from hf_posenc.insight.findings import Finding, Job, all_findings, tuned
 from hf_posenc.insight.findings import published as published_package
 from hf_posenc.insight.findings.cached_windows import logits_of, model_of
 from hf_posenc.insight.findings.rotation_parts import RestingPart, norm_shares
@@ -50,6 +52,28 @@ def test_a_sweep_scores_what_evaluate_scores() -> None:
     row = next(r for r in evaluate(model, tokenizer, tasks=["posenc_ppl"], lengths=[512], samples=3, scored=16).rows)
     assert (at, rest) == (2.0, [])
     assert sum(score.value for score in scores["loss"]) / 3 == pytest.approx(row.value, rel=1e-5)
+
+
+TUNED = [(one, variant) for one in FINDINGS if one.measure is tuned.tuned for variant in one.variants]
+
+
+@pytest.mark.parametrize(("finding", "variant"), TUNED, ids=lambda of: of if isinstance(of, str) else of.name)
+def test_a_tuned_variant_has_settings_that_training_takes(
+    finding: Finding, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = []
+
+    def no_training(model: object, tokenizer: object, texts: object, training: object, **more: object) -> object:
+        trained.append(training)
+        return SimpleNamespace(model=model)
+
+    monkeypatch.setattr(tuned, "finetune", no_training)
+    model, tokenizer = load_starter("llama")
+    for budget in (finding.full, finding.quick):
+        settings = job(finding.variants[variant], finding.points, **budget.options)
+        assert tuned.trained_model(copy.deepcopy(model), tokenizer, settings) is not None
+    recipe = {"recipe": None, **finding.variants[variant]}["recipe"]
+    assert len(trained) == (0 if recipe is None else 2)
 
 
 def test_a_resting_part_keeps_the_other_pairs() -> None:

@@ -10,7 +10,8 @@ from hf_posenc.insight.findings.tuned import tuned
 FACTOR = 4.0
 ALONE, WITH, FULL = "LoRA alone", "LoRA, norms, embeddings", "full fine-tuning"
 SCORES = {"loss": ("posenc_ppl", "nll")}
-TRAINING = {"steps": 30, "batch": 2, "rank": 8}
+TRAINING = {"steps": 30, "batch": 2}
+RANK = 8
 SCHEME = {"scheme": "pi", "recipe": "full_length"}
 
 FINDING = register_finding(
@@ -24,8 +25,8 @@ FINDING = register_finding(
         limits="The source tunes Llama 2 7B, where embeddings are 2 % of the weights; here they are 16 %, and LoRA of "
         "rank 8 beside every linear layer has a larger share as well. One run: the intervals are over documents.",
         variants={
-            ALONE: {**SCHEME, "training": {"method": "full"}, "lora_alone": True},
-            WITH: {**SCHEME, "training": {"method": "lora"}},
+            ALONE: {**SCHEME, "training": {"method": "full"}, "lora_alone": RANK},
+            WITH: {**SCHEME, "training": {"method": "lora", "rank": RANK}},
             FULL: {**SCHEME, "training": {"method": "full"}},
         },
         points=(1.0, FACTOR),
