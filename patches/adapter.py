@@ -113,6 +113,6 @@ class Adapter(ABC):
         Args:
             base: the base model, patched or not.
             hidden: synthetic states ``[1, token, width]``, as the embeddings would give them.
-            positions: of the tokens, ``[1, token]``.
+            positions: of the tokens, ``[1, token]``, up to the target length; int64, or float32 in models that rotate.
             layer: which layer.
         """

@@ -90,6 +90,8 @@ class EffectProbe:
         config: Any = base.config
         self.own_dtype = parameter.dtype
         modules = [self.attentions[layer] for layer in layers]
+        # One name before and after: a patched class may have a factor that the model's own class lacks.
+        self.factors = {layer: factor_name(self.attentions[layer]) for layer in layers}
         fits = self.own_dtype in HALF and not offloads  # whose hooks would keep what they load in float32
         self.widened = fits and runs_in_float32(modules, config._attn_implementation)
         self.hidden = hidden.to(device, torch.float32 if self.widened else self.own_dtype)
@@ -107,7 +109,7 @@ class EffectProbe:
         """A layer's output ``[token, width]``, float32, with its scores multiplied."""
         attention = self.attentions[layer]
         widened = in_float32(attention, self.own_dtype) if self.widened else nullcontext()
-        with torch.no_grad(), scaled_scores(attention, sharper), widened:
+        with torch.no_grad(), scaled_scores(attention, self.factors[layer], sharper), widened:
             return probed(self.adapter, self.base, self.hidden, positions, layer)[0].float()
 
     def run_in_own_dtype(self, layer: int) -> Tensor:
@@ -204,11 +206,15 @@ def perturb_positions(positions: Tensor, generator: torch.Generator) -> Tensor:
     return positions.float() * (1 + signs * torch.finfo(torch.float32).eps)
 
 
+def factor_name(attention: nn.Module) -> str | None:
+    """The attribute of an unpatched module that is the factor of q · k; None where its forward computes the factor."""
+    return next((name for name in SCORE_FACTORS if getattr(attention, name, None) is not None), None)
+
+
 @contextmanager
-def scaled_scores(attention: nn.Module, factor: float) -> Iterator[None]:
-    """Run the block with the module's scores multiplied by ``factor``."""
-    name = next((name for name in SCORE_FACTORS if getattr(attention, name, None) is not None), None)
-    if name is None:  # a class that computes the factor in its forward: the scores are as they are
+def scaled_scores(attention: nn.Module, name: str | None, factor: float) -> Iterator[None]:
+    """Run the block with the module's scores multiplied by ``factor``, where ``name`` is the attribute to multiply."""
+    if name is None:
         yield
         return
     scaling: Any = getattr(attention, name)

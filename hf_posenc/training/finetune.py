@@ -190,7 +190,7 @@ def trainer_of(
         callbacks=[WriteManifest(), StopAtLastStep(), collate, *callbacks],
         compute_loss_func=None if inputs.causal else masked_loss,
         length_stages=inputs.training.length_stages,
-        optimizers=(optimiser(trained, inputs.rate.value) if optimiser else None, None),
+        optimizers=(optimiser(trained, inputs.rate.value, inputs.training.weight_decay) if optimiser else None, None),
     )
     trainer.remove_callback(PrinterCallback)
     return trainer

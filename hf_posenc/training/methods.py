@@ -44,14 +44,14 @@ class Method:
     Attributes:
         configure: from the model and the rank to what PEFT puts around it, with ``train_embeddings=``, ``alpha=`` and
             ``target_modules=`` where the method has low-rank matrices; None trains the model itself.
-        optimiser: from the trainable model and the learning rate; None leaves the choice to `Trainer`.
+        optimiser: from the trainable model, learning rate and weight decay; None leaves the choice to `Trainer`.
         numbers: that a rank of 1 adds to a model.
         virtual_tokens: whether text grows by ``rank`` tokens that only the model sees.
         low_rank: whether it puts low-rank matrices beside layers, and can train the embeddings as well.
     """
 
     configure: Configure | None
-    optimiser: Callable[[Any, float], Optimizer] | None = None
+    optimiser: Callable[[Any, float, float], Optimizer] | None = None
     numbers: Callable[[nn.Module], int] = lambda model: 0
     virtual_tokens: bool = False
     low_rank: bool = False
@@ -116,12 +116,12 @@ def prefix(model: nn.Module, rank: int) -> PeftConfig:
     return PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=rank)
 
 
-def lora_plus_optimiser(model: Any, learning_rate: float) -> Optimizer:
-    """AdamW that trains LoRA's B sixteen times as fast as its A (Hayou et al. 2024, "LoRA+", arXiv:2402.12354)."""
+def lora_plus_optimiser(model: Any, learning_rate: float, weight_decay: float) -> Optimizer:
+    """AdamW at 16 times the rate for LoRA's B and for vectors such as norms (Hayou et al. 2024, arXiv:2402.12354)."""
     from peft.optimizers import create_loraplus_optimizer
 
     return create_loraplus_optimizer(
-        model, torch.optim.AdamW, lr=learning_rate, loraplus_lr_ratio=16, loraplus_weight_decay=0.0
+        model, torch.optim.AdamW, lr=learning_rate, loraplus_lr_ratio=16, loraplus_weight_decay=weight_decay
     )
 
 

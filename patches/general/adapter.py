@@ -31,7 +31,8 @@ from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme, implements
 
 OBSERVATION = "posenc_observation"  # of a patched base model
-OF_THE_PATCH = ("position_scheme", "max_position_embeddings")  # starts of the entries that a patch writes
+SCHEME_ENTRY = "position_scheme"
+OF_THE_PATCH = (SCHEME_ENTRY, "max_position_embeddings")  # starts of the entries that a patch writes
 
 _KNOWN: dict[tuple[type, str], Observation] = {}
 
@@ -207,9 +208,11 @@ def adapter_of_configuration(config: PreTrainedConfig) -> GeneralAdapter | None:
 
 
 def entries_of(config: PreTrainedConfig) -> str:
-    """All entries of a configuration but those that a patch changes, as text."""
-    entries = {name: value for name, value in config.to_dict().items() if not name.startswith(OF_THE_PATCH)}
-    return json.dumps(entries, sort_keys=True, default=str)
+    """All entries of a configuration as before a patch, as text: rotations may depend on any, on the length as well."""
+    stated = config.to_dict()
+    entries = {name: value for name, value in stated.items() if not name.startswith(OF_THE_PATCH)}
+    length = (stated.get(SCHEME_ENTRY) or {}).get("host_length", stated.get("max_position_embeddings"))
+    return json.dumps({**entries, "max_position_embeddings": length}, sort_keys=True, default=str)
 
 
 def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
