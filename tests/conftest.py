@@ -3,12 +3,14 @@
 ``pytest`` runs the default suite: every room, every scheme on every model, and of each parametrised test a spread of
 its cases. ``pytest --whole`` runs every case, ``pytest --rest`` those that the default suite leaves out, and
 ``pytest --whole -m ''`` adds the exhaustive matrix marked ``full``. Naming a file or a test runs all of it.
+``--minutes 20`` skips what has not begun by then, and the summary counts it.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import time
 import zlib
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -30,11 +32,13 @@ LONGEST = (
     *("faults/test_every_call.py", "faults/test_real.py", "eval/test_processes.py", "eval/test_commands.py"),
 )
 """Files that take a minute or more, begun first: a process that came to one of them last would work on alone."""
+BEGUN = time.monotonic()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="run every case of every test, also the slow ones")
     parser.addoption("--rest", action="store_true", help="run what the default suite leaves out")
+    parser.addoption("--minutes", type=float, default=float("inf"), help="skip the tests that have not begun by then")
     parser.addoption("--soak-cycles", type=int, default=500, help="patches in one process, in tests/soak")
     parser.addoption("--threads", type=int, default=16, help="that patch and run at once, in tests/concurrency")
 
@@ -49,8 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Seed torch for each test: what one draws depends neither on the tests before it nor on the process it runs in."""
+    minutes = item.config.getoption("--minutes")
+    if time.monotonic() - BEGUN > 60 * minutes:
+        pytest.skip(f"the {minutes:g} minutes of --minutes are over")
     torch.manual_seed(0)
 
 

@@ -60,9 +60,23 @@ class TextWindow:
     contexts: tuple[str, ...]
 
 
-@lru_cache(maxsize=2)
 def tokenized_documents(tokenizer: Any, text: MeasuredText) -> tuple[Tokenized, ...]:
     """The documents of a text through a fast tokenizer; cached, because a sweep uses the same text many times."""
+    return _tokenized_documents(tokenizer, state_of(tokenizer), text)
+
+
+def tokenized(tokenizer: Any, text: str) -> Tokenized:
+    """``text`` through a fast tokenizer; cached, because a sweep uses the same text many times."""
+    return _tokenized(tokenizer, state_of(tokenizer), text)
+
+
+def state_of(tokenizer: Any) -> tuple[int, str]:
+    """What a caller may change of a tokenizer between two calls: added tokens, and the chat template."""
+    return len(tokenizer), str(getattr(tokenizer, "chat_template", None))
+
+
+@lru_cache(maxsize=2)
+def _tokenized_documents(tokenizer: Any, state: tuple[int, str], text: MeasuredText) -> tuple[Tokenized, ...]:
     names = distinct([document.name for document in text.documents]) if len(text.documents) > 1 else [""]
     return tuple(
         replace(tokenized(tokenizer, rendered(document, tokenizer)), name=name)
@@ -71,8 +85,7 @@ def tokenized_documents(tokenizer: Any, text: MeasuredText) -> tuple[Tokenized, 
 
 
 @lru_cache(maxsize=8)
-def tokenized(tokenizer: Any, text: str) -> Tokenized:
-    """``text`` through a fast tokenizer; cached, because a sweep uses the same text many times."""
+def _tokenized(tokenizer: Any, state: tuple[int, str], text: str) -> Tokenized:
     if not tokenizer.is_fast:
         raise CannotCut(
             f"{type(tokenizer).__name__} does not return character offsets. Load the fast version of this tokenizer."

@@ -56,9 +56,9 @@ def prepare_cache(
         return self_attention_cache(kwargs.get("past_key_values"))
     cache = kwargs.get("past_key_values")
     wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
-    makes = cache is None and wanted and makes_dynamic_cache(type(module))
-    if makes and not (module.training and getattr(module, "gradient_checkpointing", False)):
-        cache = DynamicCache(config=config)
+    made = own_cache_class(type(module)) if cache is None and wanted else None  # type: ignore[arg-type]  # as above
+    if made is not None and not (module.training and getattr(module, "gradient_checkpointing", False)):
+        cache = DynamicCache(config=config) if made is DynamicCache else made()
         if kwargs.get("encoder_hidden_states") is not None:  # as the host itself would
             cache = EncoderDecoderCache(cache, DynamicCache(config=config))
         kwargs["past_key_values"] = cache
@@ -103,9 +103,15 @@ def _counts_layers(cls: type[Any]) -> bool:
     return "num_hidden_layers" in inspect.unwrap(cls.forward).__code__.co_names
 
 
-def makes_dynamic_cache(cls: type[Any]) -> bool:
-    """Whether a model without a cache makes itself a growing one; some with other layers have a kind of their own."""
-    return "DynamicCache" in inspect.unwrap(cls.forward).__code__.co_names
+def own_cache_class(cls: type[Any]) -> type[DynamicCache] | None:
+    """The class of the growing cache that a base model without one makes itself; None where it makes none.
+
+    MiniMax, whose linear layers keep a state, has a class of its own, made without the configuration.
+    """
+    forward = inspect.unwrap(cls.forward)
+    named = [forward.__globals__.get(name) for name in forward.__code__.co_names]
+    found = [one for one in named if isinstance(one, type) and issubclass(one, DynamicCache)]
+    return found[0] if found else None
 
 
 def record_positions(

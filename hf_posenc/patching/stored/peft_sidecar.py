@@ -16,10 +16,11 @@ save is interrupted, no new configuration is there without its guard. Reading is
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,17 @@ GUARD_TEXT = (
 )
 
 
-def write_sidecar_on_save(base: nn.Module, peft_configs: Mapping[str, Any]) -> None:
-    """Make these PEFT configurations write the sidecar of ``base`` wherever they are saved."""
-    for config in peft_configs.values():
-        config.__class__ = sidecar_writing_class(config.__class__)
-        config.__dict__[BASE_KEY] = weakref.ref(base)
+def write_sidecar_on_save(base: nn.Module, peft_configs: MutableMapping[str, Any]) -> None:
+    """Make the PEFT configurations of a model write the sidecar of ``base`` wherever they are saved.
+
+    Each is replaced by a copy, because the object may be the caller's, who wraps another model with it too.
+    """
+    for name, config in peft_configs.items():
+        bound = config.__dict__.get(BASE_KEY)
+        if bound is None or bound() is not base:
+            peft_configs[name] = own = copy.copy(config)
+            own.__class__ = sidecar_writing_class(own.__class__)
+            own.__dict__[BASE_KEY] = weakref.ref(base)
 
 
 @lru_cache(maxsize=64)
