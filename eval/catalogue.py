@@ -81,7 +81,7 @@ def members(name: str) -> list[str]:
     file = TASKS / f"{name}.yaml"
     if name not in own_tasks() or not GROUP.search(text := file.read_text(encoding="utf-8")):
         return []
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     tasks: list[Any] = yaml.safe_load(text)["task"]
     return [task if isinstance(task, str) else task["task"] for task in tasks]

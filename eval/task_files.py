@@ -48,7 +48,7 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
         BadComparison: it is not valid YAML, or no mapping.
     """
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     try:
         data = file.read_bytes()

@@ -82,7 +82,7 @@ class Adapter(ABC):
 
     def base_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
         """The base model inside ``model`` (or itself)."""
-        return next((m for m in model.modules() if isinstance(m, self.base_class)), None)  # type: ignore[return-value]
+        return next((m for m in model.modules() if isinstance(m, self.base_class)), None)
 
     def attentions(self, base: nn.Module) -> Iterator[nn.Module]:
         """Self-attention modules in the order of the layers."""

@@ -140,7 +140,7 @@ class PatchedAttention(nn.Module):
         queries, keys, v = self._rotate(plan, ctx, q, k, v)
         del q, k  # memory, where they were rotated
         untried = cache is not None and not plan.succeeded and not is_traced()
-        before = LayerSnapshot(cache, self.layer_idx or 0) if untried else None  # type: ignore[arg-type]
+        before = LayerSnapshot(cache, self.layer_idx or 0) if untried else None
         try:
             keys, v, ctx = self._update(plan, ctx, keys, v, cache)
             shared = plan.shared or self._terms(plan, ctx)

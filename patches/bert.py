@@ -43,7 +43,7 @@ class PatchedBertSelfAttention(PatchedAttention, BertSelfAttention):
     def project_key(self, x: Tensor) -> Tensor:
         return self.key(x).unflatten(-1, (-1, self.attention_head_size)).transpose(0, 1)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
@@ -72,8 +72,8 @@ class UnboundedBertEmbeddings(BertEmbeddings):
     ) -> Tensor:
         """The host's forward with token types and positions filled in; see `BertEmbeddings`."""
         tokens = inputs_embeds if input_ids is None else input_ids
-        batch, length = tokens.shape[:2]  # type: ignore[union-attr]
-        device = tokens.device  # type: ignore[union-attr]  # the weights' own may be the meta device
+        batch, length = tokens.shape[:2]
+        device = tokens.device  # the weights' own may be the meta device
         if position_ids is None:
             position_ids = (torch.arange(length, device=device) + past_key_values_length)[None]
         if token_type_ids is None:
@@ -88,7 +88,7 @@ class BertAdapter(Adapter):
     attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {BertSelfAttention: PatchedBertSelfAttention}
     base_class = BertModel
 
-    def geometry(self, config: BertConfig, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
+    def geometry(self, config: BertConfig, *, trained_length: int, target_length: int) -> Geometry:
         return Geometry(
             heads=config.num_attention_heads, kv_heads=config.num_attention_heads,
             head_dim=config.hidden_size // config.num_attention_heads, width=config.hidden_size,
@@ -97,15 +97,15 @@ class BertAdapter(Adapter):
             table=config.max_position_embeddings,
         )  # fmt: skip
 
-    def swaps(self, base: BertModel, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:  # type: ignore[override]
+    def swaps(self, base: BertModel, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         yield base.embeddings, UnboundedBertEmbeddings
         yield base.embeddings.position_embeddings, SchemePositionTable
 
-    def frozen(self, base: BertModel, scheme: Scheme) -> Iterator[nn.Parameter]:  # type: ignore[override]
+    def frozen(self, base: BertModel, scheme: Scheme) -> Iterator[nn.Parameter]:
         if scheme.replaces_host and not scheme.keeps_table:
             yield base.embeddings.position_embeddings.weight
 
-    def probe(self, base: BertModel, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:  # type: ignore[override]
+    def probe(self, base: BertModel, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
         embeddings = base.embeddings
         start = embeddings.LayerNorm(hidden + embeddings.position_embeddings(positions))
         probed = base.encoder.layer[layer].attention.self

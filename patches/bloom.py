@@ -39,7 +39,7 @@ class PatchedBloomAttention(InlineAttention, BloomAttention):
     def project_output(self, mixed: Tensor) -> Tensor:
         return self.dense(mixed)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         hidden_states: Tensor,
         residual: Tensor | float = 0.0,
@@ -72,7 +72,7 @@ class BloomAdapter(InlineAdapter):
     base_class = BloomModel
     patched_base = PatchedBloomModel
 
-    def geometry(self, config: BloomConfig, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
+    def geometry(self, config: BloomConfig, *, trained_length: int, target_length: int) -> Geometry:
         if config.pretraining_tp > 1 and config.slow_but_exact:
             raise UnsupportedModel(
                 "slow_but_exact of this BLOOM model multiplies its output projection by parts, without its bias, which "
@@ -84,10 +84,10 @@ class BloomAdapter(InlineAdapter):
             trained_length=trained_length, target_length=target_length, slopes=tuple(code_slopes(config.n_head)),
         )  # fmt: skip
 
-    def trained_length(self, config: BloomConfig) -> int:  # type: ignore[override]
+    def trained_length(self, config: BloomConfig) -> int:
         """``seq_length``, which published configurations have; else that of the training of all BLOOM models."""
         return int(getattr(config, "seq_length", None) or TRAINED_LENGTH)
 
-    def normed(self, base: BloomModel, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:  # type: ignore[override]
+    def normed(self, base: BloomModel, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:
         block = base.h[layer]
         return block.self_attention, block.input_layernorm(hidden)

@@ -77,4 +77,4 @@ class KeepsForward(nn.Module):
 
     @property
     def _base(self) -> nn.Module:
-        return self.__dict__[ATTENTION].__dict__[OWNER]  # type: ignore[no-any-return]
+        return self.__dict__[ATTENTION].__dict__[OWNER]

@@ -60,7 +60,7 @@ class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttentio
     def project_key(self, x: Tensor) -> Tensor:
         return heads_of(self, self.key_proj(x))
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
@@ -158,7 +158,7 @@ class OwnDisentangled(DeBERTa, HostRotation):  # type: ignore[misc]  # its bias 
     def codes(self) -> Tensor:
         """The model's table as its layers project it, ``[2 · side, width]``."""
         encoder = self.__dict__["encoder"]
-        return encoder.layer[0].attention.self.pos_dropout(encoder.get_rel_embedding()[: 2 * self.side])  # type: ignore[no-any-return]
+        return encoder.layer[0].attention.self.pos_dropout(encoder.get_rel_embedding()[: 2 * self.side])
 
     def index(self, distance: Tensor) -> Tensor:
         """δ: the row of the table for each distance (query − key), int64, same shape."""
@@ -169,7 +169,7 @@ def bucketed(encoder: Any, distance: Tensor) -> Tensor:
     """Distances (query − key) as the model counts them, int64: its own code, which rounds a logarithm."""
     if encoder.position_buckets <= 0 or encoder.max_relative_positions <= 0:
         return distance.long()
-    return make_log_bucket_position(distance, encoder.position_buckets, encoder.max_relative_positions).long()  # type: ignore[no-any-return]
+    return make_log_bucket_position(distance, encoder.position_buckets, encoder.max_relative_positions).long()
 
 
 @register_adapter("deberta-v2")
@@ -232,9 +232,9 @@ class DebertaV2Adapter(Adapter):
             hidden = hidden + as_wide(table(positions), hidden.shape[-1])
         attention, start = base.encoder.layer[layer].attention.self, base.embeddings.LayerNorm(hidden)
         if isinstance(attention, PatchedDisentangledSelfAttention):
-            return attention(start, position_ids=positions)[0]  # type: ignore[no-any-return]
+            return attention(start, position_ids=positions)[0]
         # A model that is not patched counts positions itself: its buckets of these distances are computed here.
         distance = positions[:, :, None] - positions[:, None, :]
         own = {"relative_pos": bucketed(base.encoder, distance)} if base.encoder.relative_attention else {}
         visible = torch.ones(1, 1, *distance.shape[1:], device=start.device)
-        return attention(start, visible, rel_embeddings=base.encoder.get_rel_embedding(), **own)[0]  # type: ignore[no-any-return]
+        return attention(start, visible, rel_embeddings=base.encoder.get_rel_embedding(), **own)[0]

@@ -53,7 +53,7 @@ class PatchedFalconAttention(InlineAttention, FalconAttention):
     def project_output(self, mixed: Tensor) -> Tensor:
         return self.dense(mixed)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         hidden_states: Tensor,
         alibi: Any = None,
@@ -91,7 +91,7 @@ class FalconAdapter(InlineAdapter):
     patched_base = PatchedFalconModel
     length_dependent = ("dynamic", "longrope")
 
-    def geometry(self, config: FalconConfig, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
+    def geometry(self, config: FalconConfig, *, trained_length: int, target_length: int) -> Geometry:
         heads, head_dim = config.num_attention_heads, config.head_dim
         grouped = config.new_decoder_architecture or not config.multi_query
         return Geometry(
@@ -102,17 +102,17 @@ class FalconAdapter(InlineAdapter):
             slopes=own_slopes(heads, head_dim) if config.alibi else None,
         )  # fmt: skip
 
-    def trained_length(self, config: FalconConfig) -> int:  # type: ignore[override]
+    def trained_length(self, config: FalconConfig) -> int:
         return config.max_position_embeddings if config.alibi else super().trained_length(config)
 
-    def scaled_already(self, config: FalconConfig) -> str | None:  # type: ignore[override]
+    def scaled_already(self, config: FalconConfig) -> str | None:
         return None if config.alibi else super().scaled_already(config)
 
-    def normed(self, base: FalconModel, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:  # type: ignore[override]
+    def normed(self, base: FalconModel, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:
         block = base.h[layer]
         return block.self_attention, (block.ln_attn if hasattr(block, "ln_attn") else block.input_layernorm)(hidden)
 
-    def rotated(self, base: FalconModel, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def rotated(self, base: FalconModel, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         if base.config.alibi:
             return query, key
         cos, sin = as_configured(base.rotary_emb)(query.float(), positions)

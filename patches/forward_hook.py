@@ -57,7 +57,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         NeedsWholeText: a text is to be continued whose positions would all change.
     """
     if args:
-        names = _parameters(type(module))  # type: ignore[arg-type]  # mypy takes the instances' hash for the class's
+        names = _parameters(type(module))  # mypy takes the instances' hash for the class's
         kwargs = named_arguments(type(module).__name__, names, args, kwargs)
     schemes, cache = schemes_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
     by_kind = _take_masks_by_kind(module, kwargs)
@@ -243,7 +243,7 @@ def _positions_now(kwargs: dict[str, Any], tokens: Tensor, cache: Cache | None) 
     """Positions of the new tokens, ``[batch or 1, query]``: the caller's, or counted on from the cache."""
     given = kwargs.get("position_ids")
     if given is not None:
-        return given  # type: ignore[no-any-return]
+        return given
     past = 0 if cache is None else cache.get_seq_length()
     return torch.arange(tokens.shape[1], device=tokens.device)[None] + past
 

@@ -34,7 +34,7 @@ class PatchedGPT2Attention(PatchedAttention, GPT2Attention):
     def project_key(self, x: Tensor) -> Tensor:
         return self.c_attn(x).split(self.split_size, dim=-1)[1].unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         hidden_states: Tensor,
         past_key_values: Any = None,
@@ -59,21 +59,21 @@ class GPT2Adapter(Adapter):
     attention: ClassVar[dict[type[nn.Module], type[nn.Module]]] = {GPT2Attention: PatchedGPT2Attention}
     base_class = GPT2Model
 
-    def geometry(self, config: GPT2Config, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
+    def geometry(self, config: GPT2Config, *, trained_length: int, target_length: int) -> Geometry:
         return Geometry(
             heads=config.n_head, kv_heads=config.n_head, head_dim=config.n_embd // config.n_head, width=config.n_embd,
             layers=config.n_layer, causal=True, trained_length=trained_length, target_length=target_length,
             table=config.max_position_embeddings,
         )  # fmt: skip
 
-    def swaps(self, base: GPT2Model, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:  # type: ignore[override]
+    def swaps(self, base: GPT2Model, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         yield base.wpe, SchemePositionTable
 
-    def frozen(self, base: GPT2Model, scheme: Scheme) -> Iterator[nn.Parameter]:  # type: ignore[override]
+    def frozen(self, base: GPT2Model, scheme: Scheme) -> Iterator[nn.Parameter]:
         if scheme.replaces_host and not scheme.keeps_table:
             yield base.wpe.weight
 
-    def probe(self, base: GPT2Model, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:  # type: ignore[override]
+    def probe(self, base: GPT2Model, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
         block = base.h[layer]
         mask = eager_mask(block.attn, hidden)
         return block.attn(block.ln_1(hidden + base.wpe(positions)), attention_mask=mask, position_ids=positions)[0]

@@ -56,9 +56,9 @@ class InlineAttention(PatchedAttention):
     is_causal = True
 
     @property
-    def scaling(self) -> float:  # type: ignore[override]
+    def scaling(self) -> float:
         """Factor of q · k, which these classes have under other names."""
-        return getattr(self, self.factor_name)  # type: ignore[no-any-return]
+        return getattr(self, self.factor_name)
 
     @scaling.setter
     def scaling(self, value: float) -> None:
@@ -66,10 +66,10 @@ class InlineAttention(PatchedAttention):
 
     @property
     def backend(self) -> str:
-        return self.__dict__["posenc_owner"].backend  # type: ignore[no-any-return]
+        return self.__dict__["posenc_owner"].backend
 
     @property
-    def config(self) -> Any:  # type: ignore[override]
+    def config(self) -> Any:
         """The model's configuration, which some of these modules do not keep."""
         return self.__dict__["posenc_owner"].config
 

@@ -140,7 +140,7 @@ class InlineAdapter(Adapter):
             return attention(normed, attention_mask=eager_mask(attention, hidden), position_ids=positions)[0]
         attention, normed = self.normed(base, hidden, layer)
         patched: Any = self.patched_class(attention)
-        slopes = self.geometry(base.config, trained_length=1, target_length=1).slopes  # type: ignore[arg-type]
+        slopes = self.geometry(base.config, trained_length=1, target_length=1).slopes
         q, k, v = patched.split(attention, normed)
         q, k = self.rotated(base, q, k, positions)
         mixed = attention_with_slopes(q, k, v, getattr(attention, patched.factor_name), slopes, positions)

@@ -39,7 +39,7 @@ class PatchedLlamaAttention(PatchedAttention, LlamaAttention):
     def project_key(self, x: Tensor) -> Tensor:
         return self.k_proj(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         hidden_states: Tensor,
         position_embeddings: Any = None,
@@ -74,7 +74,7 @@ class LlamaAdapter(Adapter):
     base_class = LlamaModel
     length_dependent = ("dynamic", "longrope")
 
-    def geometry(self, config: LlamaConfig, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
+    def geometry(self, config: LlamaConfig, *, trained_length: int, target_length: int) -> Geometry:
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return Geometry(
             heads=config.num_attention_heads, kv_heads=config.num_key_value_heads, head_dim=head_dim,
@@ -83,12 +83,12 @@ class LlamaAdapter(Adapter):
             rotary=host_rotary(config, head_dim, by_length=self.length_dependent),
         )  # fmt: skip
 
-    def swaps(self, base: LlamaModel, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:  # type: ignore[override]
+    def swaps(self, base: LlamaModel, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         yield base.rotary_emb, DisabledLlamaRotaryEmbedding
         if implements(scheme, "embed"):
             yield base.layers[0], EmbeddingLlamaLayer
 
-    def probe(self, base: LlamaModel, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:  # type: ignore[override]
+    def probe(self, base: LlamaModel, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
         if isinstance(base.layers[0], EmbeddingLlamaLayer):
             hidden = base.layers[0].coded(hidden, positions)
         cos_sin, probed = as_configured(base.rotary_emb)(hidden, positions), base.layers[layer]

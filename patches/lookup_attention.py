@@ -28,7 +28,7 @@ class LookupAttention(PatchedAttention):
     scaling = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
 
     @property
-    def config(self) -> Any:  # type: ignore[override]
+    def config(self) -> Any:
         """The model's configuration."""
         return self.__dict__.get("config") or self.__dict__[OWNER].config
 
@@ -37,7 +37,7 @@ class LookupAttention(PatchedAttention):
         self.__dict__["config"] = value
 
     @property
-    def layer_idx(self) -> int | None:  # type: ignore[override]
+    def layer_idx(self) -> int | None:
         """Number of the layer."""
         return self.__dict__.get("layer_idx", self.__dict__.get(LAYER))
 
@@ -81,7 +81,7 @@ def of_pairs(mask: Tensor | None, queries: int, forward: ForwardContext) -> Tens
     known = forward.memos.setdefault("masks of pairs", {})
     if id(mask) not in known:
         known[id(mask)] = mask, mask.expand(*mask.shape[:-2], queries, -1)
-    return known[id(mask)][1]  # type: ignore[index, no-any-return]
+    return known[id(mask)][1]  # type: ignore[index]
 
 
 def of_visible(visible: Tensor | None, forward: ForwardContext | None, dtype: torch.dtype) -> Tensor | None:
@@ -93,4 +93,4 @@ def of_visible(visible: Tensor | None, forward: ForwardContext | None, dtype: to
         zeros = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
         hidden = zeros.masked_fill(~visible.bool(), torch.finfo(dtype).min)
         known[id(visible)] = visible, hidden.expand(-1, -1, visible.shape[-1], -1)
-    return known[id(visible)][1]  # type: ignore[index, no-any-return]
+    return known[id(visible)][1]  # type: ignore[index]

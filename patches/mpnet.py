@@ -54,7 +54,7 @@ class PatchedMPNetSelfAttention(LookupAttention, MPNetSelfAttention):
     def project_key(self, x: Tensor) -> Tensor:
         return self.k(x).unflatten(-1, (-1, self.attention_head_size)).transpose(-3, -2)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
@@ -152,8 +152,8 @@ class MPNetAdapter(Adapter):
         table, attention = base.embeddings.position_embeddings, base.encoder.layer[layer].attention.attn
         start = base.embeddings.LayerNorm(hidden + table(positions + FIRST))
         if isinstance(attention, PatchedMPNetSelfAttention):
-            return attention(start, position_ids=positions)[0]  # type: ignore[no-any-return]
+            return attention(start, position_ids=positions)[0]
         # A model that is not patched counts positions itself: its bias at these positions is computed here.
         distance = positions[:, :, None] - positions[:, None, :]
         bias = own_bias(base.encoder, distance).transpose(0, 1).to(hidden.dtype)
-        return attention(start, position_bias=bias)[0]  # type: ignore[no-any-return]
+        return attention(start, position_bias=bias)[0]

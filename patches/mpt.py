@@ -39,7 +39,7 @@ class PatchedMptAttention(InlineAttention, MptAttention):
     def project_output(self, mixed: Tensor) -> Tensor:
         return self.out_proj(mixed)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         hidden_states: Tensor,
         position_bias: Any = None,
@@ -69,17 +69,17 @@ class MptAdapter(InlineAdapter):
     base_class = MptModel
     patched_base = PatchedMptModel
 
-    def geometry(self, config: MptConfig, *, trained_length: int, target_length: int) -> Geometry:  # type: ignore[override]
+    def geometry(self, config: MptConfig, *, trained_length: int, target_length: int) -> Geometry:
         return Geometry(
             heads=config.n_heads, kv_heads=config.n_heads, head_dim=config.d_model // config.n_heads,
             width=config.d_model, layers=config.n_layers, causal=True,
             trained_length=trained_length, target_length=target_length, slopes=tuple(code_slopes(config.n_heads)),
         )  # fmt: skip
 
-    def trained_length(self, config: MptConfig) -> int:  # type: ignore[override]
+    def trained_length(self, config: MptConfig) -> int:
         """``max_seq_len``."""
         return config.max_seq_len
 
-    def normed(self, base: MptModel, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:  # type: ignore[override]
+    def normed(self, base: MptModel, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:
         block = base.blocks[layer]
         return block.attn, block.norm_1(hidden)

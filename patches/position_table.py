@@ -29,7 +29,7 @@ class SchemePositionTable(nn.Embedding):
         """The scheme of the model this table belongs to: the shared one, or the first layer's."""
         return self.__dict__[ATTENTION].scheme
 
-    def forward(self, rows: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, rows: Tensor) -> Tensor:
         """``rows [batch or 1, token]``, or ``[token]``, of the table to ``[…, width]``, or to a scalar zero.
 
         Raises:

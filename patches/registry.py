@@ -84,7 +84,7 @@ def adapter_class(model_type: str) -> type[Adapter] | None:
     if isinstance(target, str):
         module, _, qualname = target.partition(":")
         target = getattr(import_module(module), qualname)
-    return target  # type: ignore[return-value]
+    return target
 
 
 def adapter_names() -> list[str]:

@@ -37,7 +37,7 @@ class PerLayer:
         raise ReadsLayer
 
     __getattr__ = __getitem__ = __iter__ = __len__ = __contains__ = __bool__ = __call__ = _raise
-    __int__ = __float__ = __index__ = __hash__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _raise  # type: ignore[assignment]
+    __int__ = __float__ = __index__ = __hash__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _raise
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _raise
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _raise
     __neg__ = __abs__ = __invert__ = __and__ = __rand__ = __or__ = __ror__ = _raise

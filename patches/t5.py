@@ -102,7 +102,7 @@ class PatchedMT5Attention(SharedBiasAttention, MT5Attention):
 class PatchedUMT5Attention(PatchedT5Like, UMT5Attention):
     """UMT5's self-attention, which leaves position to ``scheme``. Parameters and names are the host's own."""
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor | None = None,
@@ -111,7 +111,7 @@ class PatchedUMT5Attention(PatchedT5Like, UMT5Attention):
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward for self-attention; see `UMT5Attention`."""
-        return self.attended(hidden_states, past_key_values, attention_mask, host)  # type: ignore[no-any-return]
+        return self.attended(hidden_states, past_key_values, attention_mask, host)
 
 
 @register_adapter("t5")
@@ -155,7 +155,7 @@ class T5Adapter(Adapter):
 
     def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
         if scheme.replaces_host:
-            yield from (one.relative_attention_bias.weight for one in self.tables(base))  # type: ignore[misc,union-attr]
+            yield from (one.relative_attention_bias.weight for one in self.tables(base))  # type: ignore[misc]
 
     def probe(self, base: Any, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
         if isinstance(base.block[0], AddsPositionCode):
@@ -163,7 +163,7 @@ class T5Adapter(Adapter):
         sublayer = base.block[layer].layer[0]
         attention, hidden = sublayer.SelfAttention, sublayer.layer_norm(hidden)
         if isinstance(attention, PatchedT5Like):
-            return attention.attended(hidden, None, eager_mask(attention, hidden), {"position_ids": positions})[0]  # type: ignore[no-any-return]
+            return attention.attended(hidden, None, eager_mask(attention, hidden), {"position_ids": positions})[0]
         # A model that is not patched counts positions itself: its bias at these positions is computed here.
         tables = self.tables(base)
         distance = positions[:, :, None] - positions[:, None, :]
@@ -172,7 +172,7 @@ class T5Adapter(Adapter):
             bias = bias.masked_fill(distance[:, None] < 0, torch.finfo(hidden.dtype).min)
         q, k, v = (heads_of(attention, project(hidden)) for project in (attention.q, attention.k, attention.v))
         mixed, _ = eager_attention_forward(attention, q, k, v, None, scaling=attention.scaling, position_bias=bias)
-        return attention.o(mixed.flatten(2))  # type: ignore[no-any-return]
+        return attention.o(mixed.flatten(2))
 
 
 @register_adapter("mt5")

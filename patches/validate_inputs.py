@@ -43,7 +43,7 @@ def check_tokens(module: nn.Module, ids: Any, embeddings: Any, *, flattens: bool
         )
     if tokens.shape[0] == 0 or tokens.shape[1] == 0:
         raise InvalidInput(f"The input has no tokens, its shape is {tuple(tokens.shape)}. Pass at least one.")
-    table = module.get_input_embeddings()  # type: ignore[operator]
+    table = module.get_input_embeddings()
     table = table._modules.get("base_layer", table)  # PEFT keeps the model's own inside its layer
     if ids is None:
         _check_embeddings(tokens, getattr(table, "embedding_dim", None), getattr(table, "weight", None))

@@ -50,7 +50,7 @@ def write_adapter_card(model: nn.Module, folder: Path, training: Mapping[str, An
         folder: of the adapter.
         training: facts of the run by name, shown in the card's table.
     """
-    config: Any = next(iter(model.peft_config.values()))  # type: ignore[union-attr,operator]
+    config: Any = next(iter(model.peft_config.values()))  # type: ignore[operator]
     kind = str(getattr(config.peft_type, "value", config.peft_type)).lower()
     base = config.base_model_name_or_path or "the base model it was trained on"
     report = describe(model)

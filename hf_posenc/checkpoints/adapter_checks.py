@@ -46,7 +46,7 @@ def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None
     if present is not None:
         unpatch_model(model)
     base, host = base_model_of(parts_of(model)[0])
-    length = host.host_length(base.config)  # type: ignore[arg-type]
+    length = host.host_length(base.config)
     if length != wanted.host_length:
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} was trained on a base for {wanted.host_length} positions, and this one has "

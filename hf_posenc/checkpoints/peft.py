@@ -66,12 +66,12 @@ def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftM
     try:
         with rollback_on_error(model), without_peft_noise():
             offloaded = bool(offloads_of(model))
-            wrapped = peft.get_peft_model(model, config, **kwargs)  # type: ignore[arg-type]
+            wrapped = peft.get_peft_model(model, config, **kwargs)
             if offloaded and any(weight.is_meta and weight.requires_grad for weight in wrapped.parameters()):
                 raise TrainingImpossible(OFFLOADED.format(kind=type(model).__name__))
             if kwargs.get("autocast_adapter_dtype", True):
                 keep_in_float32(wrapped)
-            return write_scheme_on_save(wrapped)  # type: ignore[arg-type]
+            return write_scheme_on_save(wrapped)
     except PosEncError:
         raise
     except ValueError as error:
@@ -89,7 +89,7 @@ def without_peft_noise() -> Iterator[None]:
 
 def write_scheme_on_save(model: PeftModel) -> PeftModel:
     """Make this PEFT model's own ``save_pretrained`` (which `Trainer` calls) write the sidecar as well."""
-    model.save_pretrained = partial(save_peft_adapter, model)  # type: ignore[method-assign]
+    model.save_pretrained = partial(save_peft_adapter, model)
     return model
 
 
@@ -179,7 +179,7 @@ def attach_adapter(
                 model.load_adapter(str(folder), adapter_name, **kwargs)
                 adapted = model
             else:
-                adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)  # type: ignore[arg-type]
+                adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)
             if kwargs.get("autocast_adapter_dtype", True) and keep_in_float32(adapted):  # as it was trained
                 adapted.load_adapter(str(folder), adapter_name, **kwargs)
         check_complete(adapted, weights, folder, adapter_name)

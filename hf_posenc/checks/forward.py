@@ -27,7 +27,7 @@ def positions_from(model: nn.Module, length: int, start: int = 0) -> Tensor:
 
 def config_of(model: nn.Module) -> PreTrainedConfig:
     """The configuration of the base model."""
-    return base_model_of(model)[0].config  # type: ignore[return-value]
+    return base_model_of(model)[0].config
 
 
 def output_module(model: nn.Module) -> nn.Module:

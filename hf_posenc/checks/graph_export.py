@@ -65,7 +65,7 @@ def lengths_share_graphs(case: Case, lengths: Iterable[int] = ()) -> Deviation:
         return graph.forward
 
     def compiled(logits: nn.Module, model: PreTrainedModel) -> Graph:
-        return torch.compile(logits, fullgraph=True, backend=counted)  # type: ignore[return-value]
+        return torch.compile(logits, fullgraph=True, backend=counted)
 
     deviation = _graph_deviation(case, "recompilation", compiled, lengths)
     if len(graphs) > MAX_GRAPHS:

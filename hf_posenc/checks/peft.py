@@ -35,7 +35,7 @@ def lora_works_with_scheme(case: Case) -> Deviation:
     with case.unpatched() as model:
         base = copy.deepcopy(model)
         after = add_lora(_patch(case, copy.deepcopy(base)))
-        before = _patch(case, add_lora(copy.deepcopy(base)))  # type: ignore[arg-type]
+        before = _patch(case, add_lora(copy.deepcopy(base)))
         patched = _patch(case, copy.deepcopy(base))
         tokens = random_tokens(patched, case.clip_length(case.trained_length + 5, patched))
         without_lora, expected = forward(patched, tokens), forward(after, tokens)

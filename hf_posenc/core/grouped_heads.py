@@ -30,7 +30,7 @@ def half_products(query: Tensor, key: Tensor) -> Tensor:
 
 def in_float32(one: Tensor, two: Tensor) -> Tensor:
     """Products of matrices in half precision ``[batch, n, m]``, in float32; torch has it for CUDA alone."""
-    return torch.bmm(one, two, out_dtype=torch.float32)  # type: ignore[call-overload]
+    return torch.bmm(one, two, out_dtype=torch.float32)
 
 
 def repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,7 @@ def check_text_memory(model: nn.Module, length: int, rows: int = 1) -> None:
 
 def bytes_per_token(model: nn.Module) -> int:
     """Bytes of memory per token of a forward pass without a KV cache."""
-    weight: Any = model.get_input_embeddings().weight  # type: ignore[operator,union-attr]
+    weight: Any = model.get_input_embeddings().weight  # type: ignore[operator]
     width = weight.shape[-1]
     config: Any = getattr(model, "config", None)
     inner = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * width

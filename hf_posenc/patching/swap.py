@@ -152,7 +152,7 @@ def restore_config(patch: Patch, base: nn.Module) -> None:
         if number == 0:
             config = copy.deepcopy(old) if changes else old
             vars(config).update(changes)
-        module.config = config  # type: ignore[assignment]
+        module.config = config
 
 
 def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:

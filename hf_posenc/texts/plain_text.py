@@ -38,7 +38,7 @@ def opened(path: Path, newline: str | None = None) -> Iterator[TextIO]:
             if path.suffix.lower() == GZIP
             else path.open(encoding="utf-8", newline=newline)
         ) as stream:
-            yield stream  # type: ignore[misc]
+            yield stream
     except UnreadableDocuments:
         raise
     except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: a NUL in the name, or no UTF-8

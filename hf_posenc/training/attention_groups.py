@@ -61,7 +61,7 @@ def try_a_layer(model: nn.Module) -> None:
         module.training = True
     try:
         with torch.no_grad(), shifted_groups(model, 2):
-            probed(adapter, base, hidden, torch.arange(4, device=parameter.device)[None], 0)  # type: ignore[arg-type]
+            probed(adapter, base, hidden, torch.arange(4, device=parameter.device)[None], 0)
     finally:
         for module in in_eval_mode:
             module.training = False

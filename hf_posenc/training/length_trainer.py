@@ -37,7 +37,7 @@ class LengthTrainer(Trainer):
         windows = [{name: value[i : i + 1] for name, value in inputs.items()} for i in range(count)]
         losses = torch.stack(
             [super(LengthTrainer, self).prediction_step(model, window, *args, **kwargs)[0].detach().float().mean()
-             for window in windows]  # type: ignore[union-attr]
+             for window in windows]
         )  # fmt: skip
         self.losses += self.accelerator.gather_for_metrics(losses).tolist()
         return losses.mean(), None, None

@@ -80,7 +80,7 @@ def lora(
                 f"This model has no linear layer {shown(name)}.{nearest(name, linear)} It has {', '.join(linear)}."
             )
     return LoraConfig(
-        r=rank, lora_alpha=2 * rank if alpha is None else alpha, lora_dropout=0.0,  # type: ignore[arg-type]
+        r=rank, lora_alpha=2 * rank if alpha is None else alpha, lora_dropout=0.0,
         target_modules=list(target_modules) or linear,
         exclude_modules=r".*\bposenc\b.*", fan_in_fan_out=any(isinstance(m, Conv1D) for m in model.modules()),
         **fully_trained_modules(model, train_embeddings=train_embeddings), **more,
@@ -133,7 +133,7 @@ def low_rank_size(model: nn.Module) -> int:
 
 def embedding_width(model: nn.Module) -> int:
     """Width of an embedding."""
-    return int(base_model_of(model)[0].get_input_embeddings().weight.shape[-1])  # type: ignore[operator,union-attr]
+    return int(base_model_of(model)[0].get_input_embeddings().weight.shape[-1])
 
 
 def key_value_width(model: nn.Module) -> int:

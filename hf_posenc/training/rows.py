@@ -40,7 +40,7 @@ def lengths_of(model: nn.Module) -> tuple[int, int]:
         report = describe(model)
         return report.trained_length, report.target_length
     base, adapter = base_model_of(model)
-    length = adapter.reach(base.config)  # type: ignore[arg-type]
+    length = adapter.reach(base.config)
     return length, length
 
 

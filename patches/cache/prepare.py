@@ -56,7 +56,7 @@ def prepare_cache(
         return self_attention_cache(kwargs.get("past_key_values"))
     cache = kwargs.get("past_key_values")
     wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
-    made = own_cache_class(type(module)) if cache is None and wanted else None  # type: ignore[arg-type]  # as above
+    made = own_cache_class(type(module)) if cache is None and wanted else None
     if made is not None and not (module.training and getattr(module, "gradient_checkpointing", False)):
         cache = DynamicCache(config=config) if made is DynamicCache else made()
         if kwargs.get("encoder_hidden_states") is not None:  # as the host itself would

@@ -36,7 +36,7 @@ def following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
 
 
 def _following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
-    class Following(cls):  # type: ignore[valid-type, misc]  # made for the class that a layer happens to have
+    class Following(cls):  # made for the class that a layer happens to have
         _layer_type = None  # with a type it would take the place of ``cls`` in transformers' tables
 
         def reorder_cache(self, beam_idx: Tensor) -> None:

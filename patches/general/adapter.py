@@ -58,7 +58,7 @@ class GeneralAdapter(Adapter):
         self.base = inner[0] if len(inner) == 1 else None
         if self.base is not None:
             self.name = self.base.config.model_type  # type: ignore[misc]
-        return self.base  # type: ignore[no-any-return]
+        return self.base
 
     @property
     def observation(self) -> Observation:
@@ -90,7 +90,7 @@ class GeneralAdapter(Adapter):
         tables = {name: self.base.get_submodule(name) for name in self.observation.tables}
         for name, table in tables.items():
             check_own_table(name, table, self.base)
-        return [table.num_embeddings - self.observation.tables[name] for name, table in tables.items()]  # type: ignore[misc]
+        return [table.num_embeddings - self.observation.tables[name] for name, table in tables.items()]
 
     def _code_width(self, config: PreTrainedConfig) -> int:
         """Channels of the position tables, or of the layers to which positions are added."""

@@ -122,7 +122,7 @@ class InterceptedAttention(PatchedAttention):
     score_factor = "posenc_scaling"  # as the model's own forward hands it over
     heeded_keywords = frozenset(("softcap", "s_aux", "deterministic"))
     scaling = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
-    layer_idx = LayerNumber()  # type: ignore[assignment]  # likewise
+    layer_idx = LayerNumber()  # likewise
 
     @property
     def host_eager(self) -> Callable[..., Any]:  # type: ignore[override]
@@ -135,7 +135,7 @@ class InterceptedAttention(PatchedAttention):
         return self.__dict__["posenc_owner"].config._attn_implementation
 
     @property
-    def config(self) -> Any:  # type: ignore[override]
+    def config(self) -> Any:
         """The model's configuration, in a copy that names `INTERFACE` as the attention function; one for all layers."""
         real, known = self.__dict__["config"], self.__dict__["posenc_owner"].__dict__.setdefault(CONFIGS, {})
         found = known.get(id(real))
@@ -148,7 +148,7 @@ class InterceptedAttention(PatchedAttention):
         self.__dict__["config"] = value
 
     @property
-    def is_causal(self) -> bool:  # type: ignore[override]
+    def is_causal(self) -> bool:
         """Whether tokens attend to earlier ones only, as it was observed."""
         return bool(self.__dict__["posenc_owner"].__dict__["posenc_observation"].causal)
 
@@ -158,11 +158,11 @@ class InterceptedAttention(PatchedAttention):
 
     @property
     def window(self) -> int | None:
-        return self.__dict__[OBSERVED].kind.window  # type: ignore[no-any-return]
+        return self.__dict__[OBSERVED].kind.window
 
     @property
     def chunk(self) -> int | None:
-        return self.__dict__[OBSERVED].kind.chunk  # type: ignore[no-any-return]
+        return self.__dict__[OBSERVED].kind.chunk
 
     @property
     def live_dropout(self) -> float:
@@ -200,9 +200,9 @@ class NumberedAttention(InterceptedAttention):
     """Mixin of a model's own attention class that gets the number of its layer in each call."""
 
     @property
-    def layer_idx(self) -> int:  # type: ignore[override]
+    def layer_idx(self) -> int:
         """Number of the layer in the KV cache."""
-        return self.__dict__[LAYER]  # type: ignore[no-any-return]
+        return self.__dict__[LAYER]
 
     @layer_idx.setter
     def layer_idx(self, value: int | None) -> None:

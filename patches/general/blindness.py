@@ -84,7 +84,7 @@ def check_alone(model: Any, seen: Observation) -> None:
 def outputs(model: nn.Module, observer: Observer, call: dict[str, Any]) -> Tensor:
     """Hidden states of one run, ``[1, token, width]``, in at least float32."""
     with observed(model, observer):
-        return model(**call)[0].float()  # type: ignore[no-any-return]
+        return model(**call)[0].float()
 
 
 def deviation(one: Tensor, two: Tensor) -> float:

@@ -155,7 +155,7 @@ def chunk_of(attention: Any) -> int | None:
     kinds = getattr(config, "layer_types", None)
     if kinds is None or number is None or kinds[number : number + 1] != [CHUNKED]:
         return None
-    return int(config.attention_chunk_size)  # type: ignore[union-attr]
+    return int(config.attention_chunk_size)
 
 
 def hides_the_next(mask: Tensor | None) -> bool:

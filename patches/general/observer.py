@@ -137,7 +137,7 @@ def _noted(observer: Observer, name: str, module: nn.Module, *, attends: bool) -
         module.__dict__[OBSERVER] = observer, name
         if not goes_through_interface(module):
             module.__dict__[ATTEND] = hand_over_inline
-            module.__class__ = above(own_class(type(module)), Inline)  # type: ignore[assignment]
+            module.__class__ = above(own_class(type(module)), Inline)
         note = partial(_note_attention, observer, name)
         handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
     elif isinstance(module, nn.Embedding):
@@ -157,7 +157,7 @@ class ObservedTable(nn.Embedding):
 
     prefix = "Observed"
 
-    def forward(self, rows: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, rows: Tensor) -> Tensor:
         """As of `nn.Embedding`; zero where the observer is to silence a position table."""
         observer, name = self.__dict__[OBSERVER]
         found = super().forward(rows)

@@ -68,7 +68,7 @@ def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
     name = layers_of(model)
     kinds = () if name is None else kinds_of(model.get_submodule(name))
     if kinds:
-        parent, _, own = name.rpartition(".")  # type: ignore[union-attr]
+        parent, _, own = name.rpartition(".")
         every = model.get_submodule(name)
         setattr(model.get_submodule(parent), own, every[: max(kinds) + 1])
     fill(model)
@@ -100,7 +100,7 @@ def layers_of(model: nn.Module) -> str | None:
     lists = {name: len(module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     longest = max(lists, key=lambda name: (lists[name], -len(name)), default=None)
     beside = [name for name in lists if longest is not None and _parent(name) == _parent(longest)]
-    return longest if sum(lists[name] == lists[longest] for name in beside) == 1 else None  # type: ignore[index]
+    return longest if sum(lists[name] == lists[longest] for name in beside) == 1 else None
 
 
 def _parent(name: str) -> str:

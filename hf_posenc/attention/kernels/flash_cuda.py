@@ -134,7 +134,7 @@ def gradient(
             g, q, k, v, o, lse.contiguous(), None, None, rows, keys, 0.0, causal, seed, offset,
             scale=scale, **_reach(window),
         )  # fmt: skip
-        return tuple(x.transpose(1, 2) for x in found)  # type: ignore[return-value]
+        return tuple(x.transpose(1, 2) for x in found)
     g, q, k, v, o = (x.transpose(1, 2) for x in (grad, query, *repeated(query, key, value), out))
     whole = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)  # padding rows have weight 0
     none = torch.zeros((), dtype=torch.long, device=query.device)

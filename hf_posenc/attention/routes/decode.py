@@ -70,7 +70,7 @@ def _reads(call: AttentionCall) -> Iterator[Read]:
         start, stop = min(columns[n].start for n in numbers), max(columns[n].stop for n in numbers)
         both = slice(start, stop)
         masks = [_mask(call, terms.regions[number], visible[number], added, both) for number in numbers]
-        stacked = masks[0] if len(masks) == 1 else torch.cat(torch.broadcast_tensors(*masks), dim=2)  # type: ignore[arg-type]
+        stacked = masks[0] if len(masks) == 1 else torch.cat(torch.broadcast_tensors(*masks), dim=2)
         yield Read(numbers, both, stacked)
 
 

@@ -48,7 +48,7 @@ def attend(call: AttentionCall, mask: Mask) -> Tensor:
     total = torch.stack([lse for _, lse in parts]).logsumexp(0)
     # A query without visible keys is zero in every partial, and in the result.
     shares = [(lse - total).exp().nan_to_num(0.0)[..., None] for _, lse in parts]
-    return sum(out * share for (out, _), share in zip(parts, shares, strict=True)).to(call.values.dtype)  # type: ignore[union-attr]
+    return sum(out * share for (out, _), share in zip(parts, shares, strict=True)).to(call.values.dtype)
 
 
 def refuse(call: AttentionCall) -> None:

@@ -70,7 +70,7 @@ def windowed(number: int, band: Band, length: int) -> Iterator[PartialAttention]
         return
     bounded = band.farthest is not None and band.farthest < length
     window = band.farthest - nearest if bounded else None  # type: ignore[operator]
-    yield PartialAttention(number, slice(nearest, length), slice(0, length - nearest), True, window)  # type: ignore[arg-type]
+    yield PartialAttention(number, slice(nearest, length), slice(0, length - nearest), True, window)
 
 
 def decode_cuts(call: AttentionCall) -> Iterator[PartialAttention]:

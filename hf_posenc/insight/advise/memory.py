@@ -85,7 +85,7 @@ def cache_bytes(model: PreTrainedModel, length: int) -> int:
     cache.early_initialization(
         1, getattr(config, "num_key_value_heads", None) or heads, head_dim, model.dtype, torch.device("meta")
     )
-    return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)  # type: ignore[union-attr]
+    return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 
 
 def kept_tokens(scheme: Scheme, target: int) -> int:

@@ -120,7 +120,7 @@ class TargetModel:
 
 def _config_of_model(model: nn.Module) -> PreTrainedConfig:
     try:
-        return base_model_of(model)[0].config  # type: ignore[return-value]
+        return base_model_of(model)[0].config
     except UnsupportedModel:
         config = getattr(model, "config", None)
         if isinstance(config, PreTrainedConfig):

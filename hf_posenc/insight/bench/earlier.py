@@ -120,7 +120,7 @@ class Earlier:
     def other_settings(self, about: Mapping[str, Any]) -> list[str]:
         """What was different then, in words: a ratio depends on each of these."""
         pairs = {name: (self.about.get(name, old), about.get(name, old)) for name, old in SETTINGS.items()}
-        pairs["torch"] = tuple(one.get("versions", {}).get("torch") for one in (self.about, about))  # type: ignore[assignment]
+        pairs["torch"] = tuple(one.get("versions", {}).get("torch") for one in (self.about, about))
         return [f"{name}: {then} then, {now} now" for name, (then, now) in pairs.items() if then != now]
 
 

@@ -56,7 +56,7 @@ def allocated(run: Callable[[], None]) -> int:
         run()
     changes = sorted(
         (event.start_ns(), event.nbytes())
-        for event in watched.profiler.kineto_results.events()  # type: ignore[union-attr]
+        for event in watched.profiler.kineto_results.events()
         if event.name() == ALLOCATION and event.device_type() == torch.profiler.DeviceType.CPU
     )
     held = most = 0

@@ -117,7 +117,7 @@ def moved(model: PreTrainedModel, device: torch.device) -> Iterator[None]:
     """Move a model to a device inside the context; afterwards every tensor is where it was."""
     restore = snapshot(model)
     try:
-        model.to(device)  # type: ignore[arg-type]
+        model.to(device)
         yield
     finally:
         restore()

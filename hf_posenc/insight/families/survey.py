@@ -123,8 +123,8 @@ def look_at_stack(model: Any) -> Geometry:
         PosEncError: it cannot be patched.
     """
     base, adapter = base_model_of(model)
-    length = adapter.trained_length(base.config)  # type: ignore[arg-type]
-    geometry = adapter.geometry(base.config, trained_length=length, target_length=length)  # type: ignore[arg-type]
+    length = adapter.trained_length(base.config)
+    geometry = adapter.geometry(base.config, trained_length=length, target_length=length)
     return geometry
 
 

@@ -67,7 +67,7 @@ def lengths_of(
         trained = describe(model).trained_length
     else:
         trained = trained_length_of_patch(adapter, base.config, scheme, options)
-    return trained, adapter.geometry(base.config, trained_length=trained, target_length=trained).table  # type: ignore[arg-type]
+    return trained, adapter.geometry(base.config, trained_length=trained, target_length=trained).table
 
 
 def default_length(

@@ -58,7 +58,7 @@ def frequencies_of(module: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
     if list(inspect.signature(type(module).__init__).parameters)[1:2] != ["config"]:
         return  # nothing says how it was made
     with torch.device("cpu"):
-        fresh: Any = type(module)(module.config)  # type: ignore[call-arg]
+        fresh: Any = type(module)(module.config)
     yield from ((name, buffer.detach().cpu(), fresh._buffers[name]) for name, buffer in live.items())
 
 

@@ -117,7 +117,7 @@ def guarded_class(cls: Any) -> Any:
         owner: Any, pretrained_model_name_or_path: Any, **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The class's own, with the config guard removed."""
-        content, rest = cls.get_config_dict.__func__(owner, pretrained_model_name_or_path, **kwargs)  # type: ignore[attr-defined]
+        content, rest = cls.get_config_dict.__func__(owner, pretrained_model_name_or_path, **kwargs)
         return unguard(content, str(pretrained_model_name_or_path)), rest
 
     def reduced(self: Any, protocol: Any) -> tuple[Any, ...]:
