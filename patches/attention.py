@@ -28,6 +28,7 @@ from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.cache.snapshot import LayerSnapshot
 from hf_posenc.patches.call_plan import CallPlan, plan_of
 from hf_posenc.patches.context_parallel import check_context_parallel
+from hf_posenc.patches.current_forward import OWNER
 from hf_posenc.patches.engine_backend import PACKAGES, ComputeCall, engine_for, within_window
 from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.patches.packed_decode import for_queries
@@ -70,7 +71,7 @@ class PatchedAttention(nn.Module):
     def scheme(self) -> Scheme:
         """The layer's own scheme, or the one its model shares."""
         own = self._modules.get("posenc")
-        return self.__dict__["posenc_owner"].posenc if own is None else own  # type: ignore[return-value]
+        return self.__dict__[OWNER].posenc if own is None else own  # type: ignore[return-value]
 
     @property
     def backend(self) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hf_posenc.core.grouped_heads import products, repeated
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patches.call_plan import CallPlan
+from hf_posenc.patches.current_forward import OWNER
 
 
 def eager_attention(
@@ -66,12 +67,12 @@ class InlineAttention(PatchedAttention):
 
     @property
     def backend(self) -> str:
-        return self.__dict__["posenc_owner"].backend
+        return self.__dict__[OWNER].backend
 
     @property
     def config(self) -> Any:
         """The model's configuration, which some of these modules do not keep."""
-        return self.__dict__["posenc_owner"].config
+        return self.__dict__[OWNER].config
 
     @config.setter
     def config(self, value: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from hf_posenc.errors import NotPatched, UnsupportedModel
 from hf_posenc.eval.lm.log_probs import unwrapped
+from hf_posenc.patches.current_forward import OWNER
 from hf_posenc.patches.rope_parameters import by_layer_type
 from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.state import is_patched
@@ -67,7 +68,7 @@ def prefix_consistent(model: Any) -> bool:
     if not is_decoder(inner):
         return False
     if is_patched(inner):
-        schemes = {id(m.scheme): m.scheme for m in inner.modules() if "posenc_owner" in m.__dict__}
+        schemes = {id(m.scheme): m.scheme for m in inner.modules() if OWNER in m.__dict__}
         return not any(scheme.needs_whole_text or scheme.randomises for scheme in schemes.values())
     return not rope_types(inner.config) & LENGTH_DEPENDENT
 
@@ -75,7 +76,7 @@ def prefix_consistent(model: Any) -> bool:
 def randomises(model: Any) -> bool:
     """Whether the scheme draws random positions in evaluation."""
     modules = unwrapped(model).modules()
-    return any(m.scheme.randomises for m in modules if "posenc_owner" in m.__dict__)
+    return any(m.scheme.randomises for m in modules if OWNER in m.__dict__)
 
 
 def forget_longest(model: Any) -> None:

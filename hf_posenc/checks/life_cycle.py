@@ -41,7 +41,7 @@ SHARED_MODULES = (
 )
 
 
-@register_check("unpatch")
+@register_check("unpatch", trained_length=None)
 def unpatch_restores_everything(case: Case) -> Deviation:
     """After patch, forward and unpatch the model is bit-equal: outputs, weights, attributes, hooks, classes, config.
 
@@ -56,7 +56,7 @@ def unpatch_restores_everything(case: Case) -> Deviation:
         return case.deviation("unpatch", *differences(before, snapshot(model, tokens)))
 
 
-@register_check("second_patch")
+@register_check("second_patch", trained_length=None)
 def second_patch_is_refused(case: Case) -> Deviation:
     """A patched model refuses another patch and stays unchanged. The value is the number of differences."""
     with case.patched() as model:

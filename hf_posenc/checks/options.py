@@ -29,7 +29,7 @@ MULTIPLES = (2, 8, 0.5, 0.125)  # of an option's default
 NUMBERS = (1, 2, 3, 8, 0.5, 0.25)  # for options whose default is None
 
 
-@register_check("options", slow=True)
+@register_check("options", slow=True, trained_length=64)  # with less, too few channel pairs rotate once in it
 def every_option_has_effect(case: Case) -> Deviation:
     """For each option, at least one other value changes an output, a parameter's shape or the KV cache, or is refused.
 

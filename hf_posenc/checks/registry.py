@@ -12,6 +12,8 @@ from hf_posenc.checks.deviation import Deviation
 from hf_posenc.errors import UnknownCheck, nearest, shown
 
 P = ParamSpec("P")
+SHORT_TRAINED_LENGTH = 16  # brings every boundary of a scheme within a few dozen tokens
+
 CheckFunction = Callable[Concatenate[Case, P], Deviation]
 
 
@@ -29,6 +31,7 @@ class Check:
         slow: the default test run measures it on one scheme for each set of hooks only; the full run on all.
         needs_name: stores the scheme's name, so the scheme must be registered.
         package: name of an optional package without which the check cannot run.
+        trained_length: of the scheme that `check_scheme` measures, at most; None for the lengths that were asked for.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Check:
     slow: bool = False
     needs_name: bool = False
     package: str | None = None
+    trained_length: int | None = SHORT_TRAINED_LENGTH
 
     def applies_to(self, case: Case) -> bool:
         """Whether the check is defined for this case and its optional package is installed."""

@@ -18,12 +18,7 @@ from hf_posenc.schemes.spec import SchemeSpec
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SHORT_TRAINED_LENGTH = 16  # brings every boundary of a scheme within a few dozen tokens
-OPTIONS_TRAINED_LENGTH = 64  # within fewer tokens too few channel pairs rotate once for options of ramps to matter
-
 MAX_PARAMETERS_TO_COPY = 50_000_000
-
-EXACT_OPTIONS = ("unpatch", "second_patch")  # measured with the lengths asked for, not with a short trained length
 
 
 def check_scheme(
@@ -38,8 +33,8 @@ def check_scheme(
 
     The patch is first applied exactly as asked, so that whatever `hf_posenc.patch_model` refuses is refused here. Most
     checks test the boundaries of a scheme, wherever these are: they run on a few dozen tokens, with the scheme built
-    for a trained length of 16 (`options`: 64) and the same factor, or for the lengths asked for if its options do not
-    allow that.
+    for a short trained length (an attribute of `Check`) and the same factor, or for the lengths asked for if its
+    options do not allow that.
 
     Args:
         model: a supported model on any device, or anything that `hf_posenc.from_pretrained` loads.
@@ -60,15 +55,16 @@ def check_scheme(
     if isinstance(model, (str, os.PathLike)):
         model = from_pretrained(model)
     asked = Case(model, scheme, **options)
-    short = _with_short_trained_length(asked, SHORT_TRAINED_LENGTH)
+    cases: dict[int | None, Case] = {None: asked}
     copies = names is not None or sum(weight.numel() for weight in model.parameters()) <= MAX_PARAMETERS_TO_COPY
     deviations = []
     for check in applicable_checks(asked, copies=copies, names=names):
         if progress is not None:
             progress(check.name)
-        case = asked if check.name in EXACT_OPTIONS else short
-        if check.name == "options":
-            case = _with_short_trained_length(asked, OPTIONS_TRAINED_LENGTH)
+        length = check.trained_length
+        if length is not None and length not in cases:
+            cases[length] = _with_short_trained_length(asked, length)
+        case = cases[length]
         deviations.append(_measure(check, case.with_copied_model() if check.needs_copy else case))
     return deviations
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from hf_posenc.patching.state import STASH
+
 
 @contextmanager
 def rollback_on_error(model: nn.Module) -> Iterator[None]:
@@ -50,6 +52,6 @@ def snapshot(model: nn.Module) -> Callable[[], None]:
 def _attributes(module: nn.Module) -> dict[str, Any]:
     """The attributes of an instance, with copies of its dictionaries and sets, which hold children and hooks."""
     return {
-        name: value.copy() if isinstance(value, (dict, set)) and name != "posenc_patch" else value
+        name: value.copy() if isinstance(value, (dict, set)) and name != STASH else value
         for name, value in module.__dict__.items()
     }

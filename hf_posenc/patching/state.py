@@ -14,6 +14,7 @@ from hf_posenc.errors import (
     UnsupportedModel,
     shown,
 )
+from hf_posenc.patches.current_forward import OWNER
 from hf_posenc.patches.general.adapter import GeneralAdapter, embeds_tokens, unsupported
 from hf_posenc.patches.registry import adapter_failures, adapter_has_failed, adapter_of_config
 from hf_posenc.patching.report import PatchReport
@@ -183,4 +184,4 @@ def scheme_of(model: nn.Module) -> Scheme:
     """
     base, _ = base_model_of(model)
     patch_of(base)
-    return next(m.scheme for m in base.modules() if "posenc_owner" in m.__dict__)  # type: ignore[return-value]
+    return next(m.scheme for m in base.modules() if OWNER in m.__dict__)  # type: ignore[return-value]

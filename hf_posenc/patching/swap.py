@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.patches.cache.provenance import ENTRY
-from hf_posenc.patches.current_forward import ATTENTION
+from hf_posenc.patches.current_forward import ATTENTION, OWNER
 from hf_posenc.patches.forward_hook import ATTENTIONS, prepare_forward
 from hf_posenc.patches.offloading import (
     change_class,
@@ -52,7 +52,7 @@ def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme])
     add_schemes(patch, base, attentions, schemes)
     for attention in attentions:
         change_module_class(patch, attention, adapter.patched_class(attention))
-        attention.__dict__["posenc_owner"] = base
+        attention.__dict__[OWNER] = base
     for module, cls in adapter.swaps(base, schemes[0]):
         change_module_class(patch, module, cls)
         module.__dict__[ATTENTION] = attentions[0]

@@ -17,7 +17,7 @@ from hf_posenc.patches.adapter import Adapter, causal_mask
 from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patches.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
 from hf_posenc.patches.forward_hook import TOKEN_TYPES
-from hf_posenc.patches.general.attention import OBSERVED, goes_through_interface, intercepted
+from hf_posenc.patches.general.attention import OBSERVATION, OBSERVED, goes_through_interface, intercepted
 from hf_posenc.patches.general.blindness import REMEDY
 from hf_posenc.patches.general.classes import above, below
 from hf_posenc.patches.general.inline import attention_modules, intercepted_inline
@@ -30,7 +30,6 @@ from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable, as_
 from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme, implements
 
-OBSERVATION = "posenc_observation"  # of a patched base model
 SCHEME_ENTRY = "position_scheme"
 OF_THE_PATCH = (SCHEME_ENTRY, "max_position_embeddings")  # starts of the entries that a patch writes
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 INTERFACE = "hf_posenc"  # name of the attention function, in the configurations that patched layers see
 CALL = "posenc_call"  # keyword by which a layer's call travels through the model's own forward
+OBSERVATION = "posenc_observation"  # of a patched base model: its `Observation`
 OBSERVED = "posenc_observed"  # of a patched module: its `AttentionObservation`
 CONFIGS = "posenc_layer_configs"  # of a patched base model: its configurations as attention modules see them
 CACHES = ("past_key_values", "past_key_value", "layer_past")  # what transformers' attention modules call a KV cache
@@ -132,12 +133,12 @@ class InterceptedAttention(PatchedAttention):
     @property
     def backend(self) -> str:
         """The attention implementation of the model; this layer's own configuration names `INTERFACE`."""
-        return self.__dict__["posenc_owner"].config._attn_implementation
+        return self.__dict__[OWNER].config._attn_implementation
 
     @property
     def config(self) -> Any:
         """The model's configuration, in a copy that names `INTERFACE` as the attention function; one for all layers."""
-        real, known = self.__dict__["config"], self.__dict__["posenc_owner"].__dict__.setdefault(CONFIGS, {})
+        real, known = self.__dict__["config"], self.__dict__[OWNER].__dict__.setdefault(CONFIGS, {})
         found = known.get(id(real))
         if found is None or found[0] is not real:
             found = known[id(real)] = real, config_of_layers(real)
@@ -150,7 +151,7 @@ class InterceptedAttention(PatchedAttention):
     @property
     def is_causal(self) -> bool:
         """Whether tokens attend to earlier ones only, as it was observed."""
-        return bool(self.__dict__["posenc_owner"].__dict__["posenc_observation"].causal)
+        return bool(self.__dict__[OWNER].__dict__[OBSERVATION].causal)
 
     @is_causal.setter
     def is_causal(self, value: bool) -> None:
@@ -192,7 +193,7 @@ class InterceptedAttention(PatchedAttention):
         """Query and key of vectors ``[n, width]`` as their layer projects them, each ``[1, heads, n, head_dim]``."""
         call = LayerCall(x[None], None, captured=[])
         zeros = torch.zeros(1, len(x), dtype=torch.long, device=x.device)
-        self.__dict__[OBSERVED].run(self.__dict__["posenc_owner"], x[None], zeros, None, extra={CALL: call})
+        self.__dict__[OBSERVED].run(self.__dict__[OWNER], x[None], zeros, None, extra={CALL: call})
         return call.captured  # type: ignore[return-value]
 
 
