@@ -7,7 +7,8 @@ inject   learned positions train with the adapter, in float32, and its configura
          adapt a table that the scheme does not read row by row is refused
 load     the adapter's scheme must be the base's, and its file complete; afterwards the positions saved in the sidecar
          are those of the model
-save     the sidecar is written, and a model card that says what the adapter needs
+save     the sidecar is written, and a model card that says what the adapter needs; where PEFT converts PiSSA or OLoRA
+         to LoRA, it loads what the adapter began from beside it, whose positions are not those of the model
 merge    what trained in float32 gets the dtype of the base
 """
 
@@ -35,7 +36,12 @@ from hf_posenc.patching.float32_copies import keep_in_float32, restore_dtype
 from hf_posenc.patching.preconditions.tables import check_adapted_tables
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched, scheme_holder
-from hf_posenc.patching.stored.peft_sidecar import position_parameters, unguard_adapter_config, write_sidecar_on_save
+from hf_posenc.patching.stored.peft_sidecar import (
+    CONVERTED_FROM,
+    position_parameters,
+    unguard_adapter_config,
+    write_sidecar_on_save,
+)
 
 Hook = Callable[..., Any]
 FOLDER_ARGUMENTS = ("model_id", "peft_model_id", "model_name_or_path")  # of the functions that load
@@ -76,7 +82,7 @@ def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     options = {**given, **given.get("kwargs", {}), **given.get("adapter_kwargs", {})}
     folder = next((options[name] for name in FOLDER_ARGUMENTS if options.get(name) is not None), None)
     adapter = None if folder is None else scheme_adapter(folder, options)
-    if adapter is None:
+    if adapter is None or CONVERTED_FROM.get() is not None:
         return original(model, *args, **kwargs)
     parameters, name = read_position_parameters(adapter.path), options.get("adapter_name") or "default"
     loaded = getattr(model, "peft_config", {})
@@ -98,7 +104,11 @@ def saving(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     """``save_pretrained``: the scheme of the base is written beside the adapter."""
     if is_patched(model):
         write_sidecar_on_save(scheme_holder(model), model.peft_config)
-    return original(model, *args, **kwargs)
+    begun = CONVERTED_FROM.set(kwargs.get("path_initial_model_for_weight_conversion"))
+    try:
+        return original(model, *args, **kwargs)
+    finally:
+        CONVERTED_FROM.reset(begun)
 
 
 def describing(original: Hook, model: Any, output_dir: str) -> Any:

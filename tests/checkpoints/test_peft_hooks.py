@@ -290,3 +290,24 @@ def test_a_call_after_an_import_happens_once(tmp_path, monkeypatch) -> None:
     after_import("imported_later", lambda: calls.append("at once"))
     assert calls == ["later", "at once"]
     del sys.modules["imported_later"]
+
+
+def test_pissa_is_converted_to_lora_with_the_trained_positions(make_model, make_patched, logits_of, tmp_path):
+    """As PEFT's documentation converts it: the first matrices are saved before training, and subtracted after it."""
+    config = peft.LoraConfig(r=4, lora_alpha=4, target_modules=["q_proj"], init_lora_weights="pissa")
+    model = peft.get_peft_model(make_patched("t5"), config)
+    model.peft_config["default"].init_lora_weights = True
+    model.save_pretrained(tmp_path / "first")
+    model.peft_config["default"].init_lora_weights = "pissa"
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    trained = logits_of(model)
+
+    model.save_pretrained(tmp_path / "converted", path_initial_model_for_weight_conversion=str(tmp_path / "first"))
+    assert (logits_of(model) - trained).abs().max() == 0, "saving changes nothing of the model"
+    again = peft.PeftModel.from_pretrained(make_patched("t5"), tmp_path / "converted")
+    assert (logits_of(again) - trained).abs().max() < 1e-4  # a matrix is subtracted from another, in float32
+    first = peft.PeftModel.from_pretrained(make_patched("t5"), tmp_path / "first")
+    assert (logits_of(first) - trained).abs().max() > 1e-2  # control: the training counts

@@ -21,6 +21,7 @@ import hashlib
 import json
 import weakref
 from collections.abc import Mapping, MutableMapping
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ SIDECAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safe
 DIGEST, OWN_DIGEST = "parameters_sha256", "sha256"
 BASE_KEY = "posenc_base"  # of a PEFT configuration: weak reference to the base whose scheme it saves
 TYPE_KEY = "peft_type"
+CONVERTED_FROM: ContextVar[Any] = ContextVar("CONVERTED_FROM", default=None)
+"""Folder of what an adapter began from, while PEFT converts it to LoRA, which it saves from copies of its configuration.
+
+PEFT writes the configuration of that folder again, whose positions are not those of the model any more.
+"""
 GUARD_TEXT = (
     "{kind} on positions of the package hf_posenc: use hf_posenc.load_peft_adapter or hf_posenc.from_pretrained"
 )
@@ -70,14 +76,18 @@ def sidecar_writing_class(cls: Any) -> Any:
         base = self.__dict__[BASE_KEY]()
         if base is None:
             return cls.save_pretrained(self, save_directory, **kwargs)
-        with staged(save_directory, companions=(SIDECAR, PARAMETERS)) as staging:
+        began = CONVERTED_FROM.get() is not None and Path(CONVERTED_FROM.get()) == Path(save_directory)
+        with staged(save_directory, companions=() if began else (SIDECAR, PARAMETERS)) as staging:
             cls.save_pretrained(self, str(staging), **kwargs)
-            write_sidecar(base, staging)
+            if not began:
+                write_sidecar(base, staging)
             if is_patched(base):
                 write_json(staging / PEFT_CONFIG, guard_adapter_config(read_json(staging / PEFT_CONFIG)))
 
     def reduced(self: Any, protocol: Any) -> tuple[Any, ...]:
         """Copies and pickles are of PEFT's class, and write no sidecar until they are part of a model."""
+        if CONVERTED_FROM.get() is not None:
+            return cls.__new__, (type(self),), dict(self.__dict__)
         state = {name: value for name, value in self.__dict__.items() if name != BASE_KEY}
         return cls.__new__, (cls,), state
 
