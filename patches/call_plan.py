@@ -35,8 +35,7 @@ from hf_posenc.patches.cache.eviction import (
 )
 from hf_posenc.patches.context_parallel import check_context_parallel, context_parallel_active
 from hf_posenc.patches.engine_backend import ENGINE_BACKENDS, AttentionOutput, ComputeCall
-from hf_posenc.patches.packed_documents import PackedDocument, documents_of
-from hf_posenc.patches.packed_documents import context_of as context_of_document
+from hf_posenc.patches.packed_documents import PackedDocument, context_of_document, documents_of
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.positions import (
     KEYWORD,

@@ -38,7 +38,7 @@ from hf_posenc.patches.coordinates import take_coordinates
 from hf_posenc.patches.current_forward import LOOKED_UP, NUMBERED_FROM, announce, counts_columns
 from hf_posenc.patches.position_numbers import FROM_ZERO, counts_from_zero, from_zero
 from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
-from hf_posenc.patches.validate_inputs import check_positions, check_tokens, positions_in_range
+from hf_posenc.patches.validate_inputs import check_position_ids, check_tokens, positions_in_range
 from hf_posenc.schemes.base import Scheme, implements
 
 ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
@@ -116,7 +116,7 @@ def _validate(
         kwargs["attention_mask"] = mask = mask.flatten(0, 1)  # as the ids were
     check_kind(kwargs.get("past_key_values"))
     check_layers(cache, tokens.shape[1], schemes, module.__dict__[ATTENTIONS])
-    check_positions(kwargs.get("position_ids"), tokens)
+    check_position_ids(kwargs.get("position_ids"), tokens)
     if mask is not None and paged_cache(kwargs) is None:  # else it is transformers' own, over the keys of all requests
         check_mask(mask, tokens, schemes[0].geometry.heads, cache)
         if not by_kind:

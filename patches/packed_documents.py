@@ -81,7 +81,7 @@ def is_block_diagonal(mask: Tensor, starts_anew: Tensor) -> bool:
     return torch.equal(mask[:, 0], own)
 
 
-def context_of(ctx: PositionContext, document: PackedDocument) -> PositionContext:
+def context_of_document(ctx: PositionContext, document: PackedDocument) -> PositionContext:
     """Positions of a document."""
     positions = document.positions(ctx.query_positions)
     steady = bool((positions[:, 1:] - positions[:, :-1] == 1).all())

@@ -66,7 +66,7 @@ class RotatedCall(NamedTuple):
         return RotatedCall(
             replace(self.plan, mask=mask, shared=None, compute={}),
             shared,
-            context_of(self.ctx, half, kv_heads, rows),
+            context_of_part(self.ctx, half, kv_heads, rows),
             tuple(query[:, heads, rows] for query in self.queries),
             tuple(key[:, kv_heads, rows] for key in self.keys),
             self.values[:, kv_heads, rows],
@@ -179,7 +179,7 @@ def mask_of(mask: Tensor | None, heads: slice, rows: slice) -> Tensor | None:
     return seen if seen.shape[2] == 1 else seen[:, :, rows]
 
 
-def context_of(ctx: PositionContext, half: int, kv_heads: slice, rows: slice) -> PositionContext:
+def context_of_part(ctx: PositionContext, half: int, kv_heads: slice, rows: slice) -> PositionContext:
     """Positions of some tokens."""
     extra = ctx.extra_key_channels
     return replace(

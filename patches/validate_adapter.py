@@ -70,7 +70,7 @@ def _check_attention(cls: type[Adapter], old: Any, new: Any) -> None:
         _refuse(cls, f"has the attention class {new.__name__} without {', '.join(own)}", "Define that in the class")
 
 
-def trained_length_of(adapter: Adapter, config: Any) -> int:
+def checked_trained_length(adapter: Adapter, config: Any) -> int:
     """The trained length that an adapter reads from a configuration.
 
     Raises:

@@ -85,7 +85,7 @@ def _check_embeddings(embeddings: Tensor, width: int | None, weight: Any) -> Non
         )
 
 
-def check_positions(positions: Any, tokens: Tensor) -> None:
+def check_position_ids(positions: Any, tokens: Tensor) -> None:
     """A caller's positions ``[batch or 1, query]``, or coordinates ``[axes, batch or 1, query]``.
 
     Their order is free: causality follows the order of the tokens, and distances may be negative.

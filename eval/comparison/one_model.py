@@ -24,7 +24,7 @@ from hf_posenc.eval.comparison.space import space_of
 from hf_posenc.eval.comparison.tune import TUNING, TunedOptions, choose_options
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.load import is_masked, language_model
-from hf_posenc.eval.lm.native_length import trained_length_of
+from hf_posenc.eval.lm.native_length import trained_length_of_lm
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.costs import load_costs
@@ -117,7 +117,7 @@ def compare_on(
     progress(0.0, "loading the model")
     with suppress_output(True):
         lm = language_model(given.model, given.tokenizer, **given.arguments)
-    trained, carried = trained_length_of(lm), lm.report.get("scheme")
+    trained, carried = trained_length_of_lm(lm), lm.report.get("scheme")
     lengths = list(settings.lengths) or [trained * multiple for multiple in MULTIPLES]
     tasks = list(settings.tasks) or list(MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)
     longest = longest_of(settings.longest, lengths)

@@ -23,7 +23,7 @@ from torch import Tensor
 from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
 from hf_posenc.eval.lm.batching import Row
 from hf_posenc.eval.lm.log_probs import token_scores
-from hf_posenc.eval.lm.native_length import trained_length_of
+from hf_posenc.eval.lm.native_length import trained_length_of_lm
 from hf_posenc.eval.lm.scorer import Scorer
 from hf_posenc.patching.set_aside import scheme_set_aside
 
@@ -84,7 +84,7 @@ class KeyTokenScorer(Scorer):
         """
         choices = {choice(args): args for args in requests}
         with scheme_set_aside(self.model):
-            trained = trained_length_of(self)
+            trained = trained_length_of_lm(self)
             wanted: dict[Row, int] = {}
             pairs: dict[tuple[Any, ...], tuple[Row, Row]] = {}
             for key, (_, front, ids, _, scored, short, *_) in choices.items():

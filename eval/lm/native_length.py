@@ -15,7 +15,7 @@ from hf_posenc.patching.trained_length import trained_length_of_patch
 from hf_posenc.schemes.entry import Entry
 
 
-def trained_length_of(lm: Any) -> int:
+def trained_length_of_lm(lm: Any) -> int:
     """Tokens that the model of an lm-eval model object reads as it stands, by its configuration or its scheme's record.
 
     Where nothing is known of it, lm-eval's own maximum length.

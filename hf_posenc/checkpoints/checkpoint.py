@@ -22,7 +22,7 @@ from hf_posenc.checkpoints.validate import check_folder, check_layer_count
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, UnsupportedModel, shown
 from hf_posenc.patches.registry import adapter_names
-from hf_posenc.patching.preconditions.host_config import check_positions
+from hf_posenc.patching.preconditions.host_config import check_lengths_and_rotation
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
 
@@ -85,7 +85,7 @@ class Checkpoint:
         check_folder(name)
         with explained_errors(name):
             config = config_content(name, hf_kwargs)
-            check_positions(config, name)
+            check_lengths_and_rotation(config, name)
             if hf_kwargs.get("config") is None and not hf_kwargs.get("subfolder"):
                 check_layer_count(config, name)  # else weights and configuration are not those of this folder
         model_scheme = SchemeConfig.of_config(config, name)

@@ -126,7 +126,7 @@ class PositionContext:
         return self.query_positions[:, rows, None] - self.key_positions[:, None, :]
 
 
-def check_positions(positions: Tensor, end: int | None, name: str) -> None:
+def check_table_rows(positions: Tensor, end: int | None, name: str) -> None:
     """Refuse positions past a table's end before an indexing kernel meets them.
 
     Raises:

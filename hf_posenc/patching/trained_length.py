@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.patches.validate_adapter import geometry_of, trained_length_of
+from hf_posenc.patches.validate_adapter import checked_trained_length, geometry_of
 from hf_posenc.patching.layer_schemes import layout_of
 from hf_posenc.patching.length_options import take_lengths
 from hf_posenc.schemes.build import replaces_rotation
@@ -43,14 +43,14 @@ def trained_length_of_patch(
     if given is not None:
         return given
     if adapter.scaled_already(config) is None:
-        return trained_length_of(adapter, config)
+        return checked_trained_length(adapter, config)
     geometry = unscaled_geometry(adapter, config)
     return trained_length_under(adapter, config, layout_of(scheme, own, layers, geometry), geometry)
 
 
 def unscaled_geometry(adapter: Adapter, config: Any) -> Geometry:
     """The geometry of a model at its own trained length, with its lengths not yet decided."""
-    trained = trained_length_of(adapter, config)
+    trained = checked_trained_length(adapter, config)
     return geometry_of(adapter, config, trained_length=trained, target_length=trained)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
-from hf_posenc.core.context import PositionContext, check_positions
+from hf_posenc.core.context import PositionContext, check_table_rows
 from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.core.regions import (
     EVERYTHING,
@@ -137,7 +137,7 @@ class Scheme(nn.Module):
 
     def read_table(self, table: Tensor, positions: Tensor) -> Tensor:
         """Read the model's own table ``[rows, width]`` at ``positions […]``, where it is kept: ``[…, width]``."""
-        check_positions(positions, len(table), "learned")
+        check_table_rows(positions, len(table), "learned")
         return nn.functional.embedding(positions, table)
 
     def reposition(self, positions: Tensor, *, training: bool) -> Tensor:

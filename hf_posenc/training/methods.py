@@ -23,7 +23,7 @@ from hf_posenc.training.trained_layers import (
     fully_trained_modules,
     linear_layers,
     norm_layers,
-    position_parameters,
+    scheme_parameter_names,
 )
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def ia3(model: nn.Module, rank: int) -> PeftConfig:
     """One factor a channel of keys, values and the feed-forward layer (Liu et al. 2022, arXiv:2205.05638)."""
     from peft import IA3Config
 
-    kept = norm_layers(model) | ({"posenc"} if position_parameters(model) else set())
+    kept = norm_layers(model) | ({"posenc"} if scheme_parameter_names(model) else set())
     return IA3Config(  # which cannot keep a tied layer tied: embeddings are left out
         modules_to_save=sorted(kept), fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules())
     )
@@ -188,7 +188,7 @@ def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Me
         check_rank_memory(rank, method.numbers(model), copies=TRAINED_COPIES)
     if method.virtual_tokens and not causal:
         raise TrainingImpossible(f"PEFT trains no {name} for a masked language model. Choose lora.")
-    if method.virtual_tokens and (learned := position_parameters(model)):
+    if method.virtual_tokens and (learned := scheme_parameter_names(model)):
         raise TrainingImpossible(
             f"Method {name!r} trains virtual tokens, at rates too high for the position parameter {learned[0]!r}, "
             "which needs training too. Choose lora, or another scheme."

@@ -75,14 +75,14 @@ def settings_before_reading(model: nn.Module, training: Training, *, whole: bool
     shared = {name: value for name, value in training.to_dict().items() if name not in FREE_SETTINGS}
     quantised = {"quantised": True} if is_quantised(model) else {}
     loaded = bool(getattr(model.config, "_name_or_path", ""))
-    code = own_code(model)
+    code = own_code_digest(model)
     return {
         **shared, **quantised, **({CODE: code} if code else {}), "scheme": None if stored is None else stored.to_json(),
         MODEL: sampled_weights_digest(model, values=loaded or not whole),
     }  # fmt: skip
 
 
-def own_code(model: nn.Module) -> str:
+def own_code_digest(model: nn.Module) -> str:
     """Digest of the code of the model's schemes that are not of this package; empty where there are none."""
     schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
     return digest_of_own({type(scheme) for scheme in schemes})

@@ -41,7 +41,7 @@ def fully_trained_modules(model: nn.Module, *, train_embeddings: bool = True) ->
     tied = bool(getattr(base.config, "tie_word_embeddings", False))
     if train_embeddings and (not tied or embeddings in EMBEDDING_LAYER_NAMES):
         names.add(embeddings)
-    if position_parameters(model):
+    if scheme_parameter_names(model):
         names.add("posenc")
     return {"modules_to_save": sorted(names), "ensure_weight_tying": tied and embeddings in names}
 
@@ -64,7 +64,7 @@ def distinct_end(name: str, others: list[str]) -> str:
     return next((end for end in ends if not any(other.endswith(end) for other in others)), name)
 
 
-def position_parameters(model: nn.Module) -> list[str]:
+def scheme_parameter_names(model: nn.Module) -> list[str]:
     """Names of the parameters that belong to schemes."""
     return [name for name, _ in base_model_of(model)[0].named_parameters() if "posenc" in name.split(".")]
 

@@ -27,7 +27,7 @@ from hf_posenc.eval.comparison.run import STORE
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.task_files import check_task_files
-from hf_posenc.patching.preconditions.host_config import check_positions
+from hf_posenc.patching.preconditions.host_config import check_lengths_and_rotation
 from hf_posenc.patching.stored.config_guard import unguard
 from hf_posenc.patching.stored.peft_sidecar import (
     PARAMETERS,
@@ -131,7 +131,7 @@ def test_block(value: Any) -> None:
 def test_configuration(value: Any) -> None:
     if isinstance(value, dict):
         only_ours(lambda: unguard(value, "here"))
-        only_ours(lambda: check_positions(value, "here"))
+        only_ours(lambda: check_lengths_and_rotation(value, "here"))
         only_ours(lambda: SchemeConfig.of_config(value, "here"))
 
 

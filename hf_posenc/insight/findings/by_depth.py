@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
-from hf_posenc.eval.lm.native_length import trained_length_of
+from hf_posenc.eval.lm.native_length import trained_length_of_lm
 from hf_posenc.insight.findings.cells import Scores
 from hf_posenc.insight.findings.finding import Job
 from hf_posenc.insight.findings.sweep import DOCUMENTS, MEASURES, documents_of, loaded, scores_of
@@ -22,7 +22,7 @@ def by_depth(job: Job) -> Iterator[tuple[float, Scores]]:
     """Score one scheme at one length, at all depths in one pass over the keys."""
     lm = loaded(job.model)
     (entry,) = entries_of(job.settings["entry"])
-    length = round(job.settings["length"] * trained_length_of(lm))
+    length = round(job.settings["length"] * trained_length_of_lm(lm))
     measure = MEASURES | {"keys": job.options["keys"], "depths": job.axis, "seed": DOCUMENTS}
     request = MeasurementRequest(measure, length, True, {}, {}, Fitting.on(lm, DOCUMENTS).fit)
     job.progress(0.0, f"{job.options['task']} at {length:,} tokens")

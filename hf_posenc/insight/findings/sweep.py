@@ -20,7 +20,7 @@ from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.measure import measure_cell
 from hf_posenc.eval.lm.load import language_model
-from hf_posenc.eval.lm.native_length import trained_length_of
+from hf_posenc.eval.lm.native_length import trained_length_of_lm
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.insight.findings.cells import DocumentScore, Scores
 from hf_posenc.insight.findings.finding import Job
@@ -50,7 +50,7 @@ def loaded(model: str) -> Any:
 
 def sweep_of(lm: Any, entry: Entry, job: Job, stretch: float | None = None) -> Iterator[tuple[float, Scores]]:
     """Score one scheme on a loaded model (an lm-eval model object) at all lengths of a job."""
-    trained = trained_length_of(lm)
+    trained = trained_length_of_lm(lm)
     measure = {name: job.options.get(name, default) for name, default in MEASURES.items()} | {"seed": DOCUMENTS}
     request = MeasurementRequest(measure, round(max(job.axis) * trained), True, {}, {}, Fitting.on(lm, DOCUMENTS).fit)
     wanted = job.options["scores"]

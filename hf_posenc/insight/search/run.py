@@ -26,7 +26,7 @@ from hf_posenc.eval.comparison.identity import package_digest, tokenizer_digest,
 from hf_posenc.eval.comparison.one_model import MeasuredModel
 from hf_posenc.eval.comparison.run import STORE
 from hf_posenc.eval.lm.load import language_model
-from hf_posenc.eval.lm.native_length import trained_length_of
+from hf_posenc.eval.lm.native_length import trained_length_of_lm
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.record import key_of
 from hf_posenc.eval.results.store import Store
@@ -112,7 +112,7 @@ def search(
     given = MeasuredModel(model, name or "", tokenizer, model_args)
     with suppress_output(True):
         lm = language_model(model, tokenizer, **model_args)
-    trained = trained_length_of(lm)
+    trained = trained_length_of_lm(lm)
     check_target(target, trained)
     found = families_of(lm, given.shown_name, all_keys)
     scored = max(1, min(SCORED, target // 4))

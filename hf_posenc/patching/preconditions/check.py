@@ -9,7 +9,7 @@ from torch import nn
 from hf_posenc.errors import AlreadyPatched, CheckpointMismatch
 from hf_posenc.patches.validate_adapter import check_modules
 from hf_posenc.patching.preconditions.host import check_existing_scaling, check_foreign_forward, check_layer_count
-from hf_posenc.patching.preconditions.host_config import check_complete, check_positions
+from hf_posenc.patching.preconditions.host_config import check_complete, check_lengths_and_rotation
 from hf_posenc.patching.preconditions.tables import check_tables
 from hf_posenc.patching.preconditions.weights import check_finite, check_floating
 from hf_posenc.patching.preconditions.wrappers import check_reducer, check_single_model, check_unsharded
@@ -50,7 +50,7 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
         )
     check_single_model(model, base, {cls.base_class for _, cls in adapted_modules(model)})
     check_unsharded(model)
-    check_positions(vars(config), f"this {type(base).__name__}")
+    check_lengths_and_rotation(vars(config), f"this {type(base).__name__}")
     check_complete(vars(config), f"this {type(base).__name__}")
     check_floating(model)
     check_finite(model)

@@ -23,7 +23,7 @@ ROTATIONS = ("rope_parameters", "rope_scaling")
 POSITIVE = ("rope_theta", "factor", "attention_factor", "beta_fast", "beta_slow")
 
 
-def check_positions(config: Mapping[str, Any], where: str) -> None:
+def check_lengths_and_rotation(config: Mapping[str, Any], where: str) -> None:
     """Refuse lengths and RoPE parameters that are out of range.
 
     Args:

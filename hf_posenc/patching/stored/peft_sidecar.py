@@ -43,7 +43,7 @@ DIGEST, OWN_DIGEST = "parameters_sha256", "sha256"
 BASE_KEY = "posenc_base"  # of a PEFT configuration: weak reference to the base whose scheme it saves
 TYPE_KEY = "peft_type"
 CONVERTED_FROM: ContextVar[Any] = ContextVar("CONVERTED_FROM", default=None)
-"""Folder of what an adapter began from, while PEFT converts it to LoRA, which it saves from copies of its configuration.
+"""Folder of what an adapter began from, while PEFT converts it to LoRA: it saves copies of the configuration then.
 
 PEFT writes the configuration of that folder again, whose positions are not those of the model any more.
 """

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.core.context import check_positions
+from hf_posenc.core.context import check_table_rows
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.errors import OptionOutOfRange
@@ -70,7 +70,7 @@ class Binary(Scheme):
         Raises:
             PositionOutOfTable: a position has more digits than there are channels for.
         """
-        check_positions(positions, self.longest, self.record.name)
+        check_table_rows(positions, self.longest, self.record.name)
         digit = torch.arange(min(self.digits, ALL_DIGITS), device=positions.device)
         code = (positions[..., None] >> digit) & 1
         code = nn.functional.pad(code, (0, self.digits - len(digit)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hf_posenc.core.context import check_positions
+from hf_posenc.core.context import check_table_rows
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
@@ -59,7 +59,7 @@ class Learned(Scheme):
         """
         if self.table is None:
             return None
-        check_positions(positions, self.rows, self.record.name)
+        check_table_rows(positions, self.rows, self.record.name)
         return self.table(positions)
 
     @property

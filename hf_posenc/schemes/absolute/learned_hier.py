@@ -15,7 +15,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from hf_posenc.core.context import check_positions
+from hf_posenc.core.context import check_table_rows
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
@@ -52,7 +52,7 @@ class LearnedHier(Scheme):
         Raises:
             PositionOutOfTable: a position is n² or more.
         """
-        check_positions(positions, self.longest, self.record.name)
+        check_table_rows(positions, self.longest, self.record.name)
         high, low = positions // self.rows, positions % self.rows
         return embedding(low, table) + self.ratio * (embedding(high, table) - table[0])
 

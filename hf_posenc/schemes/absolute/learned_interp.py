@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from hf_posenc.core.context import check_positions
+from hf_posenc.core.context import check_table_rows
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.absolute.learned_hier import trained_rows
@@ -56,7 +56,7 @@ class LearnedInterp(Scheme):
         Raises:
             PositionOutOfTable: a position is past the target length.
         """
-        check_positions(positions, self.longest, self.record.name)
+        check_table_rows(positions, self.longest, self.record.name)
         if self.mode == "tile":
             return embedding(positions % self.rows, table)
         # In integers: where r is an integer, the row is taken unchanged, at any length.

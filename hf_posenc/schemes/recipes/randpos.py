@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hf_posenc.core.context import check_positions
+from hf_posenc.core.context import check_table_rows
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.schemes.absolute.text_length import text_lengths
 from hf_posenc.schemes.recipes.recipe import Recipe, longest_text
@@ -47,7 +47,7 @@ class RandPos(Recipe):
         Raises:
             PositionOutOfTable: a sequence is longer than the range of positions.
         """
-        check_positions(positions, self.longest, self.record.name)
+        check_table_rows(positions, self.longest, self.record.name)
         if training or self.test == "random":
             return self.drawn(longest_text(positions)).gather(-1, positions)
         steps = (text_lengths(positions) - 1).clamp(min=1)
