@@ -375,6 +375,18 @@ def test_every_method_lowers_the_loss_and_leaves_the_rest(method, tokenizer) -> 
         assert torch.equal(value, before[name] if name in before else before["model." + name]), name
 
 
+@pytest.mark.parametrize("method", ["full", "lora", "lora_plus"])
+def test_weight_decay_takes_effect_whatever_the_optimiser(method, tokenizer) -> None:
+    """AdamW shrinks a weight by rate · decay in each step: without a gradient, and apart from it."""
+    norms = []
+    for decay in (0.0, 1.0):
+        model = patch_model(llama(), "yarn", factor=FACTOR)
+        tuned = run(model, tokenizer, method=method, weight_decay=decay, warmup=0.0)
+        trained = [p for name, p in tuned.model.named_parameters() if p.requires_grad and "norm" not in name]
+        norms.append(sum(float(p.detach().square().sum()) for p in trained))
+    assert norms[1] < 0.99 * norms[0]
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
