@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
+import torch
 
-from hf_posenc import checks
+from hf_posenc import checks, patch_model
 from hf_posenc.checks import Case
+from hf_posenc.checks.forward import random_tokens
+from hf_posenc.checks.tiny_models import tiny_model
 
 from .case_lists import ALL_CASES, ONE_PER_HOOKS
 
@@ -29,3 +33,11 @@ def test_compiled_equals_eager(case: Case) -> None:
 @pytest.mark.parametrize("case", ALL_CASES, ids=str)
 def test_every_case_compiles(case: Case) -> None:
     check(case)
+
+
+def test_compiling_warns_of_nothing() -> None:
+    """The compiler warns, once a process, where it traces through a cache of Python's: of "silent incorrectness"."""
+    model = patch_model(tiny_model("gpt2"), "alibi", factor=2)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.compile(model, backend="eager")(random_tokens(model, 24))

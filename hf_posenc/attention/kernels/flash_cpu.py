@@ -36,6 +36,12 @@ def available() -> bool:
     return out.shape == q.shape and lse.shape == (1, 2, 2)
 
 
+@torch.compiler.assume_constant_result
+def _available() -> bool:
+    """`available`, for a compiler, which would trace the example and warn of the cache around the function."""
+    return available()
+
+
 def shares_key_heads() -> bool:
     """Whether the operator takes fewer key heads than query heads; that of torch 2.8 reads past the keys instead.
 
@@ -56,7 +62,7 @@ SHARES_KEY_HEADS = shares_key_heads()  # evaluated on import: a graph cannot bra
 def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether these tensors can go through the operator, which takes a float32 mask with any dtype but float64."""
     fits = query.shape[-1] == value.shape[-1] and query.dtype == key.dtype == value.dtype != torch.float64
-    return query.device.type == "cpu" and fits and available()
+    return query.device.type == "cpu" and fits and _available()
 
 
 def attend(
