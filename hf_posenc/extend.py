@@ -14,6 +14,8 @@ from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from hf_posenc.core.context import PositionContext as PositionContext
+    from hf_posenc.core.context import Projections as Projections
+    from hf_posenc.core.context import check_table_rows as check_table_rows
     from hf_posenc.core.geometry import Geometry as Geometry
     from hf_posenc.core.geometry import HostRotary as HostRotary
     from hf_posenc.core.geometry import LayerKind as LayerKind
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
     from hf_posenc.core.record import SchemeRecord as SchemeRecord
     from hf_posenc.core.regions import Band as Band
     from hf_posenc.core.regions import Region as Region
+    from hf_posenc.core.terms import Bias as Bias
+    from hf_posenc.core.terms import Block as Block
     from hf_posenc.core.terms import BlockBias as BlockBias
     from hf_posenc.core.terms import KeyBias as KeyBias
     from hf_posenc.core.terms import RowRotation as RowRotation
+    from hf_posenc.core.terms import ShiftedQuery as ShiftedQuery
     from hf_posenc.core.terms import Terms as Terms
     from hf_posenc.core.terms import ToeplitzBias as ToeplitzBias
     from hf_posenc.core.terms import ValueBias as ValueBias
@@ -60,11 +65,14 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "hf_posenc.core.context": ("PositionContext",),
+        "hf_posenc.core.context": ("PositionContext", "Projections", "check_table_rows"),
         "hf_posenc.core.geometry": ("Geometry", "HostRotary", "LayerKind", "Layout", "Rotation", "geometric"),
         "hf_posenc.core.record": ("SchemeRecord",),
         "hf_posenc.core.regions": ("Band", "Region"),
-        "hf_posenc.core.terms": ("BlockBias", "KeyBias", "RowRotation", "Terms", "ToeplitzBias", "ValueBias"),
+        "hf_posenc.core.terms": (
+            *("Bias", "Block", "BlockBias", "KeyBias", "RowRotation"),
+            *("ShiftedQuery", "Terms", "ToeplitzBias", "ValueBias"),
+        ),
         "hf_posenc.errors": ("AdapterInvalid", "OptionOutOfRange", "PosEncError", "UnsupportedModel"),
         "hf_posenc.patches.adapter": ("Adapter", "eager_mask"),
         "hf_posenc.patches.attention": ("PatchedAttention",),

@@ -31,6 +31,8 @@ CORRECT = "Correct its geometry, or put back the configuration that the model wa
 
 READ = ("scaling", "is_causal", "config", "layer_idx")
 """What `PatchedAttention.attend` reads of the attention module itself."""
+ASSIGNED = ("scaling", "config")
+"""What is assigned where the module has it: the proof of effect multiplies scores, a patch copies the configuration."""
 
 
 def check_class(cls: type[Adapter]) -> None:
@@ -154,7 +156,14 @@ def check_modules(adapter: Adapter, base: nn.Module, scheme: Scheme) -> None:
             _refuse(
                 cls,
                 f"patches {type(attention).__name__}, which has no {', '.join(lacking)}",
-                f"Define it as a property of {new.__name__}",
+                f"Define it in {new.__name__}, as a property, or an attribute of the class if all layers have the same",
+            )
+        fixed = [name for name in ASSIGNED if name in vars(attention) and _is_read_only(new, name)]
+        if fixed:
+            _refuse(
+                cls,
+                f"has {fixed[0]} of {new.__name__} as a property without a setter, and a patch assigns it",
+                "Give it a setter, or leave the attribute of the model's own class",
             )
     for module, new in swaps:
         if not isinstance(module, nn.Module) or not _is_module_class(new):
@@ -223,6 +232,11 @@ def _brief(error: Exception) -> str:
 
 def _refuse(cls: type[Adapter], happened: str, remedy: str) -> None:
     raise AdapterInvalid(f"The adapter {cls.__name__} {happened}. {remedy}.")
+
+
+def _is_read_only(cls: type, name: str) -> bool:
+    found = inspect.getattr_static(cls, name, None)
+    return isinstance(found, property) and found.fset is None
 
 
 def _is_module_class(given: Any) -> bool:

@@ -2,8 +2,10 @@
 
 ``pytest`` runs the default suite: every room, every scheme on every model, and of each parametrised test a spread of
 its cases. ``pytest --whole`` runs every case, ``pytest --rest`` those that the default suite leaves out, and
-``pytest --whole -m ''`` adds the exhaustive matrix marked ``full``. Naming a file or a test runs all of it.
-``--minutes 20`` skips what has not begun by then, and the summary counts it.
+``pytest --whole -m ''`` adds the exhaustive matrix marked ``full``. Naming files or tests, and nothing else, runs every
+case of them, in one process. Where a folder is named, alone or beside files, the default suite of all that is named
+runs, on all cores; ``--whole`` runs every case there, too. ``--minutes 20`` skips what has not begun by then, and the
+summary counts it.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def version(requested: bool) -> None:
         "hf-posenc demo --quick",
         "hf-posenc info yarn",
         "hf-posenc check --model starter:llama --scheme rerope --factor 4",
-        "hf-posenc compare --model starter:llama --schemes mine,yarn --import my_scheme.py",
+        "hf-posenc advise --model starter:llama --target 2k",
     )
 )
 def common(

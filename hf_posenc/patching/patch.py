@@ -152,7 +152,7 @@ def _install(
     model: nn.Module, base: nn.Module, adapter: Adapter, geometry: Geometry, chosen: Layout, schemes: list[Scheme]
 ) -> PatchReport:
     """Swap the classes and prove that outputs move; or roll back and raise."""
-    with explain_run_errors(base):
+    with explain_run_errors(adapter, base):
         probe = EffectProbe(adapter, base, geometry, probed_layers(chosen, geometry))
     patch, changed = Patch(model=model, layout=chosen), changed_frequencies(base)
     try:

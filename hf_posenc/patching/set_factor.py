@@ -131,7 +131,7 @@ def _take_over_all(
     layers: list[int],
 ) -> Proof:
     """Let all schemes take over the new values, and prove that outputs follow; or put the old ones back and raise."""
-    with explain_run_errors(base), unpatched_view(patch):
+    with explain_run_errors(record.adapter, base), unpatched_view(patch):
         probe = EffectProbe(record.adapter, base, geometry, layers)
     kept = [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
     try:

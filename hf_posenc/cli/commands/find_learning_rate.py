@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from typer import Context
+from typer import Context, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, command_line
@@ -22,8 +23,17 @@ if TYPE_CHECKING:
 NAME = "learning_rate"
 
 
-@expands(FinetuneOptions)
-def find_learning_rate(context: Context, options: FinetuneOptions, as_json: AsJson = False) -> None:
+@dataclass(frozen=True)
+class RangeTestOptions(FinetuneOptions):
+    """The run whose learning rate is sought, and where the losses of the test go."""
+
+    out: Annotated[
+        Path, Option(help=f"Folder of {NAME}.json and {NAME}.png; the run that is printed goes there, too.")
+    ] = Path("results/finetune")
+
+
+@expands(RangeTestOptions)
+def find_learning_rate(context: Context, options: RangeTestOptions, as_json: AsJson = False) -> None:
     """Find the learning rate of a fine-tuning run by a range test.
 
     The options are those of the run, as `finetune` takes them. 50 steps are trained at learning rates that rise from

@@ -112,6 +112,9 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "no attention layer": {"attentions": lambda self, base: iter(())},
     "returns a tensor of shape": {"probe": lambda self, base, hidden, positions, layer: hidden[0]},
     "returns None from probe": {"probe": lambda self, base, hidden, positions, layer: None},
+    "runs here, correct probe of the adapter Variant": {
+        "probe": lambda self, base, hidden, positions, layer: hidden + torch.ones(3)
+    },
     "probe .* AttributeError": {"probe": lambda self, base, hidden, positions, layer: base.no_such_module(hidden)},
 }
 
@@ -141,7 +144,24 @@ def broken_forward(example: ModuleType) -> type:
     return type("Broken", (example.PatchedGPTNeoXAttention,), {"forward": forward})
 
 
-@pytest.mark.parametrize(("make", "message"), [(broken_projection, "project_query"), (broken_forward, "cannot be run")])
+def fixed_factor(example: ModuleType) -> type:
+    return type("Broken", (example.PatchedGPTNeoXAttention,), {"scaling": property(lambda self: 0.5)})
+
+
+def fixed_config(example: ModuleType) -> type:
+    own = property(lambda self: self.__dict__["config"])
+    return type("Broken", (example.PatchedGPTNeoXAttention,), {"config": own})
+
+
+BROKEN = [
+    (broken_projection, "project_query"),
+    (broken_forward, "cannot be run"),
+    (fixed_factor, "scaling of Broken as a property without a setter"),
+    (fixed_config, "config of Broken as a property without a setter"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), BROKEN)
 def test_an_attention_class_is_refused_at_the_first_patch(example: ModuleType, make: Callable, message: str) -> None:
     registry._ADAPTERS.pop("gpt_neox")
     register_adapter("gpt_neox")(variant(example, attention={GPTNeoXAttention: make(example)}))
