@@ -88,13 +88,15 @@ def _that_run(module: nn.Module, attentions: Sequence[Any]) -> Sequence[Any]:
     """Those of the layers that a call runs, fewer than there are while ``assistant_early_exit`` drafts with the first.
 
     It lowers ``num_hidden_layers`` of the configuration, which caches are made from and most hosts read in their
-    loop over layers; the others run all of their layers, which such a cache does not fit.
+    loop over layers; the others run all of their layers, which such a cache does not fit. Layers that were taken out of
+    the model since it was patched do not run either.
     """
     config: Any = module.config
     run = getattr(config, "num_hidden_layers", len(attentions))
     if run >= len(attentions) or not _counts_layers(type(module)):  # type: ignore[arg-type]  # as in forward_hook
         return attentions
-    return [one for one in attentions if one.layer_idx is None or one.layer_idx < run]
+    present = set(module.modules())
+    return [one for one in attentions if one in present and (one.layer_idx is None or one.layer_idx < run)]
 
 
 @lru_cache(maxsize=64)

@@ -19,7 +19,7 @@ RULES = (
     f"Effective length: the longest measured length with an accuracy of at least {100 * RULER:g} % (RULER's rule, "
     "arXiv:2404.06654), or with a loss of at most 5 % of perplexity above that of the unpatched model at its trained "
     "length. In brackets its 95 % interval by the bootstrap over documents, the same documents at all lengths.",
-    "Scores: mean over documents, with 95 % interval by Student's t.",
+    "Scores: mean over documents, with 95 % interval by Student's t; by Wilson where all answers are right, or none.",
     "Prefill, decode: time over that of the unpatched model at the longest length, median (quartiles) of paired runs. "
     "Memory: peak above the weights in a forward pass, over that of the unpatched model, which is timed past its "
     "trained length too.",
