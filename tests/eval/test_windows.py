@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hf_posenc import load_starter
 from hf_posenc.eval.errors import LengthTooShort, TextTooShort
 from hf_posenc.eval.texts.measured_text import default_text
 from hf_posenc.eval.texts.sampling import SHIFTS
@@ -118,3 +119,13 @@ def test_held_out_text_is_held_out() -> None:
     assert not set(HELD_OUT) & set(TRAINING)
     assert all(module_text(name) for name in HELD_OUT)
     assert default_text().documents[0].content.startswith(module_text(HELD_OUT[0]))
+
+
+def test_tokens_that_are_added_later_count() -> None:
+    _, tokenizer = load_starter("llama")
+    text = module_text("bisect")
+    before = tokenized(tokenizer, text)
+    tokenizer.add_tokens(["def bisect_right"])
+    after = tokenized(tokenizer, text)
+    assert list(after.ids) == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert after.ids != before.ids

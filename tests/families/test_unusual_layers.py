@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from transformers import (
@@ -16,9 +18,10 @@ from transformers import (
 )
 
 from hf_posenc import describe, patch_model
-from hf_posenc.errors import UnsupportedModel
+from hf_posenc.errors import InvalidInput, UnknownKeys, UnsupportedModel
 
 from . import test_families
+from .tiny import tiny, tokens
 
 pytestmark = pytest.mark.always
 
@@ -104,3 +107,16 @@ def test_prompts_are_refused(use_cache: bool) -> None:
     read(prompts=False)
     with pytest.raises(UnsupportedModel, match="attends to 25 keys where 20 tokens are in reach"):
         read(prompts=True)
+
+
+def test_the_cache_that_minimax_makes_itself_says_which_scheme_wrote_it() -> None:
+    ids = tokens(20, 1)
+    model, other = patch_model(tiny("minimax"), "yarn", factor=2), patch_model(tiny("minimax"), "alibi", factor=2)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", UnknownKeys)
+        cache = model(ids[:, :-1], use_cache=True).past_key_values
+        with pytest.raises(InvalidInput, match="written under another scheme"):
+            other(ids[:, -1:], past_key_values=cache, use_cache=True)
+        step = model(ids[:, -1:], past_key_values=cache, use_cache=True).logits
+        whole = model(ids, use_cache=False).logits[:, -1:]
+    assert (step - whole).abs().max() < 1e-5  # float32; sums in another order
