@@ -101,7 +101,7 @@ class Training:
     gradient_checkpointing: bool = False
     bf16: bool = False
     chunked_loss: bool | None = None
-    save_every: int = 50
+    save_every: int = 20
     eval_every: int | None = None
     eval_lengths: tuple[int, ...] = ()
     eval_windows: int = 32

@@ -362,7 +362,7 @@ def test_settings_by_default() -> None:
         "length": 8, "steps": 3, "method": "lora", "batch": 1, "accumulate": 1, "learning_rate": None, "rank": 16,
         "alpha": None, "target_modules": (), "train_embeddings": True, "warmup": 0.1, "schedule": "cosine",
         "weight_decay": 0.0, "epochs": None, "length_stages": 1, "attention_groups": 1, "seed": 0, "packing": "joined",
-        "gradient_checkpointing": False, "bf16": False, "chunked_loss": None, "save_every": 50, "eval_every": None,
+        "gradient_checkpointing": False, "bf16": False, "chunked_loss": None, "save_every": 20, "eval_every": None,
         "eval_lengths": (), "eval_windows": 32, "report_to": (),
     }  # fmt: skip
 
