@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from hf_posenc.core.lengths import tokens
 from hf_posenc.errors import BadComparison, shown
 
 UNPATCHED = "unpatched"
-LENGTHS = ("factor", "target_length", "trained_length")
+IN_TOKENS = ("target_length", "trained_length")
+LENGTHS = ("factor", *IN_TOKENS)
 """Options that `hf_posenc.patch_model` takes for every scheme."""
 
 BETWEEN = re.compile(r"[,;](?![^\[\]{}]*[\]}])")  # commas, but those inside a list or mapping
@@ -150,9 +152,19 @@ def read_word(scheme: str, words: Sequence[str]) -> Entry:
             )
         if scheme == UNPATCHED:
             raise BadComparison(f"{UNPATCHED} is the unmodified model and takes no {name!r}. Leave it out.")
-        options[name] = json_or_text(value)
+        options[name] = value_of(name, value)
     label = f"{scheme}:{','.join(words)}" if words else scheme
     return Entry(label, None if scheme == UNPATCHED else scheme, options)
+
+
+def value_of(name: str, written: str) -> Any:
+    """The value of an option: a length also in thousands, ``"8k"``; any other as JSON, or as text where it is none.
+
+    Raises:
+        LengthContradiction: a length is none.
+    """
+    value = json_or_text(written)
+    return tokens(value, name) if name in IN_TOKENS and isinstance(value, str) else value
 
 
 def json_or_text(value: str) -> Any:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from hf_posenc import checks
+from hf_posenc.cli.app import app
+from hf_posenc.cli.arguments import in_tokens
 
 
 def deviation(value: float) -> checks.Deviation:
@@ -40,6 +44,15 @@ def test_lengths_may_be_written_in_thousands(
     monkeypatch.setattr(checks, "check_scheme", lambda *_, **given: asked.append(given["target_length"]) or [])
     assert call("check", "-m", "starter:llama", "-s", "rerope", option, written).code == 0
     assert asked == [tokens]
+
+
+@pytest.mark.parametrize("command", app.registered_commands, ids=lambda one: one.name)
+def test_every_option_that_is_a_length_is_parsed_as_one(command: Any) -> None:
+    """What typer parses as an integer would refuse 1k."""
+    for name, parameter in signature(command.callback, eval_str=True).parameters.items():
+        kind, *given = get_args(parameter.annotation) or [None]
+        if re.fullmatch(r"(.*_)?length|longest|target", name) and kind in (int, int | None):
+            assert given[0].callback is in_tokens, name
 
 
 @pytest.mark.parametrize("words", [("--target-length", "8x"), ("--trained-length", "0"), ("--target", "1.3")])

@@ -42,6 +42,14 @@ def test_numbers_instead_of_and_with_a_plot(call: Callable, here: Path) -> None:
     assert call(*words, "--out", "s.svg").data[0]["files"] == ["s.svg"]
 
 
+def test_lengths_may_be_written_in_thousands(call: Callable) -> None:
+    words = ("show", "yarn", "-p", "score", "--json", "--factor", "2")
+    thousands = call(*words, "--length", "0.125k", "--trained-length", "4k")
+    assert thousands.code == 0, thousands.err
+    assert thousands.data == call(*words, "--length", "128", "--trained-length", "4096").data
+    assert thousands.data != call(*words, "--length", "128", "--trained-length", "2k").data
+
+
 def test_options_go_to_the_schemes_that_take_them(call: Callable) -> None:
     words = ("show", "rope", "rerope", "self_extend", "-o", "window=8", "-p", "distance_curve", "--json")
     rope, rerope, extended = (scheme["numbers"]["used"] for scheme in call(*words).data[0]["schemes"])
@@ -147,6 +155,8 @@ def test_an_interactive_page(call: Callable, here: Path) -> None:
         (["binary", "-p", "code", "--animate", "position"], "every frame would be the same"),
         (["rope", "--interactive", "-p", "code"], "--picture"), (["--interactive", "--out", "a.png"], ".html"),
         (["rope", "--factor", "0.5"], "at least 1"), (["rope", "-m", "starter:lama"], "'llama'"),
+        (["rope", "-p", "score", "--length", "1"], "at least 2"),
+        (["rope", "--trained-length", "4x"], "--trained-length is a whole number"),
     ],
     ids=" ".join,
 )  # fmt: skip

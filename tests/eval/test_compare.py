@@ -301,6 +301,10 @@ def test_scheme_entries_as_text() -> None:
     ]
     assert entries_of("yarn,yarn") == [Entry("yarn", "yarn")]
     assert entries_of("yarn+logn:factor=2,unpatched")[0].lengths == {"factor": 2}
+    assert entries_of("pi:target_length=8k,trained_length=512")[0].lengths == {
+        "target_length": 8192,
+        "trained_length": 512,
+    }
     assert entries_of([("yarn", {"beta_fast": 16})])[0].label == "yarn:beta_fast=16"
     with pytest.raises(BadComparison, match="different labels"):
         entries_of([Entry("a", "yarn"), Entry("a", "pi")])

@@ -16,6 +16,7 @@ from hf_posenc.cli.arguments import (
     TargetLength,
     check_unread,
     command_line,
+    in_tokens,
     is_given,
     loading_of,
     model_named,
@@ -77,12 +78,28 @@ def show(
     width: Annotated[int, Option(min=1, help="Without a model: hidden size.")] = 128,
     layers: Annotated[int, Option(min=1, help="Without a model: number of layers.")] = 4,
     trained_length: Annotated[
-        int | None, Option(min=1, help="Pre-training context length in tokens; default: the plot's own.")
+        int | None,
+        Option(
+            metavar="TOKENS",
+            parser=str,
+            callback=in_tokens,
+            help="Pre-training context length, such as 4096 or 4k; default: the plot's own.",
+        ),
     ] = None,
     factor: Factor = None,
     target_length: TargetLength = None,
     options: SchemeOptions = None,
-    length: Annotated[int | None, Option("--length", "-l", min=2, help="Number of positions shown.")] = None,
+    length: Annotated[
+        int | None,
+        Option(
+            "--length",
+            "-l",
+            metavar="TOKENS",
+            parser=str,
+            callback=in_tokens,
+            help="Number of positions shown, at least 2; such as 1024 or 1k.",
+        ),
+    ] = None,
     start: Annotated[int, Option(min=0, help="First position, in plots of embeddings.")] = 0,
     position: Annotated[int | None, Option(min=0, help="Single position shown, or that of the last frame.")] = None,
     channels: Annotated[str | None, Option(help="Channels or rotation pairs: 0,8,16 or 0:16.")] = None,

@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_posenc.core.plotting.figures import DOTS_PER_INCH, require_matplotlib
 from hf_posenc.core.plotting.svg import SETTINGS
-from hf_posenc.errors import OptionOutOfRange, OutsideModel
+from hf_posenc.errors import OptionOutOfRange, OutsideModel, shown
 from hf_posenc.insight.plots.catalogue import list_plots
 from hf_posenc.insight.plots.models import Shapes, Source
 from hf_posenc.insight.plots.registry import (
@@ -44,6 +44,9 @@ class PlotRequest:
         layer: layer whose scheme is shown.
         shapes: shapes of a model without weights; given lengths, or those of the plot, take precedence.
         read: the fields of ``view`` that the plots have read so far; copies of the request share it.
+
+    Raises:
+        OptionOutOfRange: fewer than two positions are to be shown.
     """
 
     entries: Sequence[Entry]
@@ -53,6 +56,13 @@ class PlotRequest:
     layer: int = 0
     shapes: Shapes = field(default_factory=Shapes)
     read: set[str] = field(default_factory=set, compare=False)
+
+    def __post_init__(self) -> None:
+        length = self.view.length
+        if length is not None and not (type(length) is int and length >= 2):
+            raise OptionOutOfRange(
+                f"length must be a whole number of at least 2 positions, got {shown(length)}. Show more of them."
+            )
 
     @property
     def differs_by_layer(self) -> bool:
