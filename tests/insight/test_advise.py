@@ -490,6 +490,15 @@ def test_sizes(count: int, written: str) -> None:
     assert size(count) == written
 
 
+def test_ratios_are_written_without_exponents() -> None:
+    """At 64m tokens, 16,384 times Llama 2's, of which the square is beyond nine digits."""
+    text = str(advise(llama_7b(), "64m"))
+    assert "factor 16,384" in text
+    assert "not to 16,384 ×" in text
+    assert "268,435,456 × that over 4,096" in " ".join(text.split())
+    assert not re.search(r"\de\+\d", text)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_and_json(kind: str) -> None:
     advice = advise(tiny(kind), TARGET, name="some/model")

@@ -11,7 +11,7 @@ from typing import Any
 from hf_posenc.insight.advise.memory import Memory
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.training_memory import TrainingMemory
-from hf_posenc.insight.advise.units import size
+from hf_posenc.insight.advise.units import ratio, size
 
 WIDTH = 98
 SHOWN = 4  # recommendations of each kind that are printed in full, and one more that evicts
@@ -96,7 +96,7 @@ class Advice:
         memory, times = self.memory, self.factor
         trained = "unknown" if self.trained_length is None else f"{self.trained_length:,}"
         reach = f", reaches {self.reach:,}" if self.reach not in (None, self.trained_length) else ""
-        factor = "" if times is None else f", factor {times:.5g}"
+        factor = "" if times is None else f", factor {ratio(times)}"
         cache = f"{size(memory.cache)} a text ({size(memory.token)} a token)" if memory.cache else "none"
         largest = memory.largest
         here = f"; {size(largest[0])} {largest[1]} here" if largest else ""
@@ -108,7 +108,9 @@ class Advice:
         if self.reach is not None and self.target_length > self.reach:
             work = (self.target_length / self.reach) ** 2
             facts["training"] = self._training()
-            facts["work"] = f"attention over a text of {self.target_length:,} is {work:,.4g} × that over {self.reach:,}"
+            facts["work"] = (
+                f"attention over a text of {self.target_length:,} is {ratio(work)} × that over {self.reach:,}"
+            )
         return [line for name, value in facts.items() if value for line in _wrapped(f"{name:<12}{value}", 2, 14)]
 
     def _training(self) -> str:
@@ -147,7 +149,7 @@ class Advice:
         if one.shown_factor is not None and one.shown_factor > 1:
             found.append(f"published to {one.shown_factor:g} ×")
         if found and one.beyond:
-            found.append(f"not to {self.target_length / one.trained:.4g} ×")
+            found.append(f"not to {ratio(self.target_length / one.trained)} ×")
         return ", ".join(found)
 
     def _cost(self, one: Recommendation) -> str:

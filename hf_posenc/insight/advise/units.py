@@ -1,4 +1,4 @@
-"""Format sizes: ``0.5 MiB``."""
+"""Format sizes and ratios: ``0.5 MiB``, ``262,144``."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def size(count: int) -> str:
     while value >= 1024 and unit < len(BINARY) - 1:
         value, unit = value / 1024, unit + 1
     return f"{value:,.0f} {BINARY[unit]}" if value == int(value) or value >= 100 else f"{value:.1f} {BINARY[unit]}"
+
+
+def ratio(value: float) -> str:
+    """A ratio to four digits, and a large one as a whole number: ``"2.667"``, ``"262,144"``."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
