@@ -112,19 +112,20 @@ def evaluate(
         include_path: folder of further task files, which can run code.
         trust_tasks: whether task files from outside the installed packages may run.
         log_samples: keep every request and response in ``raw``.
-        metadata: of the tasks, as lm-eval's ``--metadata``; settings of a sweep among them count as arguments here.
+        metadata: options of tasks under the name that lm-eval has for them: what is said of ``options`` holds for them.
         num_fewshot, apply_chat_template, fewshot_as_multiturn, system_instruction: lm-eval's own, for tasks whose
             prompts lm-eval writes; our own tasks refuse them.
         gen_kwargs: how to generate, ``"max_gen_toks=20,temperature=0"`` or a dictionary, for tasks that do.
         quiet: hide lm-eval's progress bars.
         on_request: called after each scored request.
         options: further options of tasks, such as ``stride``, ``docs`` or ``alphabet``; see
-            `hf_posenc.eval.tasks.sweep`.
+            `hf_posenc.eval.tasks.sweep`. Settings of a sweep among them (``lengths``, ``samples``, ``scored``,
+            ``keys``, ``depths``, ``seed``, ``longest``) take the place of the arguments of these names.
         **model_args: further arguments of `PosEncLM`.
 
     Raises:
         MissingPackage: lm-eval is not installed.
-        TaskOptionOutOfRange: a length, a number or an option of a task is out of range.
+        TaskOptionOutOfRange: a length, a number or an option of a task is out of range, or an option is passed twice.
         UnknownOption: an option that none of the tasks, or not the model object, takes.
         BadComparison: there is no such task, or none of the tasks reads the text.
         UntrustedTask: a task file from outside the installed packages, without ``trust_tasks``.
@@ -142,9 +143,9 @@ def evaluate(
         SharedOptions,
         check_generation,
         check_measure,
-        check_options,
         check_shots,
         check_tasks,
+        options_of_both,
         take_settings,
     )
 
@@ -153,7 +154,7 @@ def evaluate(
 
     names = check_tasks(tasks, include_path)
     checked = isinstance(options, SharedOptions)
-    options = check_options(options) | check_options(metadata, "metadata")
+    options = options_of_both(options, metadata)
     settings = take_settings(options, {
         "lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": depths, "seed": seed,
         "longest": longest,

@@ -17,6 +17,7 @@ from hf_posenc.errors import (
     nearest,
     shown,
 )
+from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.tasks.parse import depths_of, lengths_of, listed, longest_of, seed_of, whole
 from hf_posenc.eval.tasks.sweep import PARTICULAR, Sweep
 from hf_posenc.schemes.entry import json_or_text
@@ -69,6 +70,19 @@ def check_options(options: Any, what: str = "options") -> dict[str, Any]:
     if options is not None and not isinstance(options, Mapping):
         raise WrongKind(f"{what} is a mapping from names to values, got {shown(options)}. Pass a dictionary.")
     return dict(options or {})
+
+
+def options_of_both(options: Any, metadata: Any) -> dict[str, Any]:
+    """Options of tasks from the two arguments that take them.
+
+    Raises:
+        TaskOptionOutOfRange: both have the same one.
+        WrongKind: one of them is no mapping.
+    """
+    ours, theirs = check_options(options), check_options(metadata, "metadata")
+    if twice := sorted(ours.keys() & theirs.keys()):
+        raise TaskOptionOutOfRange(f"{twice[0]} is among both options and metadata of tasks. Pass it in one of them.")
+    return ours | theirs
 
 
 class SharedOptions(dict[str, Any]):

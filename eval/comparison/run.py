@@ -107,7 +107,7 @@ def compare(
             with the lowest loss, and never on the measured text. By default no options are chosen but those of
             `Scheme.comparison_options`.
         options: further options of tasks, such as ``data``, the files of tasks that read records, or ``scoring``;
-            settings of a sweep among them count as arguments here.
+            settings of a sweep among them take the place of the arguments of these names.
         name: name of the model in reports.
         command: command printed in reports to repeat the comparison.
         progress: called with the completed fraction and a description of the current step.

@@ -43,6 +43,20 @@ def check_settings(context: Context, tasks: Sequence[str]) -> None:
     check_settings_read([name for name in TASKS_READING if is_given(context, name, in_file=True)], tasks)
 
 
+def task_options(context: Context, metadata: str | None, data: Sequence[str] | None) -> dict[str, Any]:
+    """Options of tasks, from ``--metadata`` and ``--data``.
+
+    Raises:
+        BadArgument: the former is no JSON object, or sets what an option of the command line sets.
+    """
+    options = json_mapping("--metadata", metadata)
+    for parameter in context.command.params:
+        for name in {option.removeprefix("--") for option in parameter.opts} & options.keys():
+            if is_given(context, str(parameter.name)):
+                raise BadArgument(f"--{name} is given, and --metadata sets {name} as well. Leave out one of them.")
+    return options | ({"data": list(data)} if data else {})
+
+
 def json_mapping(option: str, given: str | None) -> dict[str, Any]:
     """Parse a JSON object; empty where none is given.
 

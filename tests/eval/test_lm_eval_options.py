@@ -132,6 +132,22 @@ def test_settings_of_the_sweep_may_be_metadata(llama, tokenizer) -> None:
     assert {(row.length, row.n) for row in out.rows} == {(96, 3), (128, 3)}
 
 
+def test_an_option_among_both_options_and_metadata_is_refused(llama, tokenizer) -> None:
+    """One of the two would win without a word; each alone does the same."""
+    asked = {"tasks": ["posenc_passkey"], "lengths": [96]}
+    with pytest.raises(TaskOptionOutOfRange, match="keys is among both options and metadata"):
+        evaluate(llama, tokenizer, options={"keys": 2}, metadata={"keys": 3, "depths": [0.5]}, **asked)
+    as_options, as_metadata, as_both = (
+        evaluate(llama, tokenizer, **given, **asked).rows
+        for given in (
+            {"options": {"keys": 2, "depths": [0.5]}},
+            {"metadata": {"keys": 2, "depths": [0.5]}},
+            {"options": {"keys": 2}, "metadata": {"depths": [0.5]}},
+        )
+    )
+    assert as_options == as_metadata == as_both
+
+
 def test_a_model_object_of_lm_eval_gives_the_same_numbers(llama, tokenizer) -> None:
     asked = {"tasks": ["posenc_ppl", "posenc_passkey"], "lengths": [96, 128], "samples": 3, "keys": 1}
     theirs = evaluate(HFLM(pretrained=llama, tokenizer=tokenizer, softmax_dtype="float32"), **asked)

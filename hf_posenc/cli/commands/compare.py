@@ -39,7 +39,7 @@ from hf_posenc.cli.task_arguments import (
     Samples,
     Scored,
     check_settings,
-    json_mapping,
+    task_options,
 )
 from hf_posenc.cli.text_arguments import (
     FIELD,
@@ -160,7 +160,7 @@ def compare(
     own_text, development = two_sources(text, dev_text, text_field, document_separator)
     loading: dict[str, Any] = {"batch_size": batch_size} | ({} if device is None else {"device": device})
     models = [measured_model(name, base, dtype, loading) for name in dict.fromkeys(model)]
-    options = json_mapping("--metadata", metadata) | ({"data": data} if data else {})
+    options = task_options(context, metadata, data)
     chosen, given = lengths_of("--lengths", lengths), depths_of(depths)
     try:
         with output.progress(quiet) as progress:

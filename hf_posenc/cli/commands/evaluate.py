@@ -40,7 +40,7 @@ from hf_posenc.cli.task_arguments import (
     Samples,
     Scored,
     check_settings,
-    json_mapping,
+    task_options,
 )
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
@@ -118,8 +118,7 @@ def evaluate(
     check_settings(context, tasks)
     check_reading(text, text_field, document_separator)
     own_text = text_source(text, text_field, document_separator)
-    options, given_depths = json_mapping("--metadata", metadata), depths_of(depths)
-    options |= {"data": data} if data else {}
+    options, given_depths = task_options(context, metadata, data), depths_of(depths)
     named, requests = model_named(model, base), count(1)
     if out is not None:
         check_replaces_results(out)
