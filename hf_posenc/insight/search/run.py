@@ -95,7 +95,7 @@ def search(
         command: command printed in reports to repeat the search.
         compare: options that the printed ``hf-posenc compare`` has to load this model, and to read ``eval_text``.
         progress: called with the completed fraction and a description of the current step.
-        **model_args: further arguments of `hf_posenc.eval.PosEncLM`, such as ``dtype`` and ``device``.
+        **model_args: further arguments of `hf_posenc.eval.lm.models.PosEncLM`, such as ``dtype`` and ``device``.
 
     Raises:
         BudgetTooSmall: the budget does not pay for the smallest search at this target on this machine.
