@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Deviation:
         tolerance: the largest value that counts as rounding.
         where: location of the largest deviation, in words.
         command: shell command that measures it again.
+        traceback: of what the check raised; empty where it measured a value.
     """
 
     check: str
@@ -24,6 +25,7 @@ class Deviation:
     tolerance: float
     where: str
     command: str
+    traceback: str = field(default="", repr=False, compare=False)
 
     @property
     def failed(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from traceback import format_exc
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.checkpoints.load import from_pretrained
@@ -74,7 +76,8 @@ def _measure(check: Check, case: Case) -> Deviation:
     try:
         return check(case)
     except Exception as error:
-        return case.deviation(check.name, math.inf, f"{type(error).__name__}: {error}".partition("\n")[0])
+        deviation = case.deviation(check.name, math.inf, f"{type(error).__name__}: {error}".partition("\n")[0])
+        return replace(deviation, traceback=format_exc())
 
 
 def _with_short_trained_length(asked: Case, length: int) -> Case:

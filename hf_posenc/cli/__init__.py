@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 words, files = taken([word for word in given if word != DEBUG])
                 for file in files:
                     import_file(file)
-                app(args=words, prog_name="hf-posenc")
+                app(args=words, prog_name="hf-posenc", obj={DEBUG: DEBUG in given})
         except (Exception, KeyboardInterrupt) as error:
             if DEBUG in given:
                 raise

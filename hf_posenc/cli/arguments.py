@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import CallbackParam, Context, Option
 
+from hf_posenc.cli.environment import DEBUG
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.imports import program
 from hf_posenc.core.lengths import tokens
@@ -144,6 +145,11 @@ def loading_of(named: ModelName, dtype: str | None) -> dict[str, Any]:
 def dtype_of(named: ModelName, given: str | None) -> str:
     """Resolve ``--dtype``: as given, else as stored; starters are stored in half precision and run in float32."""
     return given or named.dtype or "auto"
+
+
+def is_debugging(context: Context) -> bool:
+    """Whether ``--debug`` is given, which `hf_posenc.cli.main` takes out of the words of the command."""
+    return bool(context.obj and context.obj[DEBUG])
 
 
 def is_given(context: Context, name: str, *, in_file: bool = False) -> bool:

@@ -93,6 +93,8 @@ def test_a_check_fails_if_the_scheme_raises() -> None:
     deviations = {one.check: one for one in checks.check_scheme(tiny_model("llama"), FailsOnOneQuery, factor=4)}
     assert {"cache", "cache_reorder", "padded_decoding"} <= {name for name, one in deviations.items() if one.failed}
     assert "IndexError" in deviations["cache"].where
+    assert "in bias" in deviations["cache"].traceback
+    assert deviations["shift"].traceback == ""
     assert not deviations["shift"].failed
 
 

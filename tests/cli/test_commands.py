@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
@@ -60,6 +61,23 @@ def test_what_is_no_length_is_refused_by_the_name_of_its_option(call: Callable, 
     answer = call("check", "-m", "starter:llama", "-s", "rerope", *words)
     assert answer.code == 2
     assert words[0].replace("--target", "--target-length", words[0] == "--target") in answer.err
+
+
+def broken(case: checks.Case) -> checks.Deviation:
+    raise RuntimeError("the flux is off")
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_debug_shows_where_a_check_raised(call: Callable, monkeypatch: pytest.MonkeyPatch, debug: bool) -> None:
+    """The other checks are measured, and the table and the exit code are the same."""
+    monkeypatch.setitem(checks.CHECKS, "cache", replace(checks.CHECKS["cache"], function=broken))
+    words = ("check", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--check", "cache", "--check", "second_patch")
+    answer = call(*words, "--json", *["--debug"] * debug)
+    assert answer.code == 4
+    assert [(row["check"], row["failed"]) for row in answer.data] == [("cache", True), ("second_patch", False)]
+    assert "RuntimeError: the flux is off" in answer.data[0]["where"]
+    assert "traceback" not in answer.data[0]
+    assert ("in broken" in answer.err) == debug
 
 
 @pytest.mark.slow

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Exit, Option
+from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -18,6 +18,7 @@ from hf_posenc.cli.arguments import (
     SchemeOptions,
     TargetLength,
     TrainedLength,
+    is_debugging,
     loading_of,
     model_named,
     scheme_options,
@@ -37,6 +38,7 @@ CheckNames = Annotated[
 
 
 def check(
+    context: Context,
     model: Model,
     scheme: SchemeName,
     factor: Factor = None,
@@ -73,6 +75,9 @@ def check(
         )
     if own is not None:
         output.note(REMOVED.format(own))
+    if is_debugging(context):
+        for raised in filter(None, (deviation.traceback for deviation in deviations)):
+            output.note(raised)
     show(deviations, as_json)
     if any(deviation.failed for deviation in deviations):
         raise Exit(CONTRACT)
@@ -81,8 +86,13 @@ def check(
 def show(deviations: list[Deviation], as_json: bool) -> None:
     """Print one line a check, then the commands that measure failed checks again."""
     if as_json:
-        output.show_json([asdict(one) | {"failed": one.failed} for one in deviations])
+        output.show_json([plain(one) for one in deviations])
         return
     output.show_table(COLUMNS, [(one.check, not one.failed, one.value, one.tolerance, one.where) for one in deviations])
     again = [f"Measure {one.check} again: {one.command}" for one in deviations if one.failed]
     output.show_text("\n".join(again or ["Every check passes."]))
+
+
+def plain(one: Deviation) -> dict[str, Any]:
+    """A deviation for JSON, without its traceback, which names folders of this machine."""
+    return {name: value for name, value in asdict(one).items() if name != "traceback"} | {"failed": one.failed}
