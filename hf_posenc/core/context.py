@@ -32,8 +32,9 @@ class PositionContext:
     """Call → scheme: positions, counted on real tokens, of one attention call.
 
     Attributes:
-        query_positions: ``[batch or 1, query]``, int64.
-        key_positions: ``[batch or 1, key]``, int64; keys of padding have some position and are masked.
+        query_positions: ``[batch or 1, query]``, int64; float32 where a recipe, as ``cape`` in training, makes them
+            fractional, which `check_positions` refuses for tables.
+        key_positions: ``[batch or 1, key]``, likewise; keys of padding have some position and are masked.
         causal: whether a query sees only keys at or before it.
         contiguous: both are consecutive, without gaps or padding, and the queries are the last of the keys; then the
             call is a plain (rectangular) triangle and the fast routes apply.

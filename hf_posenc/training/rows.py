@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 
 def lengths_of(model: nn.Module) -> tuple[int, int]:
-    """Trained and target length of a model, in tokens."""
+    """Trained and target length of a patched model, in tokens.
+
+    Of an unpatched one, both are what it reads as it is: its trained length, or the length that its own configuration
+    scales it to.
+    """
     if is_patched(model):
         report = describe(model)
         return report.trained_length, report.target_length
