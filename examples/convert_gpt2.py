@@ -98,7 +98,7 @@ def one_seed(seed: int, length: int, target: int, arguments: argparse.Namespace)
     with progress_bar() as progress:
         task = progress.add_task(f"seed {seed}", total=1.0, loss="")
         tuned = finetune(
-            model, tokenizer, read_texts(arguments.text), training, output=folder, resume=arguments.resume,
+            model, tokenizer, read_texts(arguments.text), training, out=folder, resume=arguments.resume,
             progress=lambda share, loss: progress.update(task, completed=share, loss=f"loss {loss:.3f}"),
         )  # fmt: skip
     seconds = time.process_time() - started

@@ -144,7 +144,7 @@ def one_seed(seed: int, length: int, target: int, arguments: argparse.Namespace)
     with progress_bar() as progress:
         task = progress.add_task(f"seed {seed}", total=1.0, loss="")
         tuned = finetune(
-            model, tokenizer, rows, training, output=folder, resume=arguments.resume,
+            model, tokenizer, rows, training, out=folder, resume=arguments.resume,
             progress=lambda share, loss: progress.update(task, completed=share, loss=f"loss {loss:.3f}"),
         )  # fmt: skip
     seconds = time.process_time() - started

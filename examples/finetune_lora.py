@@ -114,7 +114,7 @@ def one_seed(seed: int, lengths: Sequence[int], arguments: argparse.Namespace) -
         task = progress.add_task(f"seed {seed}", total=1.0, loss="")
         return finetune(
             model, tokenizer, read_texts(arguments.text), training, held_out=read_texts(arguments.held_out, HELD_OUT),
-            output=arguments.output / f"seed-{seed}", resume=arguments.resume,
+            out=arguments.output / f"seed-{seed}", resume=arguments.resume,
             progress=lambda share, loss: progress.update(task, completed=share, loss=f"loss {loss:.3f}"),
         ).curve  # fmt: skip
 

@@ -81,7 +81,7 @@ def finetune(
     training: Training,
     *,
     held_out: Texts | HeldOutSplit | None = None,
-    output: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     announce: Callable[[RunStart], None] | None = None,
     progress: Progress | None = None,
@@ -93,7 +93,7 @@ def finetune(
 
     Under ``accelerate launch`` all processes share the rows; each step then reads ``batch · accumulate`` in every one.
 
-    If the run fails or is interrupted, ``model`` has the modules, modes and ``requires_grad`` of before, and ``output``
+    If the run fails or is interrupted, ``model`` has the modules, modes and ``requires_grad`` of before, and ``out``
     keeps the checkpoints. Values of weights that were trained in place (``method="full"``) are not taken back.
 
     Args:
@@ -102,12 +102,12 @@ def finetune(
         texts: training documents: a list of texts (`str`) and files or folders (`Path`), a `datasets` object, or a
             `TextSource`; or rows of your own, ``{"input_ids", "labels", …}`` of tensors ``[token]``. Iterable datasets
             are read while they are trained on, everything else before, into a memory-mapped file on the disk of
-            ``output``.
+            ``out``.
         training: settings of the run.
         held_out: documents to measure on before, between and after the steps, at ``training.eval_lengths``; likewise,
             or `HeldOutSplit`, which holds out the end of ``texts``.
-        output: folder of checkpoints, curve and result; nothing is written without it.
-        resume: continue from the last complete checkpoint in ``output``, if there is one; ``model`` and ``texts`` are
+        out: folder of checkpoints, curve and result; nothing is written without it.
+        resume: continue from the last complete checkpoint in ``out``, if there is one; ``model`` and ``texts`` are
             those the run was started with. With more ``steps`` than it was started for, it goes on to the new number,
             on the cosine schedule of that number from there.
         announce: called before the first step with what will be trained, by kind, and the learning rate.
@@ -122,12 +122,12 @@ def finetune(
         UnreadableDocuments: a text cannot be read.
         WrongKind: an argument has a wrong type.
         WeightsNotFinite: a weight of the model is NaN or infinite.
-        CheckpointMismatch: ``output`` holds another run, or one and ``resume`` is false.
-        FolderInUse: another run writes to ``output``.
+        CheckpointMismatch: ``out`` holds another run, or one and ``resume`` is false.
+        FolderInUse: another run writes to ``out``.
         NoDiskSpace: its disk has less free space than the checkpoints take.
     """
     check_callbacks(callbacks)
-    folder = None if output is None else Path(folder_to_write(output))
+    folder = None if out is None else Path(folder_to_write(out))
     plan = run_plan(model, tokenizer, texts, training, held_out=held_out)
     settings = settings_before_reading(model, plan.training, whole=plan.trains_all)
     if folder is not None:

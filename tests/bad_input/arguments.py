@@ -75,7 +75,7 @@ def tuned(scene: Scene, **changes: Any) -> object:
     from hf_posenc.training import Training, finetune
 
     given = {
-        "model": copy.deepcopy(scene.model), "tokenizer": tokenizer(), "texts": [TEXT], "output": scene.folder,
+        "model": copy.deepcopy(scene.model), "tokenizer": tokenizer(), "texts": [TEXT], "out": scene.folder,
         "training": Training(length=16, steps=1), **changes,
     }  # fmt: skip
     first = [given.pop(name) for name in ("model", "tokenizer", "texts", "training")]
@@ -171,10 +171,10 @@ def fine_tuning() -> list[Row]:
         (69, "held-out numbers", KIND, "held_out.+7", {"held_out": [7]}),
         (69, "held-out too short", errors.LengthContradiction, "less than the 64", {"held_out": ["w1"]}),
         (44, "settings of a mapping", KIND, "Settings.+'length'", {"training": {"length": 16}}),
-        (39, "output of a number", KIND, "path, got 7", {"output": 7}),
-        (39, "output without a name", KIND, "path, got ''", {"output": ""}),
-        (39, "output with a NUL", errors.FolderUnusable, r"a\\x00b", {"output": "a\0b"}),
-        (39, "output of 300 letters", errors.FolderUnusable, "too long", {"output": "x" * 300}),
+        (39, "out of a number", KIND, "path, got 7", {"out": 7}),
+        (39, "out without a name", KIND, "path, got ''", {"out": ""}),
+        (39, "out with a NUL", errors.FolderUnusable, r"a\\x00b", {"out": "a\0b"}),
+        (39, "out of 300 letters", errors.FolderUnusable, "too long", {"out": "x" * 300}),
         (12, "argument", errors.UnknownOption, "'learning_rat'.+'learning_rate'", {"arguments": {"learning_rat": 1}}),
         (44, "rate among the arguments", TRAIN, "learning_rate=nan", {"arguments": {"learning_rate": NAN}}),
         (12, "list of arguments", KIND, r"arguments.+\[1\]", {"arguments": [1]}),
@@ -185,8 +185,8 @@ def fine_tuning() -> list[Row]:
         Row(number, f"finetune {name}", error, message, partial(tuned, **changes), patch=reading["model"])
         for number, name, error, message, changes in known
     ]
-    file = lambda scene: tuned(scene, output=scene.saved["file"])  # noqa: E731
-    within = lambda scene: tuned(scene, output=scene.saved["file"] / "x")  # noqa: E731
+    file = lambda scene: tuned(scene, out=scene.saved["file"])  # noqa: E731
+    within = lambda scene: tuned(scene, out=scene.saved["file"] / "x")  # noqa: E731
     meta = lambda scene: tuned(scene, model=copy.deepcopy(scene.model).to("meta"))  # noqa: E731
     return [
         *found,

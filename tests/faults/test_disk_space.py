@@ -89,7 +89,7 @@ def test_finetune_says_so_before_it_trains(tmp_path: Path, disk: Callable[[int],
     texts = [" ".join(f"w{i % 28}" for i in range(400))]
     with pytest.raises(NoDiskSpace, match="Checkpoints of this run") as error:
         finetune(
-            patch_model(tiny_llama(0), "yarn", factor=2), byte_tokenizer(), texts, steps, output=tmp_path / "run",
+            patch_model(tiny_llama(0), "yarn", factor=2), byte_tokenizer(), texts, steps, out=tmp_path / "run",
             progress=lambda share, loss: pytest.fail("it has begun"),
         )  # fmt: skip
     needed, free = bytes_in_message(error)

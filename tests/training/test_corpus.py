@@ -139,7 +139,7 @@ def test_a_dataset_trains(streaming: bool, tokenizer, tmp_path: Path) -> None:  
     dataset = Dataset.from_dict({"text": TEXTS})
     given = dataset.to_iterable_dataset() if streaming else dataset
     model = patch_model(llama(), "yarn", factor=FACTOR)
-    tuned = run(model, tokenizer, given, steps=40 if streaming else 2, output=tmp_path / "run")
+    tuned = run(model, tokenizer, given, steps=40 if streaming else 2, out=tmp_path / "run")
     assert len(tuned.curve) == (40 if streaming else 2)  # 37 rows: the text starts again
     stored = json.loads((tmp_path / "run" / "run.json").read_text())
     assert stored["rows"] == (None if streaming else 4 * 601 // TARGET)
@@ -151,7 +151,7 @@ def test_a_streamed_run_goes_on_where_it_was_killed(tokenizer, tmp_path: Path) -
 
     def tuned(folder: Path, steps: int, **more: Any) -> Any:
         model = patch_model(llama(), "yarn", factor=FACTOR)
-        return run(model, tokenizer, source, steps=6, save_every=2, output=folder, **more)
+        return run(model, tokenizer, source, steps=6, save_every=2, out=folder, **more)
 
     class Killed(Exception):
         pass

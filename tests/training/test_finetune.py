@@ -84,7 +84,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-RUN = ("held_out", "output", "resume", "progress", "on_read", "callbacks", "arguments")
+RUN = ("held_out", "out", "resume", "progress", "on_read", "callbacks", "arguments")
 
 
 def run(model, tokenizer, texts=TEXTS, **more):
@@ -147,9 +147,7 @@ def test_what_is_trained(kind) -> None:
 @pytest.mark.parametrize("method", ["lora", "ia3"])
 def test_a_scheme_with_a_module_of_the_models_names_is_loaded_again(method, tokenizer, tmp_path) -> None:
     """Llama ends with a ``norm``, and so does DeBERTa's table."""
-    tuned = run(
-        patch_model(llama(), "deberta", factor=FACTOR), tokenizer, steps=2, method=method, output=tmp_path
-    ).model
+    tuned = run(patch_model(llama(), "deberta", factor=FACTOR), tokenizer, steps=2, method=method, out=tmp_path).model
     again = load_peft_adapter(llama(), tmp_path, patch="apply")
     ids = tokenizer(TEXTS[0], return_tensors="pt")["input_ids"][:, :TARGET]
     with torch.no_grad():
@@ -215,7 +213,7 @@ def killed(tokenizer, tmp_path) -> Path:
             raise Killed
 
     with pytest.raises(Killed):
-        tune(patch_model(llama(), "t5", factor=FACTOR), tokenizer, output=tmp_path, save_every=2, progress=die)
+        tune(patch_model(llama(), "t5", factor=FACTOR), tokenizer, out=tmp_path, save_every=2, progress=die)
     assert sorted(p.name for p in tmp_path.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
     return tmp_path
 
@@ -223,7 +221,7 @@ def killed(tokenizer, tmp_path) -> Path:
 def test_a_resumed_run_ends_where_an_undisturbed_one_does(killed, tokenizer) -> None:
     shares: list[float] = []
     resumed = tune(
-        patch_model(llama(), "t5", factor=FACTOR), tokenizer, output=killed, save_every=2, resume=True,
+        patch_model(llama(), "t5", factor=FACTOR), tokenizer, out=killed, save_every=2, resume=True,
         progress=lambda share, _: shares.append(share),
     )  # fmt: skip
     assert shares == pytest.approx([5 / 6, 1.0])
@@ -239,7 +237,7 @@ def test_an_incomplete_checkpoint_is_passed_over(killed, tokenizer) -> None:
     (killed / "checkpoint-4" / "adapter_model.safetensors").write_bytes(b"half")
     shares: list[float] = []
     tune(
-        patch_model(llama(), "t5", factor=FACTOR), tokenizer, output=killed, save_every=2, resume=True,
+        patch_model(llama(), "t5", factor=FACTOR), tokenizer, out=killed, save_every=2, resume=True,
         progress=lambda share, _: shares.append(share),
     )  # fmt: skip
     assert shares[0] == pytest.approx(3 / 6)
@@ -253,29 +251,29 @@ def test_checkpoints_hold_the_scheme(killed) -> None:
 def test_a_folder_belongs_to_one_run(killed, tokenizer) -> None:
     model = patch_model(llama(), "t5", factor=FACTOR)
     with pytest.raises(CheckpointMismatch, match="earlier run"):
-        tune(model, tokenizer, output=killed)
+        tune(model, tokenizer, out=killed)
     with pytest.raises(CheckpointMismatch, match="rank=2, this one has 4"):
-        tune(model, tokenizer, output=killed, rank=4, resume=True)
+        tune(model, tokenizer, out=killed, rank=4, resume=True)
     with pytest.raises(CheckpointMismatch, match="scheme="):
-        tune(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, output=killed, resume=True)
+        tune(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, out=killed, resume=True)
     other = patch_model(llama(), "t5", factor=FACTOR)
     with torch.no_grad():
         for weight in other.parameters():
             weight *= 1.001
     with pytest.raises(CheckpointMismatch, match="started with another model"):
-        tune(other, tokenizer, output=killed, save_every=2, resume=True)
+        tune(other, tokenizer, out=killed, save_every=2, resume=True)
     texts = TEXTS[::-1]  # as many rows
     with pytest.raises(CheckpointMismatch, match="started with another text"):
-        tune(model, tokenizer, texts=texts, output=killed, save_every=2, resume=True)
+        tune(model, tokenizer, texts=texts, out=killed, save_every=2, resume=True)
     shutil.rmtree(killed)
-    tune(model, tokenizer, output=killed, steps=1, resume=True)  # nothing to resume: a fresh start
+    tune(model, tokenizer, out=killed, steps=1, resume=True)  # nothing to resume: a fresh start
 
 
 def test_another_run_is_refused_before_its_texts_are_read(killed, tokenizer) -> None:
     """To tokenise a corpus may take hours."""
     read: list[int] = []
     model = patch_model(llama(), "t5", factor=FACTOR)
-    again = {"output": killed, "save_every": 2, "on_read": lambda documents, tokens: read.append(tokens)}
+    again = {"out": killed, "save_every": 2, "on_read": lambda documents, tokens: read.append(tokens)}
     with pytest.raises(CheckpointMismatch, match="earlier run"):
         tune(model, tokenizer, **again)
     for name, other in {"rank": 4, "length": TRAINED, "steps": 5, "seed": 1}.items():
@@ -296,20 +294,20 @@ def test_a_run_without_digests_is_resumed_with_a_warning(killed, tokenizer) -> N
     (killed / "run.json").write_text(json.dumps(settings))
     model = patch_model(llama(), "t5", factor=FACTOR)
     with pytest.warns(RunUnchecked, match="no digest of its model and its text"):
-        tune(model, tokenizer, output=killed, save_every=2, resume=True)
+        tune(model, tokenizer, out=killed, save_every=2, resume=True)
     assert json.loads((killed / "run.json").read_text()) == settings | digests
 
 
 def test_a_full_run_from_random_weights_is_resumed_from_others(tokenizer, tmp_path) -> None:
     """Its checkpoints hold all weights, and nobody can draw the first ones again."""
-    tune(llama(), tokenizer, method="full", length=TRAINED, steps=2, save_every=1, output=tmp_path)
+    tune(llama(), tokenizer, method="full", length=TRAINED, steps=2, save_every=1, out=tmp_path)
     torch.manual_seed(1)
     other = type(llama())(llama().config)
-    longer = run(other, tokenizer, method="full", length=TRAINED, steps=3, save_every=1, output=tmp_path, resume=True)
+    longer = run(other, tokenizer, method="full", length=TRAINED, steps=3, save_every=1, out=tmp_path, resume=True)
     assert [point.step for point in longer.curve if point.loss is not None] == [1, 2, 3]
     other.config._name_or_path = "loaded"
     with pytest.raises(CheckpointMismatch, match="started with another model"):
-        tune(other, tokenizer, method="full", length=TRAINED, steps=3, save_every=1, output=tmp_path, resume=True)
+        tune(other, tokenizer, method="full", length=TRAINED, steps=3, save_every=1, out=tmp_path, resume=True)
 
 
 class Failing(TrainerCallback):
@@ -340,7 +338,7 @@ def test_a_run_that_fails_leaves_the_model_as_it_was(settings, error, tokenizer,
     model = patch_model(llama(), "yarn", factor=FACTOR).eval()
     model.lm_head.weight.requires_grad_(False)
     before = state_of(model)
-    again = {**settings, "output": tmp_path, "save_every": 1, "gradient_checkpointing": True}
+    again = {**settings, "out": tmp_path, "save_every": 1, "gradient_checkpointing": True}
     with pytest.raises(error):
         run(model, tokenizer, callbacks=[Failing(error)], **again)
     assert state_of(model) == before
@@ -425,7 +423,7 @@ def test_what_does_not_go_together(tokenizer) -> None:
 def test_held_out_text_is_measured_before_between_and_after(kind, tokenizer, tmp_path) -> None:
     model = patch_model(HOSTS[kind](), "alibi", factor=FACTOR)
     tuned = run(
-        model, tokenizer, held_out=TEXTS[:1], eval_every=2, eval_windows=3, steps=4, chunked_loss=False, output=tmp_path
+        model, tokenizer, held_out=TEXTS[:1], eval_every=2, eval_windows=3, steps=4, chunked_loss=False, out=tmp_path
     )
     measured = {point.step: point.held_out for point in tuned.curve if point.held_out}
     assert list(measured) == [0, 2, 4]
@@ -562,7 +560,7 @@ def test_an_adapter_trained_on_bf16_is_saved_as_it_was_trained(bf16, tokenizer, 
     started: list[RunStart] = []
     tuned = finetune(
         model, tokenizer, TEXTS, Training(length=TARGET, steps=20, rank=2, learning_rate=2e-4, bf16=bf16),
-        output=tmp_path, announce=started.append,
+        out=tmp_path, announce=started.append,
     )  # fmt: skip
     trained = {name: weight for name, weight in tuned.model.named_parameters() if weight.requires_grad}
     assert {weight.dtype for weight in trained.values()} == {torch.float32}
@@ -581,7 +579,7 @@ def test_an_adapter_trained_on_bf16_is_saved_as_it_was_trained(bf16, tokenizer, 
 def test_a_resumed_run_measures_as_its_checkpoint_says(steps: int, tokenizer, tmp_path: Path) -> None:
     """`Trainer` warns of a share of steps, which is a number of steps in the checkpoint."""
     model = patch_model(llama(), "yarn", factor=FACTOR)
-    tune(model, tokenizer, steps=steps, save_every=steps, held_out=TEXTS[:1], output=tmp_path)
+    tune(model, tokenizer, steps=steps, save_every=steps, held_out=TEXTS[:1], out=tmp_path)
     (state,) = tmp_path.glob("checkpoint-*/trainer_state.json")
     settings = Training(length=TARGET, steps=steps)
     assert json.loads(state.read_text())["eval_steps"] == evaluation_settings(settings, {}, fresh=False)["eval_steps"]
@@ -619,10 +617,10 @@ def test_a_resumed_run_goes_on_to_more_steps(tokenizer, tmp_path) -> None:
     def make() -> PreTrainedModel:
         return patch_model(llama(), "t5", factor=FACTOR)
 
-    tune(make(), tokenizer, steps=4, output=tmp_path, save_every=2)
-    longer = run(make(), tokenizer, steps=6, output=tmp_path, save_every=2, resume=True)
+    tune(make(), tokenizer, steps=4, out=tmp_path, save_every=2)
+    longer = run(make(), tokenizer, steps=6, out=tmp_path, save_every=2, resume=True)
     steps = [point.step for point in longer.curve if point.loss is not None]
     assert steps == [1, 2, 3, 4, 5, 6]
     assert json.loads((tmp_path / "run.json").read_text())["steps"] == 6
     with pytest.raises(CheckpointMismatch, match="was started for 6 steps, and 4 were asked for"):
-        tune(make(), tokenizer, steps=4, output=tmp_path, resume=True)
+        tune(make(), tokenizer, steps=4, out=tmp_path, resume=True)

@@ -42,7 +42,7 @@ def test_an_adapter_on_four_bits_comes_back(tmp_path) -> None:
     text = [" ".join(f"name_{n}" for n in range(800))]
     with pytest.raises(TrainingImpossible, match="quantised"):
         finetune(model, tokenizer, text, Training(length=128, steps=1, method="full"))
-    tuned = finetune(model, tokenizer, text, Training(length=128, steps=2), output=tmp_path)
+    tuned = finetune(model, tokenizer, text, Training(length=128, steps=2), out=tmp_path)
     assert all(w.dtype == torch.float32 for w in tuned.model.parameters() if w.requires_grad)
     assert json.loads((tmp_path / "run.json").read_text())["quantised"] is True
     ids = torch.arange(3, 300)[None]

@@ -77,12 +77,12 @@ def test_a_short_text_is_measured_on_another(tokenizer: Any) -> None:  # noqa: F
 
 def test_a_run_says_what_it_held_out(tokenizer: Any, tmp_path: Any) -> None:  # noqa: F811
     model = patch_model(llama(), "yarn", factor=FACTOR)
-    tuned = run(model, tokenizer, held_out=HeldOutSplit(), eval_windows=WINDOWS, output=tmp_path / "run", steps=2)
+    tuned = run(model, tokenizer, held_out=HeldOutSplit(), eval_windows=WINDOWS, out=tmp_path / "run", steps=2)
     assert tuned.start.held_out_tokens >= NEEDED
     assert f"held out: the last {tuned.start.held_out_tokens:,} tokens of the text" in str(tuned.start)
     assert {TRAINED, TARGET} <= set(tuned.curve[-1].held_out)
     resumed = run(
         patch_model(llama(), "yarn", factor=FACTOR), tokenizer, held_out=HeldOutSplit(), eval_windows=WINDOWS,
-        output=tmp_path / "run", steps=3, resume=True,
+        out=tmp_path / "run", steps=3, resume=True,
     )  # fmt: skip
     assert resumed.curve[-1].step == 3

@@ -85,7 +85,7 @@ def train(family, folder, resume=False, stop=None):
     settings = Training(length=64, steps=STEPS, learning_rate=1e-2, rank=2, save_every=EVERY)
     torch.manual_seed(0)
     finetune(
-        patch_model(tiny_model(family), "t5", factor=4), tokenizer, TEXTS, settings, output=folder, resume=resume,
+        patch_model(tiny_model(family), "t5", factor=4), tokenizer, TEXTS, settings, out=folder, resume=resume,
         callbacks=[Steps(folder.with_suffix(".steps"), stop)],
     )
 

@@ -97,7 +97,7 @@ def train(case, batch, folder):
     witness, source = Witness(), TextSource(tuple(TEXTS), streaming=case.get("streaming", False))
     tuned = finetune(
         model, tokenizer, source, Training(**settings, batch=batch, **case.get("more", {})), held_out=TEXTS[:1],
-        output=Path(folder, "result"), callbacks=[witness], resume=case.get("resume", False),
+        out=Path(folder, "result"), callbacks=[witness], resume=case.get("resume", False),
     )
     return {
         "rank": int(os.environ.get("RANK", 0)), "world": witness.world, "steps": witness.steps, "rows": witness.rows,

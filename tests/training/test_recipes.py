@@ -137,7 +137,7 @@ def test_a_run_that_grew_resumes_to_the_same_weights(tmp_path: Path) -> None:
             length=64, steps=6, method="full", learning_rate=1e-3, length_stages=3, save_every=3, seed=2
         )
         model = patch_model(llama(), "yarn", factor=FACTOR)
-        return finetune(model, None, Rows(64), training, output=folder, resume=resume).model.state_dict()
+        return finetune(model, None, Rows(64), training, out=folder, resume=resume).model.state_dict()
 
     whole = run(tmp_path / "run")
     for name in ("checkpoint-6", "curve.json"):
@@ -155,7 +155,7 @@ def test_a_run_that_grew_is_not_resumed_with_more_steps(tmp_path: Path) -> None:
             length=64, steps=steps, method="full", learning_rate=1e-3, length_stages=stages, save_every=1
         )
         model = patch_model(llama(), "yarn", factor=FACTOR)
-        finetune(model, None, Rows(64), training, output=tmp_path / folder, resume=resume)
+        finetune(model, None, Rows(64), training, out=tmp_path / folder, resume=resume)
 
     run(1, 2, "grew", False)
     with pytest.raises(CheckpointMismatch, match="grew over 1 steps, and would be cut short again for part of 2"):

@@ -219,7 +219,7 @@ def test_a_run_of_the_recipe_trains_in_groups_and_saves_an_ordinary_model(tmp_pa
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.functional, "scaled_dot_product_attention", record)
-        tuned = finetune(model, None, Rows(64), training, output=tmp_path)
+        tuned = finetune(model, None, Rows(64), training, out=tmp_path)
     # Trials of the groups, where two heads of one query are rows of their key head, and of the loss on eight tokens.
     before = {(2, 2), (1, 2), (4, 8)}
     assert before | {(2, 16), (2, 8)} == set(seen), "half of the heads: whole and half groups"

@@ -67,7 +67,7 @@ def finetune(
         setup = set_up(context, options, learning_rate)
         tuned = train(
             setup.model, setup.tokenizer, setup.texts, setup.training,
-            held_out=setup.held_out, output=out, resume=resume,
+            held_out=setup.held_out, out=out, resume=resume,
             announce=lambda start: output.note(str(start)),
             on_read=lambda documents, tokens: show_progress(None, f"documents read: {documents:,}, tokens: {tokens:,}"),
             progress=lambda share, loss: show_progress(share, f"loss {loss:.3f}"),

@@ -116,7 +116,7 @@ def run_each(
                 progress((before + (done or 0.0)) / len(places), f"{what}: {doing}")
 
             try:
-                results.append(run(name, output=place, progress=report, **given))
+                results.append(run(name, out=place, progress=report, **given))
             except PosEncError as error:
                 if len(places) == 1:
                     raise

@@ -31,7 +31,7 @@ FOLDER = {False: "results/findings", True: "results/findings-quick"}
 def reproduce(
     finding: str | Finding,
     *,
-    output: str | Path | None = None,
+    out: str | Path | None = None,
     quick: bool = False,
     model: str | None = None,
     text: TextToMeasure = None,
@@ -47,7 +47,7 @@ def reproduce(
 
     Args:
         finding: its name, ``"zero_shot_order"``, or a `Finding` of your own.
-        output: folder of the results; by default ``results/findings/NAME``, or ``results/findings-quick/NAME``.
+        out: folder of the results; by default ``results/findings/NAME``, or ``results/findings-quick/NAME``.
         quick: use a smaller budget, which every output says.
         model: name of a model instead of the finding's own, such as ``"starter:llama"``.
         text: to measure on, as `hf_posenc.eval.evaluate` takes it; by default held-out modules of the standard library.
@@ -66,7 +66,7 @@ def reproduce(
     require_matplotlib()
     check_taken(chosen, model, text)
     chosen = chosen.given(quick, seeds, samples)
-    folder = Path(output) if output is not None else Path(FOLDER[quick]) / chosen.name
+    folder = Path(out) if out is not None else Path(FOLDER[quick]) / chosen.name
     own_text = measured_text(text) if chosen.reads_text else None
     named = model or chosen.model
     shared = shared_settings(chosen, named, own_text)

@@ -110,11 +110,11 @@ def test_an_interrupted_run_ends_with_the_same_cells(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
             yield at, scores
 
-    whole = reproduce(small(measure_cells), output=tmp_path / "whole")
+    whole = reproduce(small(measure_cells), out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        reproduce(small(stopping), output=tmp_path / "parts")
+        reproduce(small(stopping), out=tmp_path / "parts")
     kept = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "parts" / "cells").iterdir()}
-    resumed = reproduce(small(stopping), output=tmp_path / "parts")
+    resumed = reproduce(small(stopping), out=tmp_path / "parts")
     assert len(kept) == 3 * 2 + 1
     assert {name: (tmp_path / "parts" / "cells" / name).stat().st_mtime_ns for name in kept} == kept
     assert [(cell.variant, cell.at, cell.seed, cell.scores) for cell in resumed.cells] == [

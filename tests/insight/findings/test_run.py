@@ -67,7 +67,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_result_has_everything_a_reader_needs(tmp_path: Path) -> None:
-    result = reproduce(FINDING, output=tmp_path)
+    result = reproduce(FINDING, out=tmp_path)
     assert result.verdict == "reproduced"
     assert len(MEASURED) == len(files(tmp_path)) == 2 * 2 * 2
     content = json.loads((tmp_path / "finding.json").read_text())
@@ -79,10 +79,10 @@ def test_result_has_everything_a_reader_needs(tmp_path: Path) -> None:
 
 
 def test_a_rerun_measures_nothing_and_gives_the_same(tmp_path: Path) -> None:
-    first = reproduce(FINDING, output=tmp_path)
+    first = reproduce(FINDING, out=tmp_path)
     before = files(tmp_path), (tmp_path / "finding.json").read_bytes()
     MEASURED.clear()
-    again = reproduce(FINDING, output=tmp_path)
+    again = reproduce(FINDING, out=tmp_path)
     assert MEASURED == []
     assert again.judged == first.judged
     assert (files(tmp_path), (tmp_path / "finding.json").read_bytes()) == before
@@ -91,21 +91,21 @@ def test_a_rerun_measures_nothing_and_gives_the_same(tmp_path: Path) -> None:
 def test_the_verdict_follows_from_the_files_alone(tmp_path: Path) -> None:
     swapped = replace(FINDING, claims=tuple(Order("two", "one", claim.at) for claim in FINDING.claims))
     for finding, verdict in ((FINDING, "reproduced"), (swapped, "not reproduced")):
-        result = reproduce(finding, output=tmp_path)
+        result = reproduce(finding, out=tmp_path)
         MEASURED.clear()
         assert verdict_of(tmp_path) == (verdict, list(result.judged))
         assert MEASURED == []
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    whole = reproduce(FINDING, output=tmp_path / "whole")
+    whole = reproduce(FINDING, out=tmp_path / "whole")
     stopping = replace(FINDING, measure=stop_once)
     with pytest.raises(KeyboardInterrupt):
-        reproduce(stopping, output=tmp_path / "parts")
+        reproduce(stopping, out=tmp_path / "parts")
     kept = files(tmp_path / "parts")
     assert 0 < len(kept) < 8
     MEASURED.clear()
-    assert reproduce(stopping, output=tmp_path / "parts").judged == whole.judged
+    assert reproduce(stopping, out=tmp_path / "parts").judged == whole.judged
     assert len(MEASURED) == 8 - len(kept)
 
 
@@ -125,33 +125,33 @@ def stop_once(job: Job) -> Iterator[tuple[float, Scores]]:
     "edit", [{"variants": {"one": 1.0, "two": 3.0}}, {"full": Budget(seeds=(0, 1), options={"documents": 13})}]
 )
 def test_an_edited_setting_is_measured_again(tmp_path: Path, edit: dict[str, Any]) -> None:
-    reproduce(FINDING, output=tmp_path)
+    reproduce(FINDING, out=tmp_path)
     MEASURED.clear()
-    reproduce(replace(FINDING, **edit), output=tmp_path)
+    reproduce(replace(FINDING, **edit), out=tmp_path)
     assert len(MEASURED) == (4 if "variants" in edit else 8)
 
 
 def test_the_quick_budget_is_said_everywhere(tmp_path: Path) -> None:
-    result = reproduce(FINDING, output=tmp_path, quick=True)
+    result = reproduce(FINDING, out=tmp_path, quick=True)
     assert result.budget == json.loads((tmp_path / "finding.json").read_text())["budget"] == "quick"
     assert "quick budget" in (tmp_path / "picture.svg").read_text().replace("<!-- ", "")
     assert "--quick" in result.command
 
 
 def test_a_changed_cell_is_noticed(tmp_path: Path) -> None:
-    reproduce(FINDING, output=tmp_path)
+    reproduce(FINDING, out=tmp_path)
     file = next((tmp_path / "cells").iterdir())
     content = json.loads(file.read_text())
     content["scores"]["loss"][0][2] += 1.0
     file.write_text(json.dumps(content))
     with pytest.raises(StoreChanged, match="changed since it was written"):
-        reproduce(FINDING, output=tmp_path)
+        reproduce(FINDING, out=tmp_path)
 
 
 def test_more_seeds_add_to_the_stored_ones(tmp_path: Path) -> None:
-    reproduce(FINDING, output=tmp_path)
+    reproduce(FINDING, out=tmp_path)
     MEASURED.clear()
-    result = reproduce(FINDING, output=tmp_path, seeds=4)
+    result = reproduce(FINDING, out=tmp_path, seeds=4)
     assert {seed for _, seed, _ in MEASURED} == {2, 3}
     assert {cell.seed for cell in result.cells} == {0, 1, 2, 3} == set(result.to_dict()["seeds"])
     assert "--seeds 4" in result.command
@@ -160,7 +160,7 @@ def test_more_seeds_add_to_the_stored_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize("quick", [True, False])
 def test_samples_of_the_budget_that_is_run(tmp_path: Path, quick: bool) -> None:
     sampled = replace(FINDING, full=Budget((0, 1), DRAWN), quick=Budget((0,), DRAWN))
-    result = reproduce(sampled, output=tmp_path, quick=quick, samples=9)
+    result = reproduce(sampled, out=tmp_path, quick=quick, samples=9)
     assert result.to_dict()["options"] == {"documents": 12, "samples": 9}
     assert "--samples 9" in result.command
 
@@ -170,45 +170,45 @@ def test_the_command_says_how_a_text_is_read(tmp_path: Path) -> None:
     book.write_text("One story.\n---\nAnother story.\n", encoding="utf-8")
     text = TextSource.of_names(str(book), separator="\n---\n")
     reading = replace(FINDING, reads_text=True)
-    words = shlex.split(reproduce(reading, output=tmp_path / "out", text=text).command)
+    words = shlex.split(reproduce(reading, out=tmp_path / "out", text=text).command)
     assert words == ["hf-posenc", "reproduce", "made_up", "--text", str(book), "--document-separator", r"\n---\n"]
-    assert shlex.split(reproduce(reading, output=tmp_path / "plain", text=book).command) == words[:5]
+    assert shlex.split(reproduce(reading, out=tmp_path / "plain", text=book).command) == words[:5]
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"body": "A story."}\n', encoding="utf-8")
-    named = reproduce(reading, output=tmp_path / "rows", text=TextSource.of_names(str(rows), field="body"))
+    named = reproduce(reading, out=tmp_path / "rows", text=TextSource.of_names(str(rows), field="body"))
     assert shlex.split(named.command)[3:] == ["--text", str(rows), "--text-field", "body"]
 
 
 def test_what_has_no_effect_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownFinding, match="takes none"):
-        reproduce(FINDING, output=tmp_path, model="starter:llama")
+        reproduce(FINDING, out=tmp_path, model="starter:llama")
     with pytest.raises(UnknownFinding, match="reads none"):
-        reproduce(FINDING, output=tmp_path, text="book.txt")
+        reproduce(FINDING, out=tmp_path, text="book.txt")
     with pytest.raises(UnknownFinding, match="fixed set of questions"):
-        reproduce(FINDING, output=tmp_path, samples=9)
+        reproduce(FINDING, out=tmp_path, samples=9)
     with pytest.raises(UnknownFinding, match="nothing from random weights"):
-        reproduce(replace(FINDING, full=Budget((0,), DRAWN)), output=tmp_path, seeds=9)
+        reproduce(replace(FINDING, full=Budget((0,), DRAWN)), out=tmp_path, seeds=9)
     with pytest.raises(UnknownFinding, match="zero_shot_order"):
-        reproduce("zero_shot_oder", output=tmp_path)
+        reproduce("zero_shot_oder", out=tmp_path)
 
 
 def test_a_patched_model_is_not_measured_as_the_unpatched_one(tmp_path: Path) -> None:
     patch_model(from_pretrained("starter:llama"), "alibi").save_pretrained(tmp_path / "alibi")
     with pytest.raises(AlreadyPatched, match=r"alibi.+streaming_cliff.+unpatched"):
-        reproduce("streaming_cliff", output=tmp_path / "results", model=str(tmp_path / "alibi"))
+        reproduce("streaming_cliff", out=tmp_path / "results", model=str(tmp_path / "alibi"))
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("given", [{"seeds": 0}, {"seeds": 1}, {"samples": -1}])
 def test_numbers_without_an_interval_are_refused(tmp_path: Path, given: dict[str, int]) -> None:
     with pytest.raises(OptionOutOfRange, match="at least 2"):
-        reproduce(FINDING, output=tmp_path, **given)
+        reproduce(FINDING, out=tmp_path, **given)
     assert not MEASURED
 
 
 def test_a_point_that_is_not_scored_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CellMissing, match="did not score one at"):
-        reproduce(replace(FINDING, measure=nothing), output=tmp_path)
+        reproduce(replace(FINDING, measure=nothing), out=tmp_path)
 
 
 def nothing(job: Job) -> Iterator[tuple[float, Scores]]:
