@@ -60,6 +60,22 @@ def test_the_printed_comparison_loads_and_reads_the_same(call: Callable, asked: 
     assert asked["compare"] == [*loaded, "--text", str(other), "--document-separator", "\\n\\n"]  # txt has no fields
 
 
+def test_without_a_second_text_the_printed_comparison_reads_the_first(
+    call: Callable, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    """It measured the default text, on which nothing had been chosen or judged."""
+    own = tmp_path / "own.jsonl"
+    own.write_text('{"body": "words"}', encoding="utf-8")
+    call("search", "-m", "starter:llama", "-t", "1k", "--text", str(own), "--text-field", "body")
+    words = ["--text", str(own), "--text-field", "body"]
+    assert asked["compare"] == words
+    about = ABOUT | {"held_out": "the last third of the same text, set aside", "compare": words}
+    found = SearchResult(about, (), CHOSEN, "rerope")
+    assert f"{' '.join(words)} --schemes unpatched,rerope:window=96 --lengths 256,1024" in found.command
+    assert "measures the whole text, of which the choice was made on the first two thirds" in str(found)
+    assert "whole text" not in str(SearchResult(ABOUT, (), CHOSEN, "rerope"))
+
+
 def test_json_is_json(call: Callable, asked: dict[str, Any]) -> None:
     found = call("search", "-m", "starter:llama", "-t", "1024", "--json").data
     assert found["chosen"]["options"] == {"window": 96}

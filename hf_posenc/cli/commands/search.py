@@ -77,12 +77,13 @@ def search(
     loaded = {"--base": base, "--dtype": dtype, "--device": device}
     if base is not None:
         loading["peft"] = named.adapter
+    judged = (eval_text, other) if eval_text else (text, own_text)  # without a second text, the end of the first
     try:
         with output.progress(quiet) as progress:
             found = run(
                 named.model if base is not None else named.adapter or named.model, target, budget=budget, out=out,
                 text=own_text, eval_text=other, all_keys=all_keys, seed=seed, name=model,
-                command=command_line(context), compare=compare_words(loaded, eval_text, other, document_separator),
+                command=command_line(context), compare=compare_words(loaded, *judged, document_separator),
                 progress=progress, **loading,
             )  # fmt: skip
     except KeyboardInterrupt:
@@ -95,18 +96,18 @@ def search(
 
 
 def compare_words(
-    loaded: dict[str, str | None], eval_text: list[str] | None, read: TextSource | None, separator: str | None
+    loaded: dict[str, str | None], names: list[str] | None, read: TextSource | None, separator: str | None
 ) -> list[str]:
-    """Words of `hf-posenc compare` that load the same model and read the held-out text.
+    """Words of `hf-posenc compare` that load the same model and read the text that the choice is judged on.
 
     Args:
         loaded: options that load the model, as given.
-        eval_text: names of the held-out text.
+        names: of the text.
         read: that text, with the options of reading that fit it.
         separator: of documents, as given.
     """
     given = [(name, value) for name, value in loaded.items() if value is not None]
-    given += [("--text", name) for name in eval_text or ()]
+    given += [("--text", name) for name in names or ()]
     if read is not None and read.field != FIELD:
         given.append(("--text-field", read.field))
     if read is not None and read.separator is not None and separator is not None:

@@ -62,13 +62,18 @@ class SearchResult:
     def measured(self) -> list[str]:
         """Options of `hf-posenc compare` that say what is measured."""
         about, own = self.about, self.of(self.chosen.label)
-        if "--text" not in about["compare"] or own is None or own.loss is None:
+        if not self.judged_on_another or "--text" not in about["compare"] or own is None or own.loss is None:
             return ["--lengths", f"{about['trained_length']},{about['target_length']}"]
         options = {
             "--lengths": about["target_length"], "--tasks": about["task"], "--samples": own.windows,
             "--scored": about["scored"], "--seed": about["held_out_seed"],
         }  # fmt: skip
         return [str(word) for option in options.items() for word in option]
+
+    @property
+    def judged_on_another(self) -> bool:
+        """Whether the held-out text is another than that to choose on, and not the end of it."""
+        return str(self.about["held_out"]).startswith("another")
 
     def of(self, label: str) -> HeldOut | None:
         """The line of the held-out table with a label."""
@@ -98,11 +103,12 @@ def summary(result: SearchResult) -> list[str]:
         f"{len(measured)} arms of {len(schemes)} schemes and compositions in {duration(about['seconds'])} "
         f"(budget {duration(plan['budget'])})",
         f"chosen on {names_of(about['text'] or 'the default text')}; judged on {about['held_out']}"
-        + (f" ({names_of(about['eval_text'])})" if about["held_out"].startswith("another") else ""),
+        + (f" ({names_of(about['eval_text'])})" if result.judged_on_another else ""),
         "",
         f"Chosen: {result.chosen.label}",
         f"  {result.patch}",
         f"  {result.command}",
+        *whole_text(result),
         *verdicts(result),
         *hidden(result),
     ]
@@ -120,6 +126,13 @@ def summary(result: SearchResult) -> list[str]:
     if unmeasured := about.get("unmeasured"):
         lines.append(unmeasured)
     return lines
+
+
+def whole_text(result: SearchResult) -> list[str]:
+    """A remark on the printed command where it reads a text that the choice was partly made on."""
+    if result.judged_on_another:
+        return []
+    return ["  The command measures the whole text, of which the choice was made on the first two thirds."]
 
 
 def hidden(result: SearchResult) -> list[str]:

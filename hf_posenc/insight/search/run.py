@@ -93,7 +93,8 @@ def search(
         seed: of the places of windows and the order of arms.
         name: name of the model in reports.
         command: command printed in reports to repeat the search.
-        compare: options that the printed ``hf-posenc compare`` has to load this model, and to read ``eval_text``.
+        compare: options that the printed ``hf-posenc compare`` has to load this model, and to read the text that
+            the choice is judged on.
         progress: called with the completed fraction and a description of the current step.
         **model_args: further arguments of `hf_posenc.eval.lm.models.PosEncLM`, such as ``dtype`` and ``device``.
 
