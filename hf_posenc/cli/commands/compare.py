@@ -27,6 +27,7 @@ from hf_posenc.cli.commands.compare_result import finish
 from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.task_arguments import (
     DEPTHS,
     Data,
@@ -162,17 +163,13 @@ def compare(
     models = [measured_model(name, base, dtype, loading) for name in dict.fromkeys(model)]
     options = task_options(context, metadata, data)
     chosen, given = lengths_of("--lengths", lengths), depths_of(depths)
-    try:
-        with output.progress(quiet) as progress:
-            comparison = run(
-                models, ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
-                scored=scored, keys=keys, depths=given, text=own_text, dev_text=development, seed=seed, limit=limit,
-                factor_per_length=factor_per_length, longest=longest, against=against, include_path=include_path,
-                trust_tasks=trust_tasks, options=options, command=command_line(context), progress=progress,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
-        raise
+    with resume_hint(context), output.progress(quiet) as progress:
+        comparison = run(
+            models, ",".join(schemes), out=out, lengths=chosen, tasks=words_of(tasks), samples=samples,
+            scored=scored, keys=keys, depths=given, text=own_text, dev_text=development, seed=seed, limit=limit,
+            factor_per_length=factor_per_length, longest=longest, against=against, include_path=include_path,
+            trust_tasks=trust_tasks, options=options, command=command_line(context), progress=progress,
+        )  # fmt: skip
     if trackers:
         report_to_trackers(comparison, trackers, out)
     finish(comparison, out, quiet, as_json)

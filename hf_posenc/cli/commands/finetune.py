@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, PushToHub, command_line
+from hf_posenc.cli.arguments import AsJson, PushToHub
 from hf_posenc.cli.commands.finetune_options import FinetuneOptions
 from hf_posenc.cli.commands.finetune_result import show_result
 from hf_posenc.cli.commands.finetune_setup import set_up
@@ -19,6 +18,7 @@ from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_finetune, show_next
 from hf_posenc.cli.option_group import expands
 from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.text_arguments import FIELD
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ LearningRate = Annotated[
     float | None, Option(help="Peak learning rate; default: by method and size of the model, as advise prints it.")
 ]
 Resume = Annotated[bool, Option("--resume", help="Resume from the last complete checkpoint in --out.")]
+CHECKPOINT = "The last complete checkpoint is kept"
 MODEL_FILES = ("config.json", "adapter_config.json")
 MEASURED_ON_SOURCES = (
     "The losses are of sources of Python's standard library: --text is too short to hold out its end, or is streamed. "
@@ -63,7 +64,8 @@ def finetune(
     check_unused(out, resume)
     if push_to_hub is not None:
         check_upload(push_to_hub)
-    with resume_hint(context, resume), output.progress() as show_progress:
+    again = "" if resume else "--resume"
+    with resume_hint(context, CHECKPOINT, again), output.progress() as show_progress:
         setup = set_up(context, options, learning_rate)
         tuned = train(
             setup.model, setup.tokenizer, setup.texts, setup.training,
@@ -123,14 +125,3 @@ def first_process(action: Callable[[], None]) -> TrainerCallback:
                 action()
 
     return AtStart()
-
-
-@contextmanager
-def resume_hint(context: Context, resuming: bool) -> Iterator[None]:
-    """If the block is interrupted, write the command that resumes it to stderr."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        again = command_line(context) + ("" if resuming else " --resume")
-        output.fail(f"Interrupted. The last complete checkpoint is kept; resume with: {again}")
-        raise

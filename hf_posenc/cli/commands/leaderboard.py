@@ -12,6 +12,7 @@ from hf_posenc.cli.arguments import AsJson, Device, Dtype, command_line, depths_
 from hf_posenc.cli.commands.compare import Quiet, measured_model
 from hf_posenc.cli.errors import FAILED
 from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Samples, Scored, check_settings
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 from hf_posenc.cli.threads import MOST_THREADS
@@ -87,18 +88,14 @@ def leaderboard(
     chosen: dict[str, Any] = {"samples": samples, "keys": keys, "rounds": rounds}
     if quick:
         chosen |= {name: value for name, value in QUICK.items() if is_default(context, name)}
-    try:
-        with output.progress(quiet) as progress:
-            board = run(
-                measured, out=out, schemes=",".join(schemes) if schemes else None,
-                lengths=lengths_of("--lengths", lengths), tasks=words_of(tasks), scored=scored,
-                depths=depths_of(depths), text=text_source(text, text_field, document_separator), seed=seed,
-                factor_per_length=factor_per_length, threads=threads, command=command_line(context),
-                progress=progress, **chosen,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
-        raise
+    with resume_hint(context), output.progress(quiet) as progress:
+        board = run(
+            measured, out=out, schemes=",".join(schemes) if schemes else None,
+            lengths=lengths_of("--lengths", lengths), tasks=words_of(tasks), scored=scored,
+            depths=depths_of(depths), text=text_source(text, text_field, document_separator), seed=seed,
+            factor_per_length=factor_per_length, threads=threads, command=command_line(context),
+            progress=progress, **chosen,
+        )  # fmt: skip
     if as_json:
         output.show_json(board.to_dict())
     elif not quiet:

@@ -10,6 +10,7 @@ from typer import Context, Option
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, Base, Device, Dtype, Model, command_line, dtype_of, model_named
 from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.text_arguments import (
     FIELD,
     SOURCES,
@@ -78,17 +79,13 @@ def search(
     if base is not None:
         loading["peft"] = named.adapter
     judged = (eval_text, other) if eval_text else (text, own_text)  # without a second text, the end of the first
-    try:
-        with output.progress(quiet) as progress:
-            found = run(
-                named.model if base is not None else named.adapter or named.model, target, budget=budget, out=out,
-                text=own_text, eval_text=other, all_keys=all_keys, seed=seed, name=model,
-                command=command_line(context), compare=compare_words(loaded, *judged, document_separator),
-                progress=progress, **loading,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        output.fail(f"Interrupted. Finished cells are kept; resume with: {command_line(context)}")
-        raise
+    with resume_hint(context), output.progress(quiet) as progress:
+        found = run(
+            named.model if base is not None else named.adapter or named.model, target, budget=budget, out=out,
+            text=own_text, eval_text=other, all_keys=all_keys, seed=seed, name=model,
+            command=command_line(context), compare=compare_words(loaded, *judged, document_separator),
+            progress=progress, **loading,
+        )  # fmt: skip
     if as_json:
         output.show_json(found.to_dict())
     else:
