@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,23 +31,29 @@ def test_refusals_end_with_2(call: Callable) -> None:
         assert "has no effect beside --list" in answer.err
 
 
+@pytest.mark.parametrize("kind", [NotMeasurable, RuntimeError])
 def test_a_finding_that_fails_does_not_take_the_others_with_it(
-    call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
+    """Whether it is refused in words or ends in an error of torch."""
     from hf_posenc.insight import findings
 
     run = findings.reproduce
 
     def one_fails(name: str, **given: object) -> object:
         if name == "pose":
-            raise NotMeasurable("There is no memory left. Take a smaller model.")
+            raise kind("There is no memory left. Take a smaller model.")
         return run(name, **given)
 
     monkeypatch.setattr(findings, "reproduce", one_fails)
     answer = call("reproduce", "pose", "rotation_pairs", "--quick", "--out", str(tmp_path))
     assert answer.code == 3
     assert "Verdict: " in answer.out
-    assert "pose: There is no memory left" in answer.err
+    assert re.search(r"^Error: pose: .*There is no memory left", answer.err, re.MULTILINE)
+    assert "in one_fails" not in answer.err
+    assert (
+        "in one_fails" in call("reproduce", "pose", "rotation_pairs", "--quick", "--out", str(tmp_path), "--debug").err
+    )
     answer = call("reproduce", "pose", "--quick", "--out", str(tmp_path / "alone"))
     assert (answer.code, answer.out) == (1, "")
 

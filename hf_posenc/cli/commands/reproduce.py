@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import fill
+from traceback import format_exception
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Exit, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, check_unread
-from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument, message_of
+from hf_posenc.cli.arguments import AsJson, check_unread, is_debugging
+from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument, message_of, was_interrupted
 from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
-from hf_posenc.errors import PosEncError
 
 if TYPE_CHECKING:
     from hf_posenc.insight.findings import Finding, Judged, Reproduction
@@ -87,6 +87,8 @@ def reproduce(
         for result in results:
             show(result)
     for name, error in failed.items():
+        if is_debugging(context):
+            output.note("".join(format_exception(error)))
         output.fail(f"{name}: {message_of(error)}")
     if failed:
         raise Exit(PARTLY if results else FAILED)
@@ -94,11 +96,14 @@ def reproduce(
 
 def run_each(
     places: Mapping[str, Path | None], given: Mapping[str, Any]
-) -> tuple[list[Reproduction], dict[str, PosEncError]]:
+) -> tuple[list[Reproduction], dict[str, Exception]]:
     """Run findings one after the other, each with a folder of its own; the results, and why others have none.
 
+    Whatever one raises, out of memory or a defect of its own, the verdicts of the others stand: all of them take hours.
+
     Raises:
-        PosEncError: a finding that runs alone has failed, or one does not take these settings.
+        Exception: of a finding that runs alone.
+        PosEncError: one does not take these settings.
     """
     from hf_posenc.insight.findings import reproduce as run
     from hf_posenc.insight.findings.catalogue import finding_named
@@ -117,8 +122,8 @@ def run_each(
 
             try:
                 results.append(run(name, out=place, progress=report, **given))
-            except PosEncError as error:
-                if len(places) == 1:
+            except Exception as error:
+                if len(places) == 1 or was_interrupted(error):
                     raise
                 failed[name] = error
     return results, failed
