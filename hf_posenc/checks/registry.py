@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Concatenate, ParamSpec
+from unittest import SkipTest
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation
@@ -102,12 +103,16 @@ def check_named(name: str) -> Check:
 
 
 def assert_passes(name: str, case: Case) -> None:
-    """Measure a check and raise if it fails. A check that does not apply to the case passes.
+    """Measure a check and raise if it fails.
+
+    A check that does not apply to the case is no pass: pytest and unittest report it as skipped.
 
     Raises:
         AssertionError: the deviation, where it is largest, and the command that measures it again.
+        unittest.SkipTest: the check does not apply.
     """
-    if CHECKS[name].applies_to(case):
-        deviation = CHECKS[name](case)
-        if deviation.failed:
-            raise AssertionError(str(deviation))
+    if not CHECKS[name].applies_to(case):
+        raise SkipTest(f"Check {name} does not apply to {case}, or its package is not installed.")
+    deviation = CHECKS[name](case)
+    if deviation.failed:
+        raise AssertionError(str(deviation))

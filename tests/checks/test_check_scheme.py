@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from unittest import SkipTest
 
 import pytest
 import torch
@@ -33,6 +34,13 @@ class Hyperbolic(Scheme):
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         heads = self.geometry.heads
         return ToeplitzBias(lambda d: -d.abs().float().log1p().expand(heads, *d.shape))
+
+
+def test_a_check_that_does_not_apply_is_skipped_and_not_passed() -> None:
+    """In an encoder, what is after a token is meant to have an effect."""
+    with pytest.raises(SkipTest, match=r"Check causality does not apply to bert-alibi"):
+        checks.assert_passes("causality", Case("bert", "alibi"))
+    checks.assert_passes("causality", Case("gpt2", "alibi"))
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
