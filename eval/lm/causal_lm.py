@@ -21,6 +21,7 @@ from lm_eval.models.utils import resolve_max_length
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.request import option_names
+from hf_posenc.core import plugin_files
 from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm import launch
@@ -57,6 +58,8 @@ class PosEncLM(KeyTokenScorer):
         max_length: longest request in tokens; by default the patched model's target, else the model's own length.
         on_overflow: ``"error"`` raises `RequestTooLong`; ``"truncate"`` cuts from the left as ``hf`` does.
         on_request: called after each scored request, for progress bars; with it lm-eval's own bar is off.
+        import_file: a Python file that registers the scheme or an adapter, imported first: what ``--import`` is to
+            hf-posenc.
         share: whether the processes of a launch share the documents; by default where the model is loaded by name, as
             a live model may exist in a single process of a training run only.
         **options: options of the scheme, and everything `HFLM` takes.
@@ -70,8 +73,11 @@ class PosEncLM(KeyTokenScorer):
         on_request: Callable[[], None] | None = None,
         softmax_dtype: str | torch.dtype | None = "float32",
         share: bool | None = None,
+        import_file: str | None = None,
         **options: Any,
     ) -> None:
+        if import_file is not None:
+            plugin_files.import_file(import_file)
         if on_overflow not in ON_OVERFLOW:
             raise TaskOptionOutOfRange(
                 f"on_overflow must be one of {ON_OVERFLOW}, got {on_overflow!r}. Choose one of them."

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hf_posenc import get_peft_model, load_starter, patch_model
+from hf_posenc.core import plugin_files
+from hf_posenc.errors import UnknownScheme
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.schemes import registry
 
 pytest.importorskip("matplotlib", reason="comparisons draw plots, with the extra `plot`")
 FEW: dict[str, Any] = {"tasks": ["posenc_ppl"], "lengths": [128], "samples": 2, "scored": 16}
@@ -27,6 +32,38 @@ def test_bundled_models_are_named(tmp_path: Path) -> None:
     assert found.about["model"] == "starter:llama"
     assert loss(found) == pytest.approx(want, rel=1e-6)
     assert str(PosEncLM("starter:llama").model.dtype) == "torch.float32"
+
+
+SCHEME = '''
+from hf_posenc.extend import register_scheme
+from hf_posenc.schemes.bias.alibi import ALiBi
+
+
+@register_scheme("alibi_of_a_file")
+class OfAFile(ALiBi):
+    """ALiBi under another name."""
+'''
+
+
+@pytest.fixture
+def file_of_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Forgotten after the test, as is what it registers."""
+    (tmp_path / "scheme_in_a_file.py").write_text(SCHEME)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(plugin_files, "_IMPORTED", {})
+    yield tmp_path / "scheme_in_a_file.py"
+    sys.modules.pop("scheme_in_a_file", None)
+    registry._SCHEMES.pop("alibi_of_a_file", None)
+    registry._CLASSES.pop("alibi_of_a_file", None)
+
+
+def test_a_scheme_of_a_file_is_known_to_a_model_type_of_lm_eval(file_of_a_scheme: Path) -> None:
+    """As ``--model_args`` writes it."""
+    words = "pretrained=starter:llama,scheme=alibi_of_a_file"
+    with pytest.raises(UnknownScheme, match="alibi_of_a_file"):
+        PosEncLM.create_from_arg_string(words)
+    own = PosEncLM.create_from_arg_string(f"{words},import_file={file_of_a_scheme}")
+    assert loss(evaluate(own, **FEW)) == loss(evaluate("starter:llama", scheme="alibi", **FEW))
 
 
 def test_an_adapter_is_named_and_its_base_found_or_given(tmp_path: Path) -> None:
