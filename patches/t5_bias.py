@@ -32,7 +32,7 @@ class OwnT5Bias(HostRotation):
         super().__init__(geometry)
         self.idle = frozenset(("rotation",))
         self.__dict__["attention"] = attention  # no submodule: its parameters are not the scheme's
-        self.shared = shared  # type: ignore[misc]
+        self.shared = shared
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         """The model's own bias of any distances, ``[heads, …]``."""

@@ -65,7 +65,7 @@ class Scheme(nn.Module):
 
     record: ClassVar[SchemeRecord]
     formula: ClassVar[str] = ""
-    replaces_host: ClassVar[bool] = True
+    replaces_host: bool = True
     needs_rotation: ClassVar[bool] = False
     needs_causal: ClassVar[bool] = False
     chooses_keys: ClassVar[bool] = False
@@ -75,7 +75,7 @@ class Scheme(nn.Module):
     silent_at_first: ClassVar[bool] = False
     recipe: ClassVar[bool] = False
     stretches: ClassVar[bool] = False
-    shared: ClassVar[bool] = True
+    shared: bool = True
     option_aliases: ClassVar[dict[str, str]] = {}
     idle: frozenset[str] = frozenset()
 

@@ -36,8 +36,8 @@ class Composition(Scheme):
         super().__init__(parts[0].geometry)
         self.name = name
         self.parts = nn.ModuleList(parts)
-        self.replaces_host = any(part.replaces_host for part in parts) and not self.geometry.on_host  # type: ignore[misc]
-        self.shared = all(part.shared for part in parts)  # type: ignore[misc]
+        self.replaces_host = any(part.replaces_host for part in parts) and not self.geometry.on_host
+        self.shared = all(part.shared for part in parts)
         for hook in SINGLE:
             self._at_most_one(hook)
         rotating = [p for p in parts if overrides(p, "rotation") or overrides(p, "row_rotation")]

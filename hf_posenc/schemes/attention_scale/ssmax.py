@@ -41,7 +41,7 @@ class SSMax(Scheme):
         self, geometry: Geometry, *, s_init: Positive = 0.43, learned: bool = True, bias: float | None = None
     ) -> None:
         super().__init__(geometry)
-        self.shared = not learned  # type: ignore[misc]
+        self.shared = not learned
         self.s_init, self.bias_init = s_init, bias
         self.s = nn.Parameter(torch.empty(geometry.heads)) if learned else None
         self.b = nn.Parameter(torch.empty(geometry.heads)) if learned and bias is not None else None

@@ -45,7 +45,7 @@ class DynamicBias(Scheme):
 
     def __init__(self, geometry: Geometry, *, width: PositiveInt = 128, depth: Depth = 2, log: bool = False) -> None:
         super().__init__(geometry)
-        self.shared = False  # type: ignore[misc]
+        self.shared = False
         self.log = log
         widths = [1, *[width] * depth, geometry.heads]
         self.layers = nn.ModuleList(LinearWeights(*ends) for ends in pairwise(widths))

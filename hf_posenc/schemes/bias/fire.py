@@ -55,7 +55,7 @@ class FIRE(Scheme):
         share_layers: bool = False,
     ) -> None:
         super().__init__(geometry)
-        self.shared = share_layers  # type: ignore[misc]
+        self.shared = share_layers
         self.first_c, self.tau, self.eps = c, tau, eps
         self.c = nn.Parameter(torch.empty(1))  # of one dimension: FSDP2 shards along it
         self.multiplier = nn.Parameter(torch.empty(1))

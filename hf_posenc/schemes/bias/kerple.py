@@ -58,7 +58,7 @@ class Kerple(Scheme):
         param: Parametrisation = "clamp",
     ) -> None:
         super().__init__(geometry)
-        self.shared = False  # type: ignore[misc]
+        self.shared = False
         self.kind, self.eps, self.init, self.param = kind, eps, init, param
         self.r1 = nn.Parameter(torch.empty(geometry.heads))
         self.r2 = nn.Parameter(torch.empty(geometry.heads))

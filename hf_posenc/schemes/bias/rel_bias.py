@@ -42,7 +42,7 @@ class RelativeBias(Scheme):
         share_layers: bool = False,
     ) -> None:
         super().__init__(geometry)
-        self.shared = share_layers  # type: ignore[misc]
+        self.shared = share_layers
         self.max_distance, self.std = max_distance, std
         self.table = nn.Embedding(2 * max_distance + 1, geometry.heads)
 

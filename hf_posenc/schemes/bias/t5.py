@@ -63,7 +63,7 @@ class T5Bias(Scheme):
                 f"max_distance must be greater than {exact}, where the buckets begin to widen, got {max_distance}. "
                 "T5 has 128."
             )
-        self.shared = share_layers  # type: ignore[misc]
+        self.shared = share_layers
         self.buckets_a_side = num_buckets // sides
         self.thresholds = thresholds(self.buckets_a_side, max_distance)
         self.table = nn.Embedding(num_buckets, geometry.heads)

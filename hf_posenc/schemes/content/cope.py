@@ -60,7 +60,7 @@ class CoPE(Scheme):
         gate_scale: Positive | None = None,
     ) -> None:
         super().__init__(geometry)
-        self.shared = not per_layer  # type: ignore[misc]
+        self.shared = not per_layer
         self.gate_scale = gate_scale
         self.table = TableWeights(npos, geometry.head_dim)
 

@@ -54,7 +54,7 @@ class Shaw(Scheme):
         self, geometry: Geometry, *, max_distance: PositiveInt = 16, values: bool = False, key_query: bool = False
     ) -> None:
         super().__init__(geometry)
-        self.shared = False  # type: ignore[misc]
+        self.shared = False
         self.max_distance, self.key_query = max_distance, key_query
         rows = 2 * max_distance + 1
         self.of_key = TableWeights(rows, geometry.head_dim)

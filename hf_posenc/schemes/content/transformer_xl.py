@@ -62,7 +62,7 @@ class TransformerXL(Scheme):
         base: Base = 10_000.0,
     ) -> None:
         super().__init__(geometry)
-        self.shared = share_uv  # type: ignore[misc]
+        self.shared = share_uv
         self.clamp_len = clamp_len
         self.frequencies = Rotation(geometric(base, geometry.width - geometry.width % 2))
         heads, dim = geometry.heads, geometry.head_dim

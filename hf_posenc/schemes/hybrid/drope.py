@@ -60,7 +60,7 @@ class DroPE(Scheme):
                 "each. Leave keep_layers out."
             )
         self.softmax_scale = softmax_scale
-        self.shared = qk_norm == "off"  # type: ignore[misc]
+        self.shared = qk_norm == "off"
         self.query_norm = nn.RMSNorm(geometry.heads * geometry.head_dim, EPS) if "q" in qk_norm else None
         self.key_norm = nn.RMSNorm(geometry.kv_heads * geometry.head_dim, EPS) if "k" in qk_norm else None
 

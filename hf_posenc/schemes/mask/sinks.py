@@ -66,7 +66,7 @@ class Sinks(Scheme):
         self.sinks = sinks
         self.recent = max(1, geometry.trained_length - sinks) if recent is None else recent
         self.logits = nn.Parameter(torch.zeros(geometry.heads)) if learned_logit else None
-        self.shared = not learned_logit  # type: ignore[misc]
+        self.shared = not learned_logit
 
     def reset_parameters(self) -> None:
         """Reset the learned logits to 0."""
