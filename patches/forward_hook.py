@@ -6,7 +6,6 @@ while it is empty.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -36,6 +35,7 @@ from hf_posenc.patches.cache.validate_layers import check_layers
 from hf_posenc.patches.context_parallel import context_parallel_active, refuse_context_parallel
 from hf_posenc.patches.coordinates import take_coordinates
 from hf_posenc.patches.current_forward import LOOKED_UP, NUMBERED_FROM, announce, counts_columns
+from hf_posenc.patches.forward_parameters import forward_parameters
 from hf_posenc.patches.position_numbers import FROM_ZERO, counts_from_zero, from_zero
 from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
 from hf_posenc.patches.validate_inputs import check_position_ids, check_tokens, positions_in_range
@@ -44,7 +44,6 @@ from hf_posenc.schemes.base import Scheme, implements
 ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
 TOKEN_TYPES = "posenc_token_types"  # of a base model: whether its token types come from a buffer that ends
 MOVE = ("needs_whole_text", "reposition")  # hooks of schemes that change positions
-_NAMES: dict[type[nn.Module], tuple[str, ...]] = {}
 
 
 def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -57,7 +56,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         NeedsWholeText: a text is to be continued whose positions would all change.
     """
     if args:
-        names = _parameters(type(module))  # mypy takes the instances' hash for the class's
+        names = forward_parameters(type(module))
         kwargs = named_arguments(type(module).__name__, names, args, kwargs)
     schemes, cache = schemes_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
     by_kind = _take_masks_by_kind(module, kwargs)
@@ -290,10 +289,3 @@ def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor, batch: 
             batch, -1
         )
     kwargs["position_ids"] = moved
-
-
-def _parameters(cls: type[nn.Module]) -> tuple[str, ...]:
-    """Names of what a forward takes; kept in a dictionary because a compiler warns of a cache around a function."""
-    if cls not in _NAMES:
-        _NAMES[cls] = tuple(inspect.signature(cls.forward).parameters)[1:]
-    return _NAMES[cls]

@@ -23,6 +23,7 @@ from transformers.models.bert.modeling_bert import eager_attention_forward
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patches.current_forward import OWNER, current_forward
+from hf_posenc.patches.forward_parameters import forward_parameters
 from hf_posenc.patches.general.classes import above, own_class
 from hf_posenc.patches.general.observation import AttentionObservation, rotated_first
 from hf_posenc.patches.general.unrotated import unrotated
@@ -238,12 +239,6 @@ def config_of_layers(config: Any) -> Any:
     return own
 
 
-_NAMES: dict[Any, tuple[str, ...]] = {}
-
-
 def parameters_of(cls: type[nn.Module]) -> tuple[str, ...]:
-    """Names of what an attention class takes, its input first; a compiler warns of a cache around a function."""
-    key: Any = own_class(cls)
-    if key not in _NAMES:
-        _NAMES[key] = tuple(inspect.signature(inspect.unwrap(key.forward)).parameters)[1:]
-    return _NAMES[key]
+    """Names of what an attention class takes, its input first."""
+    return forward_parameters(own_class(cls))

@@ -8,7 +8,7 @@ allow this. The operator is private, so it is looked up once, can be switched of
 from __future__ import annotations
 
 import os
-from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,19 +16,19 @@ from torch import Tensor
 from hf_posenc.attention.kernels.layout import channels_inner
 from hf_posenc.core.grouped_heads import packed_mask, repeated
 
+PLAIN: Any = {"dtype": torch.float32, "device": "cpu"}  # of examples, whatever the caller's defaults are
 FEW = 4  # queries whose heads are rows of the key head they share, so that a key is read once for all of them
 
 forward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 backward = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 
 
-@lru_cache(maxsize=1)
 def available() -> bool:
     """Whether the operator exists and gives outputs of the expected shapes on a small example."""
     if os.environ.get("HF_POSENC_NO_PRIVATE_OPS") == "1" or forward is None or backward is None:
         return False
-    q = torch.ones(1, 2, 2, 8)
-    mask = torch.zeros(1, 1, 1, 2)
+    q = torch.ones(1, 2, 2, 8, **PLAIN)
+    mask = torch.zeros(1, 1, 1, 2, **PLAIN)
     try:
         out, lse = forward(q, q[:, :1], q[:, :1], 0.0, True, attn_mask=mask, scale=0.5)
     except (RuntimeError, TypeError):
@@ -36,18 +36,12 @@ def available() -> bool:
     return out.shape == q.shape and lse.shape == (1, 2, 2)
 
 
-@torch.compiler.assume_constant_result
-def _available() -> bool:
-    """`available`, for a compiler, which would trace the example and warn of the cache around the function."""
-    return available()
-
-
 def shares_key_heads() -> bool:
     """Whether the operator takes fewer key heads than query heads; that of torch 2.8 reads past the keys instead.
 
     The keys of the example are a view of a larger tensor, so that reading past them is safe, and changes the result.
     """
-    query = torch.arange(64.0).view(1, 4, 2, 8) / 64
+    query = torch.arange(64, **PLAIN).view(1, 4, 2, 8) / 64
     shared = query[:, :2]
     each = shared.repeat_interleave(2, 1)
     try:
@@ -56,13 +50,15 @@ def shares_key_heads() -> bool:
         return False
 
 
-SHARES_KEY_HEADS = shares_key_heads()  # evaluated on import: a graph cannot branch on the values of a tensor
+# Evaluated on import: a graph cannot branch on the values of a tensor.
+AVAILABLE = available()
+SHARES_KEY_HEADS = AVAILABLE and shares_key_heads()
 
 
 def usable(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether these tensors can go through the operator, which takes a float32 mask with any dtype but float64."""
     fits = query.shape[-1] == value.shape[-1] and query.dtype == key.dtype == value.dtype != torch.float64
-    return query.device.type == "cpu" and fits and _available()
+    return query.device.type == "cpu" and fits and AVAILABLE
 
 
 def attend(
