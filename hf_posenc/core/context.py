@@ -33,7 +33,7 @@ class PositionContext:
 
     Attributes:
         query_positions: ``[batch or 1, query]``, int64; float32 where a recipe, as ``cape`` in training, makes them
-            fractional, which `check_positions` refuses for tables.
+            fractional, which `check_table_rows` refuses.
         key_positions: ``[batch or 1, key]``, likewise; keys of padding have some position and are masked.
         causal: whether a query sees only keys at or before it.
         contiguous: both are consecutive, without gaps or padding, and the queries are the last of the keys; then the
