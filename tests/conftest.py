@@ -4,7 +4,7 @@
 its cases. ``pytest --whole`` runs every case, ``pytest --rest`` those that the default suite leaves out, and
 ``pytest --whole -m ''`` adds the exhaustive matrix marked ``full``. Naming files or tests, and nothing else, runs every
 case of them, in one process. Where a folder is named, alone or beside files, the default suite of all that is named
-runs, on all cores; ``--whole`` runs every case there, too. ``--minutes 20`` skips what has not begun by then, and the
+runs, on all cores; ``--whole`` runs every case there, too. ``--minutes 15`` skips what has not begun by then, and the
 summary counts it.
 """
 
