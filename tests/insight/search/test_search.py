@@ -19,8 +19,8 @@ from hf_posenc.eval.comparison import measure as cells
 from hf_posenc.eval.errors import CannotCut, TextTooShort
 from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.texts import windows
 from hf_posenc.eval.texts.measured_text import MeasuredText
-from hf_posenc.eval.texts.windows import tokenized, tokenized_documents
 from hf_posenc.insight.search import SearchResult, search
 from hf_posenc.insight.search.run import read_plan
 from hf_posenc.insight.search.steps import WARM
@@ -94,8 +94,8 @@ def test_a_killed_search_goes_on_and_a_repeated_one_measures_nothing(
     assert without_times(resumed) == without_times(whole)
     monkeypatch.setattr(cells, "measure_cell", lambda *_, **__: pytest.fail("measured again"))
     monkeypatch.setattr(TokenizersBackend, "_encode_plus", lambda *_, **__: pytest.fail("tokenised again"))
-    tokenized_documents.cache_clear()
-    tokenized.cache_clear()
+    windows._tokenized_documents.cache_clear()
+    windows._tokenized.cache_clear()
     assert few(tmp_path / "killed").to_dict() == resumed.to_dict()
 
 
