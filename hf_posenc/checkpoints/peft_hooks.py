@@ -104,7 +104,8 @@ def saving(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     """``save_pretrained``: the scheme of the base is written beside the adapter."""
     if is_patched(model):
         write_sidecar_on_save(scheme_holder(model), model.peft_config)
-    begun = CONVERTED_FROM.set(kwargs.get("path_initial_model_for_weight_conversion"))
+    given = inspect.signature(original).bind(model, *args, **kwargs).arguments
+    begun = CONVERTED_FROM.set(given.get("path_initial_model_for_weight_conversion"))
     try:
         return original(model, *args, **kwargs)
     finally:
