@@ -42,32 +42,30 @@ def in_tokens(parameter: CallbackParam, given: str | None) -> int | None:
     return None if given is None else tokens(given, parameter.opts[0])
 
 
+def length_option(*names: str, help: str) -> Any:
+    """An option that takes a length in tokens."""
+    return Option(*names, metavar="TOKENS", parser=str, callback=in_tokens, help=help)
+
+
 TargetLength = Annotated[
     int | None,
-    Option(
-        "--target-length", "--target", metavar="TOKENS", parser=str, callback=in_tokens,
-        help="Context length to reach, such as 8192 or 8k; instead of --factor.",
+    length_option(
+        "--target-length", "--target", help="Context length to reach, such as 8192 or 8k; instead of --factor."
     ),
-]  # fmt: skip
+]
 TrainedLength = Annotated[
     int | None,
-    Option(
-        metavar="TOKENS", parser=str, callback=in_tokens,
-        help="Pre-training context length, where the configuration is wrong.",
-    ),
-]  # fmt: skip
+    length_option(help="Pre-training context length, where the configuration is wrong."),
+]
 SchemeOptions = Annotated[
     list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help="Option of the scheme; may be repeated.")
 ]
 
 Longest = Annotated[
     int | None,
-    Option(
-        metavar="TOKENS",
-        parser=str,
-        callback=in_tokens,
+    length_option(
         help="Tokens of text before every target; with the same value, lengths added later have the same targets; "
-        "default: the longest length.",
+        "default: the longest length."
     ),
 ]
 

@@ -18,7 +18,7 @@ from hf_posenc.cli.arguments import (
     Model,
     check_unread,
     floating_dtype,
-    in_tokens,
+    length_option,
     lengths_of,
     loading_of,
     model_named,
@@ -50,12 +50,7 @@ def bench(
     kind: Annotated[str, Option(help="With --shape: llama, gpt2 or bert.")] = "llama",
     trained_length: Annotated[
         int | None,
-        Option(
-            metavar="TOKENS",
-            parser=str,
-            callback=in_tokens,
-            help="With --shape; default: the longest length / factor.",
-        ),
+        length_option(help="With --shape; default: the longest length / factor."),
     ] = None,
     lengths: Annotated[
         list[str] | None, Option("--lengths", "--length", "-l", help="Sequence lengths in tokens; default: 512,2048.")

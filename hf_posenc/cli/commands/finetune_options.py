@@ -8,7 +8,16 @@ from typing import Annotated
 
 from typer import Option
 
-from hf_posenc.cli.arguments import Base, Dtype, Factor, Model, SchemeOptions, TargetLength, TrainedLength, in_tokens
+from hf_posenc.cli.arguments import (
+    Base,
+    Dtype,
+    Factor,
+    Model,
+    SchemeOptions,
+    TargetLength,
+    TrainedLength,
+    length_option,
+)
 from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.text_arguments import FIELD, SOURCES, DocumentSeparator, TextField
 
@@ -49,12 +58,7 @@ class FinetuneOptions:
     ] = "full_length"
     length: Annotated[
         int | None,
-        Option(
-            metavar="TOKENS",
-            parser=str,
-            callback=in_tokens,
-            help="Training sequence length; default: as the recipe has.",
-        ),
+        length_option(help="Training sequence length; default: as the recipe has."),
     ] = None
     length_stages: Annotated[
         int | None,

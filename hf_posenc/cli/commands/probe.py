@@ -18,7 +18,7 @@ from hf_posenc.cli.arguments import (
     Model,
     SchemeOptions,
     TargetLength,
-    in_tokens,
+    length_option,
     loading_of,
     model_named,
     scheme_options,
@@ -51,12 +51,9 @@ def probe(
     option: SchemeOptions = None,
     length: Annotated[
         int | None,
-        Option(
+        length_option(
             "--length",
             "-l",
-            metavar="TOKENS",
-            parser=str,
-            callback=in_tokens,
             help="Sequence length; default: the target length of the scheme; without one, the size of the "
             "position table, or twice the trained length.",
         ),
