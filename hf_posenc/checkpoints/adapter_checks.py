@@ -89,17 +89,27 @@ def check_rank(config: PeftConfig, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_complete(model: PeftModel, weights: Mapping[str, Tensor], folder: Path, name: str) -> None:
-    """Refuse an adapter whose file lacks weights: PEFT draws them at random and only warns.
+    """Refuse an adapter whose file lacks weights, or has some for other layers than the model's.
+
+    PEFT draws the former at random and only warns, and drops the latter without a word.
 
     Raises:
-        PeftAdapterMismatch: one is missing.
+        PeftAdapterMismatch: one is missing, or has no place in the model.
     """
     from peft import get_peft_model_state_dict
+    from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
 
     wanted = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     missing = sorted(wanted.keys() - weights.keys())
     if missing:
         raise PeftAdapterMismatch(f"{folder / PEFT_WEIGHTS} lacks {missing[0]!r}. Copy or save the adapter again.")
+    prefix = PEFT_TYPE_TO_PREFIX_MAPPING.get(model.peft_config[name].peft_type)
+    homeless = sorted(key for key in weights.keys() - wanted.keys() if prefix is not None and prefix in key)
+    if homeless:
+        raise PeftAdapterMismatch(
+            f"{folder / PEFT_WEIGHTS} has {homeless[0]!r}, and this base no such layer. "
+            "Load the base it was trained on."
+        )
 
 
 def load_position_parameters(model: nn.Module, saved: Mapping[str, Tensor], folder: Path) -> None:

@@ -112,6 +112,17 @@ def test_tensors_are_missing(keep: float, plain: Path, whole: torch.Tensor) -> N
         load(llama(), plain)
 
 
+def test_tensors_of_a_layer_that_the_base_lacks(plain: Path, whole: torch.Tensor) -> None:
+    tensors = load_file(plain / WEIGHTS)
+    further = {name.replace(".1.", ".2."): value.clone() for name, value in tensors.items() if ".1." in name}
+    assert further
+    save_file({**tensors, **further}, plain / WEIGHTS)
+    with silent("peft", "an adapter of a deeper model loads, without its last layers"):
+        assert deviation(stock(plain), whole) < 1e-6
+    with pytest.raises(PeftAdapterMismatch, match=r"layers\.2\..*no such layer"):
+        load(llama(), plain)
+
+
 def test_tensors_are_nan(plain: Path) -> None:
     tensors = load_file(plain / WEIGHTS)
     save_file({name: torch.full_like(value, float("nan")) for name, value in tensors.items()}, plain / WEIGHTS)
