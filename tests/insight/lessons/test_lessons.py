@@ -210,7 +210,7 @@ def test_window_mends_both_causes(on_a_trained_model: LessonResult) -> None:
     assert [rows[name]["keys seen"] for name in rows] == [256, 1024, 1024, 256]
     entropy = {name: row["entropy, nats"] for name, row in rows.items()}
     assert entropy["rope"] > entropy["rerope"] > entropy["window"] + 0.1
-    assert entropy["window"] == pytest.approx(entropy["as trained"], abs=0.1)
+    assert entropy["window"] == pytest.approx(entropy["as trained"], abs=0.2)
     assert rows["rope"]["loss, nats/token"] > rows["window"]["loss, nats/token"] + 1
     assert "neither is so under window" in on_a_trained_model.conclusion
     assert "a wider spread alone costs nothing under rerope" in on_a_trained_model.conclusion

@@ -7,6 +7,7 @@ of attention on a real text. A scheme that has one of them and not the other tel
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ from hf_posenc.starters.loading import load_starter
 TIMES = 4
 LAST = 64
 SCORED = 2  # texts
-AS_TRAINED = 0.1  # nats
+AS_TRAINED = 0.1  # nats of loss
+WIDER = math.log(TIMES) / 4  # nats of entropy; TIMES as many keys, evenly attended to, would add ln TIMES
 
 
 @register_lesson("window", "Why do models fail beyond their trained length, and what does a window mend?",
@@ -40,7 +42,7 @@ def window(schemes: tuple[str, ...]) -> Result:
         unpatch_model(model)
     _, _, known, _, entropy, loss = rows[0]
     unseen = [row[0] for row in rows[1:] if row[2] > known + 1]
-    spread = [row[0] for row in rows[1:] if row[4] > entropy + AS_TRAINED]
+    spread = [row[0] for row in rows[1:] if row[4] > entropy + WIDER]
     both = [row[0] for row in rows[1:] if row[0] not in (*unseen, *spread)]
     near = [row[0] for row in rows[1:] if row[5] < loss + AS_TRAINED]
     far = [row[0] for row in rows[1:] if row[0] not in near]
