@@ -1,7 +1,7 @@
-"""Write docs/leaderboard.md, docs/leaderboard-laboratory.md and the files beside them from leaderboards that were made:
+"""Write docs/leaderboard.md, docs/leaderboard-retrieval.md and the files beside them from leaderboards that were made:
 
     hf-posenc leaderboard
-    hf-posenc leaderboard --models laboratory:rope --tasks … --output results/leaderboard-laboratory
+    hf-posenc leaderboard --models starter:llama --tasks … --output results/leaderboard-retrieval
     python docs/make_leaderboard.py
 
 Where there is no such folder of results, a page is written again from the committed leaderboard.json.
@@ -40,13 +40,13 @@ better and surely worse. Equal places are the rule where documents are few. In P
 [](#hf_posenc.insight.leaderboard.leaderboard).
 
 The bundled models below are small and were trained on 256 tokens: their orders of schemes are those of these models.
-On a model that can retrieve more than a passkey: [](leaderboard-laboratory.md).
+On more tasks of retrieval, which the bundled Llama can do: [](leaderboard-retrieval.md).
 """
-LABORATORY = """# Leaderboard of retrieval
+RETRIEVAL = """# Leaderboard of retrieval
 
 Loss says little about what a model finds in a long text. Below, [`hf-posenc leaderboard`](leaderboard.md) ranks
-schemes on a [laboratory model](starters.md#laboratory-models), which answers within its 256 tokens what the starters
-cannot: one code among several, names through a chain of others, questions about one document of many, strings to copy.
+schemes on the bundled Llama by what it [can do within its 256 tokens](starters.md#what-the-llama-can-do): find one code
+among several, follow names through a chain of others, answer questions about one document of many, copy strings.
 
 Differences of right and wrong answers have here the interval of Student's t, and not yet the adjusted one that the
 command has now (Agresti and Min 2005), which is a little wider and ends at ±100.
@@ -57,7 +57,7 @@ The same numbers with all commands: [leaderboard.json]({name}/leaderboard.json),
 written by `python docs/make_leaderboard.py`.
 
 """
-PAGES = {"leaderboard": HEAD, "leaderboard-laboratory": LABORATORY}
+PAGES = {"leaderboard": HEAD, "leaderboard-retrieval": RETRIEVAL}
 
 
 def folder(name: str) -> Path:

@@ -32,15 +32,23 @@ def main() -> None:
     parser.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER")
     arguments = parser.parse_args()
     folders = dict(pair.split("=", 1) for pair in arguments.model) or {name: str(starter_path(name)) for name in NAMES}
-    tokenizer = AutoTokenizer.from_pretrained(next(iter(folders.values())), local_files_only=True)
-    rows = held_out_rows(tokenizer, 2 * LENGTH)
+    for name, folder in folders.items():
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        rows = held_out_rows(tokenizer, 2 * LENGTH)
+        report = masked if name == "bert" else causal
+        for what, value in {**five_gram(tokenizer, rows), **report(folder, rows)}.items():
+            print(f"{name:6}{what:42}{value:8.3f}")
+
+
+def five_gram(tokenizer, rows: Tensor) -> dict[str, float]:
+    """Loss of the same tokens under the 5-gram, and how many characters a token has."""
     gram = KneserNey(training_tokens(tokenizer))
     scored = [gram.loss(row[: LENGTH // 2], row[LENGTH // 2 : LENGTH]) for row in rows.tolist()]
-    print(f"5-gram, last {LENGTH // 2} of {LENGTH} tokens: {sum(scored) / len(scored):.3f} nats/token")
-    for name, folder in folders.items():
-        report = masked if name == "bert" else causal
-        for what, value in report(folder, rows).items():
-            print(f"{name:6}{what:42}{value:8.3f}")
+    characters = sum(len(tokenizer.decode(row[LENGTH // 2 : LENGTH])) for row in rows)
+    return {
+        "5-gram, last 128 of 256": sum(scored) / len(scored),
+        "characters a token": characters / (len(rows) * LENGTH / 2),
+    }
 
 
 def held_out_rows(tokenizer, length: int) -> Tensor:

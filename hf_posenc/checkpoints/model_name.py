@@ -1,6 +1,6 @@
 """From the name of a model to what is loaded: the model itself, and the PEFT adapter on top of it.
 
-starter:llama, laboratory:rope      a bundled model
+starter:llama                       a bundled model
 folder with config.json             a model, with or without a scheme
 folder with adapter_config.json     a PEFT adapter; its base is the one it names, or the one that is given
 folder with run.json                what `hf-posenc finetune` writes: the result, else its last complete checkpoint
@@ -12,7 +12,7 @@ Everything that takes a model by name finds it here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,9 @@ from hf_posenc.checkpoints.hub import is_hub_adapter, of_other_names
 from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders, last_complete
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, shown
-from hf_posenc.laboratory import loading as laboratory
 from hf_posenc.patching.stored.peft_sidecar import PEFT_CONFIG
-from hf_posenc.starters import loading as starters
+from hf_posenc.starters.loading import DTYPE, FOLDER, PREFIX, starter_path
 
-BUNDLED: dict[str, tuple[Path, Callable[..., Path]]] = {
-    starters.PREFIX: (starters.FOLDER, starters.starter_path),
-    laboratory.PREFIX: (laboratory.FOLDER, laboratory.laboratory_path),
-}
-"""The folders of bundled models, and what finds one, by what their names begin with."""
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 
 
@@ -95,14 +89,13 @@ class ModelName:
     @property
     def dtype(self) -> str | None:
         """Data type of the weights where none is asked for: float32 for bundled models; None, as stored, for others."""
-        return starters.DTYPE if is_bundled(self.model) else None
+        return DTYPE if is_bundled(self.model) else None
 
 
 def local_name(given: str | os.PathLike[str]) -> str:
-    """The name with ``~``, ``starter:`` and ``laboratory:`` replaced by folders, as text."""
-    for prefix, (_, path_of) in BUNDLED.items():
-        if isinstance(given, str) and given.startswith(prefix):
-            return str(path_of(given.removeprefix(prefix)))
+    """The name with ``~`` and ``starter:`` replaced by folders, as text."""
+    if isinstance(given, str) and given.startswith(PREFIX):
+        return str(starter_path(given.removeprefix(PREFIX)))  # type: ignore[arg-type]
     return checked_name(os.path.expanduser(given) if isinstance(given, str) and given.startswith("~") else given)
 
 
@@ -167,14 +160,11 @@ def model_under(adapter: str, base: str | os.PathLike[str] | None, hub: Mapping[
 
 def is_bundled(folder: str) -> bool:
     """Whether ``folder`` is that of a bundled model."""
-    path = Path(folder).absolute()
-    return any(path.parent == home.absolute() for home, _ in BUNDLED.values())
+    return Path(folder).absolute().parent == FOLDER.absolute()
 
 
 def moved_bundled(base: str) -> str:
     """The bundled model of this installation, for an adapter that was trained on that of another one."""
     path = Path(base)
-    for prefix, (home, _) in BUNDLED.items():
-        if path.parts[-3:-1] == home.parts[-2:] and (home / path.name).is_dir() and not path.exists():
-            return f"{prefix}{path.name}"
-    return base
+    moved = path.parts[-3:-1] == FOLDER.parts[-2:] and (FOLDER / path.name).is_dir() and not path.exists()
+    return f"{PREFIX}{path.name}" if moved else base

@@ -1,4 +1,10 @@
-"""The three small trained models that ship with the package."""
+"""The three small trained models that ship with the package, all of 256 tokens.
+
+llama   text, needles, chains of names, questions, copies; ``examples/train_laboratory_gpu.py``, which also makes models
+        that differ from it in their positional scheme alone
+gpt2    text and passkeys; ``examples/train_starters.py``
+bert    text, and passkeys that are masked whole; ``train_starters.py``, then ``train_bert_passkeys.py``
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import torch
 from hf_posenc import describe, from_pretrained
 from hf_posenc.eval.texts.stdlib_source import module_text
 from hf_posenc.eval.texts.vocabulary import coined, number
-from hf_posenc.laboratory import laboratory_path
+from hf_posenc.starters import starter_path
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def recipe() -> ModuleType:
 def rows(recipe: ModuleType) -> object:
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(laboratory_path("rope") / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(starter_path("llama") / "tokenizer.json"))
     return recipe.Rows(tokenizer, [module_text("abc"), module_text("ast")], recipe.MIXES[1])
 
 
@@ -164,7 +164,7 @@ def test_a_training_goes_on_from_an_exported_model(
         "train_laboratory.py",
         "rope",
         "--start",
-        str(laboratory_path("rope")),
+        str(starter_path("llama")),
         "--mix",
         "3",
         "--out",
@@ -172,11 +172,11 @@ def test_a_training_goes_on_from_an_exported_model(
     ]
     monkeypatch.setattr(sys, "argv", [*words, "--steps", "0", "--seed", "1", "--export", str(again)])
     recipe.main()
-    packaged, exported = (from_pretrained(folder).state_dict() for folder in (laboratory_path("rope"), again))
+    packaged, exported = (from_pretrained(folder).state_dict() for folder in (starter_path("llama"), again))
     assert all(torch.equal(packaged[name], weight) for name, weight in exported.items())
     made = json.loads((again / "made.json").read_text())
-    assert made["command"].endswith("rope --start rope --mix 3 --steps 0 --lr 0.001 --seed 1")
-    assert made["start"] == json.loads((laboratory_path("rope") / "made.json").read_text())
+    assert made["command"].endswith("rope --start llama --mix 3 --steps 0 --lr 0.001 --seed 1")
+    assert made["start"] == json.loads((starter_path("llama") / "made.json").read_text())
 
 
 def test_rows_of_a_second_training_are_long_from_the_start(rows: object) -> None:
@@ -223,13 +223,15 @@ def test_bert_s_answers_are_masked_a_few_tokens_at_a_time_and_in_the_end_whole(
 ) -> None:
     sys.path.insert(0, str(EXAMPLES))
     try:
-        recipe = importlib.import_module("train_laboratory_bert")
+        recipe = importlib.import_module("train_bert_passkeys")
     finally:
         sys.path.remove(str(EXAMPLES))
     seen = []
     monkeypatch.setattr(recipe, "train", lambda model, rows, arguments: seen.append(rows))
     monkeypatch.setattr(recipe, "TRAINING", ("abc", "ast"))
-    monkeypatch.setattr(sys, "argv", ["train_laboratory_bert.py", "--out", str(tmp_path)])
+    monkeypatch.setattr(
+        sys, "argv", ["train_bert_passkeys.py", "--start", str(starter_path("bert")), "--out", str(tmp_path)]
+    )
     recipe.main()
     counts: dict[float, set[int]] = {0.0: set(), 0.9: set()}
     for done, found in counts.items():

@@ -93,7 +93,7 @@ def test_the_page_and_the_table_are_those_of_the_figures(name: str, board: Leade
 
 def test_what_the_choice_of_a_scheme_says_of_retrieval() -> None:
     """The schemes that may be first on every task but copying, those on copying, and no others, are named as such."""
-    board = read_leaderboard(make_leaderboard.folder("leaderboard-laboratory") / "leaderboard.json")
+    board = read_leaderboard(make_leaderboard.folder("leaderboard-retrieval") / "leaderboard.json")
     first: dict[str, set[str]] = {line.task: set() for line in board.lines}
     for line in board.lines:
         if line.rank is not None and line.rank.first == 1:

@@ -55,7 +55,7 @@ def test_the_file_is_that_of_the_leaderboards() -> None:
 def test_tables_are_in_step(page: str, demo: dict[str, Any]) -> None:
     text = evidence_tables.PAGES[page].read_text(encoding="utf-8")
     assert evidence_tables.filled(page, text, demo) == text, "Run: python docs/make_evidence.py"
-    edited = text.replace(" 96 %", " 97 %")
+    edited = text.replace("100 %", "99 %")
     assert evidence_tables.filled(page, edited, demo) != edited  # control: an edited number is noticed
 
 
@@ -92,8 +92,9 @@ def test_measured_ones_come_first_and_what_found_nothing_last() -> None:
 def test_finding_passkeys_is_being_surely_above_the_unpatched_model(factor: float) -> None:
     rows = {row.scheme: row for row in measured_at(factor)}
     assert not rows[UNPATCHED].finds
-    assert not rows["window"].finds  # whose loss is the lowest of all
-    assert rows["window"].loss.value == min(row.loss.value for row in rows.values())
+    assert not rows["window"].finds  # whose loss is lower than YaRN's, and at eight times the lowest of all
+    assert rows["window"].loss.value < rows["yarn"].loss.value
+    assert factor < 8 or rows["window"].loss.value == min(row.loss.value for row in rows.values())
     surely = {row.scheme for row in rows.values() if row.passkeys.low > rows[UNPATCHED].passkeys.high}
     assert {row.scheme for row in rows.values() if row.finds} == {s for s in surely if rows[s].passkeys.value > 0.5}
 
@@ -115,9 +116,11 @@ def test_an_order_follows_the_numbers() -> None:
 
 
 def test_text_says_what_was_measured_and_what_is_published() -> None:
-    text = " ".join(str(advise("starter:llama", LONGEST)).split())
-    assert "measured at 4 × on starter:llama: loss 3.04, 100 % of passkeys; published: Llama-2-13B" in text
-    assert "with default options instead of these" in text  # of self_extend, whose group follows its authors' rule
+    advice = advise("starter:llama", LONGEST)
+    text = " ".join(str(advice).split())
+    assert "measured at 4 × on starter:llama: loss 2.38, 100 % of passkeys; published: Llama-2-13B" in text
+    (grouped,) = [one.reason for one in advice.zero_shot if one.scheme == "self_extend"]
+    assert "with default options instead of these" in grouped  # its group follows its authors' rule
     longer = str(advise("starter:llama", 16 * LONGEST))
     assert "measured at 8 ×" in longer
     assert "not to 64 ×" in longer

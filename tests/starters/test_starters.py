@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +14,15 @@ from transformers import AutoModelForCausalLM
 
 from hf_posenc import load_starter
 from hf_posenc.eval.texts import passkey
+from hf_posenc.eval.texts.fit_length import most_units
+from hf_posenc.eval.texts.needles import Niah
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 from hf_posenc.starters.loading import NAMES, starter_path
 
 TRAINED = 256
 MEGABYTES = 6
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = ("train_laboratory_gpu.py", "train_starters.py", "train_bert_passkeys.py")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -24,7 +31,9 @@ def test_a_starter_is_small_and_documents_its_training(name: str) -> None:
     assert (folder / "model.safetensors").stat().st_size <= MEGABYTES * 1e6
     assert not list(folder.glob("*.bin"))
     made = json.loads((folder / "made.json").read_text())
-    assert all(command.startswith(f"python examples/train_starters.py {name}") for command in made["commands"])
+    commands = made.get("commands") or [made["command"]]
+    assert all(any(command.startswith(f"python examples/{script} ") for script in SCRIPTS) for command in commands)
+    assert all((EXAMPLES / command.split()[1].rpartition("/")[2]).is_file() for command in commands)
     assert set(made["held_out"]) == set(HELD_OUT)
     model, tokenizer = load_starter(name)
     assert model.config.max_position_embeddings == TRAINED
@@ -57,14 +66,48 @@ def loss_of_last(model: torch.nn.Module, ids: torch.Tensor, last: int = 64) -> f
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_the_passkey_is_found_at_every_depth(name: str) -> None:
     model, tokenizer = load_starter(name)
-    rng = random.Random(5)
-    found = []
-    for trial in range(20):
-        drill = passkey.passkey(TRAINED, trial / 19, passkey.draw_key(rng), lambda text: len(tokenizer(text).input_ids))
-        ids = torch.tensor([tokenizer(drill.prompt + drill.answer).input_ids])
-        guess = model(ids).logits[0, -len(tokenizer(drill.answer).input_ids) - 1 : -1].argmax(-1)
-        found.append(bool((guess == ids[0, -len(guess) :]).all()))
-    assert sum(found) >= 19, found  # 95 %
+    prompts = [hidden_key(trial, tokenizer) for trial in range(20)]
+    assert right(model, tokenizer, prompts) >= 0.95
+    assert right(AutoModelForCausalLM.from_config(model.config), tokenizer, prompts) == 0.0
+
+
+@torch.no_grad()
+def test_the_llama_finds_one_code_among_others() -> None:
+    """And does more, on many prompts: docs/starters.md. Control: GPT-2, which finds a passkey and little else."""
+    found = {}
+    for name in ("llama", "gpt2"):
+        model, tokenizer = load_starter(name)
+        found[name] = right(model, tokenizer, [code(trial, tokenizer) for trial in range(20)])
+    assert found["llama"] >= 0.9
+    assert found["gpt2"] < 0.5
+
+
+def hidden_key(trial: int, tokenizer: Any) -> tuple[str, str]:
+    """A prompt with a passkey at one of 20 depths, and the key."""
+    found = passkey.passkey(TRAINED, trial / 19, passkey.draw_key(random.Random(trial)), counter(tokenizer))
+    return found.prompt, found.answer
+
+
+def code(trial: int, tokenizer: Any) -> tuple[str, str]:
+    """A prompt with the codes of several things, and one of them; the needles are those of no training row."""
+    exercise = Niah(f"test-{trial}", trial / 20)
+    answer = f" {exercise.answers[0]}"
+    units = most_units(lambda n: counter(tokenizer)(exercise.prompt(n) + answer), TRAINED, "code")
+    return exercise.prompt(units), answer
+
+
+def counter(tokenizer: Any) -> Callable[[str], int]:
+    return lambda text: len(tokenizer(text, verbose=False).input_ids)
+
+
+def right(model: Any, tokenizer: Any, prompts: list[tuple[str, str]]) -> float:
+    """Share of prompts of whose answer greedy decoding would write every token."""
+    hits = []
+    for prompt, answer in prompts:
+        ids = torch.tensor([tokenizer(prompt + answer).input_ids])
+        size = counter(tokenizer)(answer)
+        hits.append(torch.equal(model(ids).logits[0, -size - 1 : -1].argmax(-1), ids[0, -size:]))
+    return sum(hits) / len(hits)
 
 
 @torch.no_grad()
@@ -80,20 +123,22 @@ def test_bert_recalls_masked_tokens_of_held_out_text() -> None:
     guesses = model(rows.masked_fill(hidden, tokenizer.mask_token_id)).logits[hidden].argmax(-1)
     recalled = (guesses == rows[hidden]).float().mean().item()
     commonest = (rows[hidden] == rows[hidden].mode().values).float().mean().item()
-    assert recalled > 0.38 > 2 * commonest
+    assert recalled > 0.34 > 2 * commonest
 
 
 @torch.no_grad()
-def test_bert_recalls_a_masked_digit_of_the_passkey() -> None:
-    """One digit masked at a time. Chance is a tenth."""
+def test_bert_recalls_a_passkey_that_is_masked_whole() -> None:
+    """Control: where another key is asked for than the one in the text, it is the one in the text that is recalled."""
     model, tokenizer = load_starter("bert")
-    rng = random.Random(6)
-    right = 0
+    recalled = {"right": 0, "other": 0}
     for trial in range(20):
-        drill = passkey.passkey(TRAINED, trial / 19, passkey.draw_key(rng), lambda text: len(tokenizer(text).input_ids))
-        ids = torch.tensor(tokenizer(drill.prompt + drill.answer).input_ids)
-        digits = torch.arange(len(ids) - 6, len(ids) - 1)  # the five digits, before the closing <sep>
-        rows = ids.repeat(5, 1)
-        rows[torch.arange(5), digits] = tokenizer.mask_token_id
-        right += int((model(rows).logits[torch.arange(5), digits].argmax(-1) == ids[digits]).sum())
-    assert right >= 60, right  # of 100
+        ids = torch.tensor([tokenizer("".join(hidden_key(trial, tokenizer))).input_ids])
+        answer = slice(-7, -1)  # a space and five digits, before the closing token
+        masked = ids.clone()
+        masked[:, answer] = tokenizer.mask_token_id
+        guess = model(masked).logits[:, answer].argmax(-1)
+        other = tokenizer(f" {passkey.draw_key(random.Random(trial + 100))}", add_special_tokens=False).input_ids
+        recalled["right"] += torch.equal(guess, ids[:, answer])
+        recalled["other"] += guess[0].tolist() == other
+    assert recalled["right"] >= 18
+    assert recalled["other"] == 0

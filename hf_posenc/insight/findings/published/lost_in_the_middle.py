@@ -35,7 +35,7 @@ FINDING = register_finding(
         full=Budget(options={**OPTIONS, "keys": 32}),
         quick=Budget(options={**OPTIONS, "keys": 6}),
         measure=by_depth,
-        model="laboratory:rope",
+        model="starter:llama",
         reads_text=False,
     )
 )

@@ -8,7 +8,7 @@ from hf_posenc.insight.findings.registry import register_finding
 from hf_posenc.insight.findings.tuned import tuned
 
 FACTOR = 4.0
-BASES = {"base 500": 500.0, "base 10,000": 10_000.0, "base 500,000": 500_000.0}
+BASES = {"base 500": 500.0, "base 10,000": 10_000.0, "base 1,000,000": 1_000_000.0}
 SMALL, MIDDLE, LARGE = BASES
 GAIN = Metric("copy gain", "nats/token", higher_is_better=True)
 OPTIONS = {
@@ -24,8 +24,8 @@ FINDING = register_finding(
         source="Men et al. 2024, Base of RoPE Bounds Context Length, arXiv:2405.14591, figure 1 and sections 4 and 5",
         against="After the same training for four times the length: with a base above the bound, far text is surely "
         "used no more than with one below; or a loss below the bound that is more than a tenth of a nat higher.",
-        limits="With 16 pairs, Σ cos(m θ_i) is positive at all distances m up to 1,024 for bases from 59,000; 500 and "
-        "10,000 are below. The source trains models of billions of weights. Use of far text is the copy gain. "
+        limits="With 12 pairs, Σ cos(m θ_i) is positive at all distances m up to 1,024 for a base of 1,000,000, and "
+        "not for 500 and 10,000. The source trains models of billions of weights. Use of far text is the copy gain. "
         "One run: the intervals are over documents.",
         variants={
             label: {

@@ -21,8 +21,8 @@ FINDING = register_finding(
         against="Queries and keys that are no larger in the slowest quarter of the pairs than in the fastest; a loss "
         "that rises by more than 5 % of perplexity without the rotation of the slowest quarter; or one that rises less "
         "without that of the fastest.",
-        limits="The source looks at Gemma 7B with 8,192 tokens. Within 256 tokens the slowest quarter of 16 pairs "
-        "rotates by less than a quarter of a radian, so that its rotation can hardly be missed.",
+        limits="The source looks at Gemma 7B with 8,192 tokens. Within 256 tokens the slowest quarter of 12 pairs "
+        "rotates by at most 0.26 radians, so that its rotation can hardly be missed.",
         variants={
             WHOLE: None,
             FASTEST: 0,

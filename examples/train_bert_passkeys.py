@@ -1,10 +1,11 @@
-"""Teach the bundled BERT to recall a passkey that is masked whole: `laboratory:bert`.
+"""Teach a BERT to recall a passkey that is masked whole: the last part of how `starter:bert` was made.
 
-    python examples/train_laboratory_bert.py --out runs/laboratory --export hf_posenc/laboratory/bert    # resumes
+    python examples/train_starters.py bert --out runs/starters --export runs/starters/first
+    python examples/train_bert_passkeys.py --start runs/starters/first --out runs/starters/second --export …   # resumes
 
-It goes on from `starter:bert`, which recalls a masked digit beside others that are seen, and nothing where all are
-masked. Tokens are masked a few at a time: in six rows of ten, one up to n neighbouring tokens of an answer, which are a
-space and five digits, with n growing from 1 to 6 over the first half of the training. The others are masked text.
+It goes on from a model that recalls a masked digit beside others that are seen, and nothing where all are masked.
+Tokens are masked a few at a time: in six rows of ten, one up to n neighbouring tokens of an answer, which are a space
+and five digits, with n growing from 1 to 6 over the first half of the training. The others are masked text.
 """
 
 from __future__ import annotations
@@ -22,11 +23,9 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from train_starters import CLS, IGNORED, MASK, PAD, SEP, SPECIAL, TRAINED_LENGTH, VOCABULARY, Rows
 from training_state import check_command, load_state, save_state
-from transformers import PreTrainedModel
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
-from hf_posenc import load_starter
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
-from hf_posenc.starters import starter_path
 
 ROOM, ANSWER = TRAINED_LENGTH - 2, 6
 PASSKEYS = 0.6
@@ -39,8 +38,9 @@ def main() -> None:
     arguments = parse()
     torch.manual_seed(arguments.seed)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    model, tokenizer = load_starter("bert")
-    plain = Tokenizer.from_file(str(starter_path("bert") / "tokenizer.json"))
+    model = AutoModelForMaskedLM.from_pretrained(arguments.start, dtype=torch.float32, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(arguments.start, local_files_only=True)
+    plain = Tokenizer.from_file(str(arguments.start / "tokenizer.json"))
     plain.post_processor = None  # rows get their first and last token below
     texts = [text for name in TRAINING if (text := module_text(name))]
     rows = Rows(plain, texts, masked=True, drill_share=0.0, seed=arguments.seed)
@@ -53,6 +53,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--start", type=Path, required=True, help="folder of a BERT that train_starters.py exported")
     parser.add_argument("--out", type=Path, required=True, help="folder of the training states")
     parser.add_argument("--export", type=Path, help="folder to write the finished model and tokenizer to")
     parser.add_argument("--steps", type=int, default=800)
@@ -134,13 +135,14 @@ def weighted_loss(model: PreTrainedModel, ids: Tensor, labels: Tensor, weights: 
 def command_of(arguments: argparse.Namespace) -> str:
     """The command of a training, with the options that change its result."""
     options = {"--steps": arguments.steps, "--batch": arguments.batch, "--lr": arguments.lr, "--seed": arguments.seed}
-    return " ".join(["python examples/train_laboratory_bert.py", *(f"{n} {v:g}" for n, v in options.items())])
+    return " ".join(["python examples/train_bert_passkeys.py", *(f"{n} {v:g}" for n, v in options.items())])
 
 
 def made(arguments: argparse.Namespace) -> dict[str, object]:
-    """How the model was made."""
+    """How the model was made: the commands of its start, and this one."""
+    before = json.loads((arguments.start / "made.json").read_text())["commands"]
     return {
-        "command": command_of(arguments), "from": "starter:bert", "python": sys.version.split()[0],
+        "commands": [*before, command_of(arguments)], "python": sys.version.split()[0],
         "stdlib": sysconfig.get_python_version(), "torch": torch.__version__, "held_out": HELD_OUT,
     }  # fmt: skip
 
