@@ -93,7 +93,8 @@ class Fitting:
     def has_effect(self, entry: Entry, reach: int, length: int) -> bool:
         """Whether an entry that is put on the model for a reach differs from the unpatched model up to a length.
 
-        True where it is refused, and past its target length, where a scheme need not be defined.
+        True where it is refused; past its target length, where a scheme need not be defined; and past the end of the
+        model's own table, where the unpatched model is not.
         """
         if entry.scheme is None:
             return True
@@ -103,7 +104,8 @@ class Fitting:
             return True
         base, adapter = base_model_of(self.lm.model)
         geometry, positions = unscaled_geometry(adapter, base.config), spread_positions(length)
-        return length > target or any(
+        ends = target if geometry.table is None else min(target, geometry.table)
+        return length > ends or any(
             differs_from_host(scheme, positions, geometry.of_layer(layer)) for layer, scheme in enumerate(schemes)
         )
 
