@@ -423,8 +423,10 @@ def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
 
 def test_schemes_with_evidence_for_the_factor_come_first() -> None:
     at_4, at_8 = (schemes(advise(llama_7b(), 4096 * factor)) for factor in (4, 8))
-    assert set(at_4[:2]) == {"leaky_rerope", "rerope"}  # alike in loss; which one is faster depends on the machine
-    assert at_8[:2] == ["yarn", "dynamic_yarn"]
+    for first in (at_4[:2], at_8[:2]):  # alike in loss; which one is faster depends on the machine
+        assert set(first) == {"leaky_rerope", "rerope"}
+    assert at_4.index("yarn") < at_4.index("dca")  # which is as good at four times, and better at eight
+    assert at_8.index("yarn") > at_8.index("dca")
     at_16 = advise(llama_7b(), 16 * 4096).zero_shot
     assert all(one.beyond for one in at_16 if one.kept == 16 * 4096)
 
