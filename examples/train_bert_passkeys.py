@@ -36,6 +36,7 @@ WEIGHT = 5.0
 
 def main() -> None:
     arguments = parse()
+    before = json.loads((arguments.start / "made.json").read_text())["commands"]
     torch.manual_seed(arguments.seed)
     arguments.out.mkdir(parents=True, exist_ok=True)
     model = AutoModelForMaskedLM.from_pretrained(arguments.start, dtype=torch.float32, local_files_only=True)
@@ -48,7 +49,7 @@ def main() -> None:
     if arguments.export:
         model.to(torch.bfloat16).save_pretrained(arguments.export)
         tokenizer.save_pretrained(arguments.export)
-        (arguments.export / "made.json").write_text(json.dumps(made(arguments), indent=2) + "\n")
+        (arguments.export / "made.json").write_text(json.dumps(made(arguments, before), indent=2) + "\n")
 
 
 def parse() -> argparse.Namespace:
@@ -135,12 +136,12 @@ def weighted_loss(model: PreTrainedModel, ids: Tensor, labels: Tensor, weights: 
 def command_of(arguments: argparse.Namespace) -> str:
     """The command of a training, with the options that change its result."""
     options = {"--steps": arguments.steps, "--batch": arguments.batch, "--lr": arguments.lr, "--seed": arguments.seed}
-    return " ".join(["python examples/train_bert_passkeys.py", *(f"{n} {v:g}" for n, v in options.items())])
+    words = [f"--start {arguments.start.name}", *(f"{name} {value:g}" for name, value in options.items())]
+    return f"python examples/train_bert_passkeys.py {' '.join(words)}"
 
 
-def made(arguments: argparse.Namespace) -> dict[str, object]:
+def made(arguments: argparse.Namespace, before: list[str]) -> dict[str, object]:
     """How the model was made: the commands of its start, and this one."""
-    before = json.loads((arguments.start / "made.json").read_text())["commands"]
     return {
         "commands": [*before, command_of(arguments)], "python": sys.version.split()[0],
         "stdlib": sysconfig.get_python_version(), "torch": torch.__version__, "held_out": HELD_OUT,

@@ -104,10 +104,10 @@ def check_complete(model: PeftModel, weights: Mapping[str, Tensor], folder: Path
     if missing:
         raise PeftAdapterMismatch(f"{folder / PEFT_WEIGHTS} lacks {missing[0]!r}. Copy or save the adapter again.")
     prefix = PEFT_TYPE_TO_PREFIX_MAPPING.get(model.peft_config[name].peft_type)
-    homeless = sorted(key for key in weights.keys() - wanted.keys() if prefix is not None and prefix in key)
-    if homeless:
+    unplaced = sorted(key for key in weights.keys() - wanted.keys() if prefix is not None and prefix in key)
+    if unplaced:
         raise PeftAdapterMismatch(
-            f"{folder / PEFT_WEIGHTS} has {homeless[0]!r}, and this base no such layer. "
+            f"{folder / PEFT_WEIGHTS} has {unplaced[0]!r}, and this base no such layer. "
             "Load the base it was trained on."
         )
 
