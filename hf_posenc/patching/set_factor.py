@@ -56,6 +56,11 @@ def set_factor(model: M, factor: float) -> M:
     factor, and ``max_position_embeddings``, the report, and what is saved follow. A KV cache that was filled before is
     refused at its next use. Forward passes of other threads finish under the old factor, and new ones wait.
 
+    Outputs are those of `patch_model` with this factor, bit for bit. Where factor 1 makes the scheme an identity, they
+    are those of the unpatched model: bit for bit where positions are a table, and up to rounding (in float32 some 1e-5
+    of the largest logit) where they rotate queries and keys, since angles are computed in float64 here and in float32
+    there. `unpatch_model` restores the latter, too.
+
     Args:
         model: a patched model, or a PEFT model around one; of an encoder–decoder both stacks are changed.
         factor: target length over trained length, at least 1.

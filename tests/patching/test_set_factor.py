@@ -17,6 +17,7 @@ from hf_posenc import describe, errors, is_patched, list_schemes, patch_model, s
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+from hf_posenc.checks.tolerances import LOGITS
 from hf_posenc.schemes.rotary.yarn import Yarn
 
 from ..families.tiny import tiny
@@ -60,6 +61,36 @@ def test_equals_a_patch_with_that_factor(scheme: str) -> None:
 def test_models_with_a_table(kind: str, scheme: str) -> None:
     model, ids = patched(kind, scheme, 4), random_tokens(tiny_model(kind), LENGTH)
     assert torch.equal(logits(set_factor(model, 3), ids), logits(patched(kind, scheme, 3), ids))
+
+
+IDENTITIES = {
+    "llama": [
+        "cape", "dynamic_yarn", "host", "llama3", "logn", "longrope", "ntk", "pi", "rope", "self_extend", "yarn"
+    ],
+    "gpt2": ["learned_hier", "learned_interp"],
+    "bert": ["learned_hier", "learned_interp"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(("kind", "scheme"), [(kind, scheme) for kind, some in IDENTITIES.items() for scheme in some])
+def test_factor_1_is_the_unpatched_model(kind: str, scheme: str, attention: str) -> None:
+    """Bit for bit with a table; with a rotation up to rounding, as angles are float32 in transformers alone."""
+    stock = tiny_model(kind).eval()
+    stock.set_attn_implementation(attention)
+    ids = random_tokens(stock, TRAINED_LENGTH)
+    expected = logits(stock, ids)
+    model = patch_model(stock, scheme, factor=4)
+    found = logits(set_factor(model, 1), ids)
+    assert describe(model).proof.verdict == "identity"
+    if kind == "llama":
+        assert (found - expected).abs().max() <= LOGITS[expected.dtype]
+    else:
+        assert torch.equal(found, expected)
+    anew = patched(kind, scheme, 1)
+    anew.set_attn_implementation(attention)
+    assert torch.equal(found, logits(anew, ids))
+    assert torch.equal(logits(unpatch_model(model), ids), expected)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "gpt_oss"])
