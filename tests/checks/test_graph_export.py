@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from hf_posenc import checks
 from hf_posenc.checks import Case
 from hf_posenc.checks.forward import max_deviation, random_tokens
+from hf_posenc.checks.graph_export import Logits
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.terms import RowRotation
 from hf_posenc.errors import NotTraceable
@@ -60,3 +61,28 @@ def test_row_rotations_of_python_integers_are_refused_in_a_graph(monkeypatch: py
             torch.export.export(
                 Masked(model), (random_tokens(model, 8), torch.ones(1, 8, dtype=torch.long)), strict=False
             )
+
+
+@pytest.mark.parametrize("scheme", ["t5", "kerple", "fox", "alibi", "yarn"])
+def test_a_program_exported_with_gradients_can_be_trained(scheme: str) -> None:
+    """Outside `torch.no_grad`, for one length: outputs and gradients are those of the eager model."""
+    with Case("llama", scheme, factor=4).patched() as model:
+        ids, eager = random_tokens(model, 40), Logits(model)
+        program = torch.export.export(eager, (ids,), strict=False).module()
+        weight = torch.randn(40, model.config.vocab_size, generator=torch.Generator().manual_seed(0))
+        gradients = []
+        for graph in (program, eager):
+            graph.zero_grad()
+            logits = graph(ids)
+            (logits * weight).mean().backward()
+            gradients.append((logits.detach(), {name: p.grad.clone() for name, p in graph.named_parameters()}))
+        (found, theirs), (expected, ours) = gradients
+        assert max_deviation(found, expected)[0] <= 1e-4
+        largest = max(float(gradient.abs().max()) for gradient in ours.values())
+        assert all((theirs[name] - ours[name]).abs().max() <= 1e-4 * largest for name in ours)
+
+
+def test_positions_drawn_for_the_length_of_a_text_are_not_exported() -> None:
+    with Case("llama", "randpos", factor=4).patched() as model:
+        with pytest.raises(NotTraceable, match="test='even'"):
+            torch.export.export(Masked(model), (random_tokens(model, 8), torch.ones(1, 8, dtype=torch.long)))

@@ -1,11 +1,16 @@
-"""Route of graphs for any length: all queries at once, as a loop over blocks would fix their number.
+"""Route of graphs for any length, and of those that are exported to be trained: all queries at once.
+
+A loop over blocks would fix the number of queries. An exported graph has the operators of a forward pass alone, without
+the backward passes that the other routes bring along.
 
 Most calls of compiled graphs are one operator of them (`hf_posenc.attention.routes.custom_operator`). Of others all
-scores are in memory; a graph of one length (``dynamic=False``) goes by blocks, with those of one block.
+scores are in memory; a graph of one length (``dynamic=False``, or exported under `torch.no_grad`) goes by blocks, with
+those of one block.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
@@ -15,8 +20,9 @@ from hf_posenc.core.tracing import has_dynamic_length, is_traced
 
 
 def accepts(call: AttentionCall) -> bool:
-    """Calls traced for any number of queries or keys."""
-    return is_traced() and has_dynamic_length(call.query_length, call.key_length)
+    """Calls traced for any number of queries or keys, or exported where gradients are enabled."""
+    trained = torch.compiler.is_exporting() and torch.is_grad_enabled()
+    return is_traced() and (trained or has_dynamic_length(call.query_length, call.key_length))
 
 
 def attend(call: AttentionCall) -> Tensor:

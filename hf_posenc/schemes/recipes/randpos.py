@@ -21,6 +21,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import check_table_rows
 from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import NotTraceable
 from hf_posenc.schemes.absolute.text_length import text_lengths
 from hf_posenc.schemes.recipes.recipe import Recipe, longest_text
 from hf_posenc.schemes.registry import register_scheme
@@ -54,7 +55,16 @@ class RandPos(Recipe):
         return positions * (self.longest - 1) // steps
 
     def drawn(self, lengths: Tensor) -> Tensor:
-        """As many sorted positions as each of ``lengths [rows, 1]``, padded with L', ``[rows, …]``."""
+        """As many sorted positions as each of ``lengths [rows, 1]``, padded with L', ``[rows, …]``.
+
+        Raises:
+            NotTraceable: `torch.export` makes a program, which cannot draw anew for every text.
+        """
+        if torch.compiler.is_exporting():
+            raise NotTraceable(
+                f"Scheme {self.extra_repr()!r} draws new positions for every text, which an exported program cannot. "
+                "Patch with test='even' and export in evaluation mode (model.eval())."
+            )
         widest = int(lengths.max())
         drawn = torch.rand(len(lengths), self.longest, device=lengths.device).topk(widest).indices
         more = torch.arange(widest, device=lengths.device) >= lengths
