@@ -83,6 +83,5 @@ def test_a_program_exported_with_gradients_can_be_trained(scheme: str) -> None:
 
 
 def test_positions_drawn_for_the_length_of_a_text_are_not_exported() -> None:
-    with Case("llama", "randpos", factor=4).patched() as model:
-        with pytest.raises(NotTraceable, match="test='even'"):
-            torch.export.export(Masked(model), (random_tokens(model, 8), torch.ones(1, 8, dtype=torch.long)))
+    with Case("llama", "randpos", factor=4).patched() as model, pytest.raises(NotTraceable, match="test='even'"):
+        torch.export.export(Masked(model), (random_tokens(model, 8), torch.ones(1, 8, dtype=torch.long)))
