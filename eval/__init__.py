@@ -10,8 +10,8 @@ In several processes, on GPUs or without, each document is scored by one of them
 
     accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli eval --model NAME --length 4096
 
-lm-eval's own command knows our model types and tasks as ``python -m hf_posenc.eval``, and without that where a task
-is given as the path of its file: ``lm_eval --model hf_posenc --tasks path/to/posenc_ppl.yaml``.
+lm-eval's own command knows our model types and tasks as ``python -m hf_posenc.eval``. As ``lm_eval`` it does not:
+before release 0.5 lm-eval reads no entry points.
 
 Importing this package imports neither torch nor lm-eval.
 """

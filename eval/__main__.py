@@ -1,12 +1,14 @@
 """Run lm-eval's command ``lm_eval`` with our model types and tasks registered: ``python -m hf_posenc.eval …``.
 
-lm-eval 0.4.13 has no entry points, and looks up a model type before it loads the task files of ``--include_path``.
+lm-eval 0.4.13 has no entry points, and looks up a model type before it loads the task files of ``--include_path``. What
+this package refuses ends in its two sentences on stderr and exit code 1, not in a traceback through lm-eval.
 """
 
 from __future__ import annotations
 
 import sys
 
+from hf_posenc.errors import PosEncError
 from hf_posenc.eval.lm.load import require_lm_eval
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.task_folder import TASKS
@@ -14,12 +16,15 @@ from hf_posenc.eval.task_folder import TASKS
 
 def main() -> None:
     """Run lm-eval's command line."""
-    require_lm_eval()
-    from lm_eval.__main__ import cli_evaluate
+    try:
+        require_lm_eval()
+        from lm_eval.__main__ import cli_evaluate
 
-    register_models()
-    sys.argv[1:] = with_our_tasks(sys.argv[1:])
-    cli_evaluate()
+        register_models()
+        sys.argv[1:] = with_our_tasks(sys.argv[1:])
+        cli_evaluate()
+    except PosEncError as error:
+        sys.exit(f"Error: {error}")
 
 
 def with_our_tasks(words: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.batching import Batched
+from hf_posenc.eval.lm.native_length import check_reach
 from hf_posenc.eval.lm.spans import forget_longest
 
 
@@ -32,6 +33,8 @@ class Generating(Batched):
             tokens = len(self.tok_encode(prompt))
             new = options.get("max_gen_toks", options.get("max_new_tokens", self.max_gen_toks))
             self.check_length(tokens + new, "generate_until")
+            # The last new token is never an input.
+            check_reach(self, tokens + new - 1, f"a prompt of {tokens} tokens and up to {new} new ones")
             longest = max(longest, tokens)
             by_length[0 if mixed else tokens, new][id(request)] = request
         answers: dict[int, str] = {}

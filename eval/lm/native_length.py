@@ -69,8 +69,13 @@ def check_row(lm: Any, ids: Sequence[int]) -> None:
     check_vocabulary(lm.model, max(ids, default=0))
 
 
-def check_reach(lm: Any, length: int) -> None:
+def check_reach(lm: Any, length: int, asked_by: str = "") -> None:
     """Refuse a length past the end of a learned position table, where the model itself raises an index error.
+
+    Args:
+        lm: lm-eval model object.
+        length: number of positions.
+        asked_by: what requests them, for the message.
 
     Raises:
         BeyondTable: the model has such a table, and it is shorter.
@@ -85,6 +90,6 @@ def check_reach(lm: Any, length: int) -> None:
     rows = adapter.geometry(base.config, trained_length=trained, target_length=trained).table
     if rows is not None and length > rows:
         raise BeyondTable(
-            f"The unpatched model has learned {rows} positions, and {length} are requested. "
-            "Ask for shorter lengths, or compare schemes that reach further."
+            f"The unpatched model has learned {rows} positions, and {length} are requested"
+            f"{asked_by and f' by {asked_by}'}. Ask for shorter lengths, or compare schemes that reach further."
         )

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval import TASKS
-from hf_posenc.eval.__main__ import with_our_tasks
+from hf_posenc.eval.__main__ import main, with_our_tasks
 
 from .conftest import TRAINED
 
@@ -61,6 +62,20 @@ def test_stock_command_does_not_know_our_names_alone(folder: Path) -> None:
 def test_our_command_knows_names(folder: Path) -> None:
     output = results(folder, command(folder, "-m", "hf_posenc.eval", "--tasks", "posenc_passkey"))
     assert f"acc_L{TRAINED}_D50,none" in output["results"]["posenc_passkey"]
+
+
+def test_a_refusal_is_two_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a traceback through lm-eval."""
+    import lm_eval.__main__
+
+    def refuse() -> None:
+        raise RequestTooLong("A request is too long. Shorten it.")
+
+    monkeypatch.setattr(lm_eval.__main__, "cli_evaluate", refuse)
+    monkeypatch.setattr(sys, "argv", ["lm_eval"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == "Error: A request is too long. Shorten it."  # which Python writes to stderr, code 1
 
 
 def test_arguments_are_passed_on() -> None:

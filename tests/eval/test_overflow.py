@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from lm_eval.models.huggingface import HFLM
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_posenc.errors import RequestTooLong, UnknownOption
-from hf_posenc.eval.errors import TaskOptionOutOfRange
+from hf_posenc.eval.errors import BeyondTable, TaskOptionOutOfRange
 from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
 
 from .conftest import TRAINED
@@ -25,6 +26,20 @@ def test_too_long_raises(kind: str, llama, tokenizer) -> None:
     lm = PosEncLM(llama, tokenizer=tokenizer)
     with pytest.raises(RequestTooLong, match=rf"{kind} request of \d+ tokens exceeds max_length {TRAINED}"):
         getattr(lm, kind)(requests(kind, [REQUESTS[kind]]))
+
+
+def test_generation_past_a_table_is_refused_before_it_runs(tokenizer) -> None:
+    """The unpatched GPT-2 itself raises an index error there; its last new token is never an input."""
+    rows = len(tokenizer(LONG)["input_ids"]) + 7
+    config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=len(tokenizer), n_positions=rows)
+    lm = PosEncLM(GPT2LMHeadModel(config), tokenizer=tokenizer, max_length=2 * rows)
+    for new in (8, 9):
+        asked = requests("generate_until", [(LONG, {"until": ["never"], "max_gen_toks": new})])
+        if new == 8:
+            assert len(lm.generate_until(asked)) == 1
+            continue
+        with pytest.raises(BeyondTable, match=rf"learned {rows} positions, and {rows + 1} are .+ up to 9 new ones"):
+            lm.generate_until(asked)
 
 
 def test_exactly_full_is_allowed(llama, tokenizer) -> None:
