@@ -132,6 +132,57 @@ BLOCKS: list[tuple[int, str, str, dict[str, Any]]] = [
     (53, "target below trained", "shorter", {"target_length": 8}),
 ]
 CONFIGS: list[tuple[int, str, str, dict[str, Any]]] = [
+    (
+        49,
+        "linear, no factor",
+        "of type linear, has no factor",
+        {"rope_parameters": {"rope_type": "linear", "factor": None, "rope_theta": 1e4}},
+    ),
+    (
+        49,
+        "dynamic, no factor",
+        "of type dynamic, has no factor",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}},
+    ),
+    (
+        49,
+        "yarn, no factor",
+        "of type yarn, has no factor",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
+    ),
+    (49, "no theta", "has no rope_theta", {"rope_parameters": {"rope_type": "default", "rope_theta": None}}),
+    (
+        49,
+        "no long_factor",
+        "has no long_factor",
+        {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8}},
+    ),
+    (
+        49,
+        "factors of text",
+        "short_factor .+ list of finite",
+        {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "short_factor": ["a"] * 8,
+                "long_factor": [1.0] * 8,
+            }
+        },
+    ),
+    (
+        49,
+        "too few factors",
+        "long_factor .+ 3 numbers.+ 8 rotated pairs",
+        {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "short_factor": [1.0] * 8,
+                "long_factor": [1.0] * 3,
+            }
+        },
+    ),
     (46, "list", "rope_parameters", {"rope_parameters": ["default"]}),
     (46, "text", "rope_parameters", {"rope_parameters": "default"}),
     (46, "original 0", "original_max", {"rope_parameters": {"original_max_position_embeddings": 0, "rope_theta": 1e4}}),

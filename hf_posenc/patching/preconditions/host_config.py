@@ -20,7 +20,18 @@ from hf_posenc.patches.rope_parameters import by_layer_type
 
 LENGTHS = ("max_position_embeddings", "n_positions", "original_max_position_embeddings")
 ROTATIONS = ("rope_parameters", "rope_scaling")
-POSITIVE = ("rope_theta", "factor", "attention_factor", "beta_fast", "beta_slow")
+POSITIVE = (
+    "rope_theta", "factor", "attention_factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"
+)  # fmt: skip
+PER_PAIR = ("short_factor", "long_factor")
+NEEDED = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": PER_PAIR,
+}
+"""RoPE type → what transformers computes its frequencies from, and has no default for. YaRN's factor may be None."""
+NOT_NONE = ("rope_theta", "original_max_position_embeddings")  # where they are written at all
 
 
 def check_lengths_and_rotation(config: Mapping[str, Any], where: str) -> None:
@@ -37,7 +48,10 @@ def check_lengths_and_rotation(config: Mapping[str, Any], where: str) -> None:
     for name in ROTATIONS:
         for parameters in rotations(name, config.get(name), where):
             check_numbers(parameters, where)
-            check_rope_type(parameters.get("rope_type", parameters.get("type", "default")), where)
+            kind = parameters.get("rope_type", parameters.get("type", "default"))
+            check_rope_type(kind, where)
+            check_present(kind, parameters, where)
+            check_factors_of_pairs(parameters, rotated_pairs(config, parameters), where)
 
 
 def check_complete(config: Mapping[str, Any], where: str) -> None:
@@ -104,3 +118,43 @@ def check_rope_type(kind: Any, where: str) -> None:
             f"rope_type of {where} is {shown(kind)}, which transformers does not know.{nearest(kind, known)} "
             f"Use one of {', '.join(known)}."
         )
+
+
+def check_present(kind: str, parameters: Mapping[str, Any], where: str) -> None:
+    """Refuse RoPE parameters that lack what transformers computes their frequencies from."""
+    lacking = [name for name in NEEDED.get(kind, ()) if parameters.get(name) is None]
+    lacking += [name for name in NOT_NONE if parameters.get(name, name) is None]
+    lacking += ["factor"] if kind == "yarn" and "factor" not in parameters else []
+    if lacking:
+        raise HostConfigInvalid(
+            f"The rotation of {where}, of type {kind}, has no {lacking[0]}: {shown(dict(parameters))}. "
+            "Correct the configuration."
+        )
+
+
+def check_factors_of_pairs(parameters: Mapping[str, Any], pairs: int | None, where: str) -> None:
+    """Refuse LongRoPE's factors where they are not one positive number for each rotated pair of channels."""
+    for name in PER_PAIR:
+        factors = parameters.get(name)
+        if factors is None:
+            continue
+        listed = factors if isinstance(factors, (list, tuple)) else [None]
+        if not all(type(factor) in (int, float) and 0 < factor < math.inf for factor in listed):
+            raise HostConfigInvalid(
+                f"{name} of {where} must be a list of finite numbers greater than 0, got {shown(factors)}. "
+                "Correct the configuration."
+            )
+        if pairs is not None and len(listed) != pairs:
+            raise HostConfigInvalid(
+                f"{name} of {where} has {len(listed)} numbers, and a head of it {pairs} rotated pairs of channels. "
+                "Correct the configuration."
+            )
+
+
+def rotated_pairs(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> int | None:
+    """Pairs of channels of a head that transformers rotates; None where the configuration does not say it so."""
+    width, heads, head = (config.get(name) for name in ("hidden_size", "num_attention_heads", "head_dim"))
+    if head is None and "qk_rope_head_dim" not in config and type(width) is type(heads) is int and heads > 0:
+        head = width // heads
+    share = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    return int(head * share) // 2 if type(head) is int and type(share) in (int, float) else None
