@@ -63,8 +63,8 @@ class LearnedHier(Scheme):
 
     @property
     def unchanged_below(self) -> int:
-        """Number of rows of the table."""
-        return self.rows
+        """Number of rows of the table; none where the model has a learned bias as well, which a scheme replaces."""
+        return 0 if self.geometry.biased else self.rows
 
     @property
     def longest(self) -> int:

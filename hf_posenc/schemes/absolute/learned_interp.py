@@ -74,8 +74,12 @@ class LearnedInterp(Scheme):
 
     @property
     def unchanged_below(self) -> int:
-        """Number of rows of the table where they are repeated, or not interpolated."""
-        return 0 if self.mode != "tile" and self.steps > self.last else self.rows
+        """Number of rows of the table where they are repeated, or not interpolated.
+
+        None where the model has a learned bias as well, which a scheme replaces.
+        """
+        interpolated = self.mode != "tile" and self.steps > self.last
+        return 0 if interpolated or self.geometry.biased else self.rows
 
     @property
     def longest(self) -> int | None:

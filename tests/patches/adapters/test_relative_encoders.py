@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DebertaV2ForMaskedLM
 
-from hf_posenc import describe, patch_model, unpatch_model
+from hf_posenc import describe, patch_model, set_factor, unpatch_model
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patching.state import scheme_of
 
@@ -186,3 +186,22 @@ def test_weights_that_one_thread_asks_for_do_not_depend_on_another(monkeypatch: 
     go.set()
     thread.join()
     assert [weights.shape[-1] for weights in found["weights"]] == [12] * model.config.num_hidden_layers
+
+
+@pytest.mark.parametrize("scheme", ["learned_hier", "learned_interp"])
+def test_an_extended_table_of_mpnet_takes_the_place_of_its_bias(scheme: str) -> None:
+    """At factor 1 the table is as it was: the logits are those of the stock model with a bias of zero."""
+    model: Any = tiny("mpnet", masked=True)
+    bias = model.mpnet.encoder.relative_attention_bias.weight
+    with torch.no_grad():
+        bias.normal_(std=2.0, generator=torch.Generator().manual_seed(5))
+    patch_model(model, scheme, factor=2)
+    assert describe(model).proof.verdict == "moved"
+    assert describe(model).proof.unchanged_below == 0
+    found = logits(set_factor(model, 1), 30)
+    unpatch_model(model)
+    with_bias = logits(model, 30)
+    with torch.no_grad():
+        bias.zero_()
+    assert gap(found, logits(model, 30)) < CLOSE
+    assert gap(found, with_bias) > 100 * CLOSE  # control: the bias matters
