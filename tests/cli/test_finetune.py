@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -54,6 +55,28 @@ def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Pa
     card = (out / "README.md").read_text()
     assert "| steps | 3 |" in card
     assert "| held-out loss at 64 tokens |" in card
+
+
+def test_an_interruption_while_the_picture_is_drawn_is_told_and_resumed(tmp_path: Path, monkeypatch, capsys) -> None:
+    """The losses are on the screen already, and the picture is not on the disk."""
+    from hf_posenc.eval.report import finetune_curve
+
+    def interrupted(*args: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(finetune_curve, "curve_plot", interrupted)
+        with pytest.raises(SystemExit) as ended:
+            main([*TUNE, "--out", str(out)])
+    shown = capsys.readouterr()
+    assert ended.value.code == 130
+    assert "held-out cross-entropy loss" in shown.out
+    assert not (out / "curve.png").exists()
+    again = shown.err.rpartition("resume with: hf-posenc ")[2]
+    assert again.endswith("--resume\n")
+    run(shlex.split(again))
+    assert (out / "curve.png").exists()
 
 
 def test_an_interrupted_run_names_every_flag_of_its_command(tmp_path: Path, monkeypatch, capsys) -> None:

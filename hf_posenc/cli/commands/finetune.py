@@ -77,16 +77,17 @@ def finetune(
         )  # fmt: skip
     if not tuned.first:  # of several processes, one reports
         return
-    if push_to_hub is not None:
-        output.note(f"Uploaded to {upload(out, push_to_hub)}")
-    kind = "model" if setup.training.method == "full" else "adapter"
-    show_result(tuned, lengths_of(setup.model)[0], out, kind, as_json)
-    if not as_json:
-        if options.text and not options.held_out and not tuned.start.held_out_tokens:
-            output.show_text(MEASURED_ON_SOURCES)
-        if tuned.start.held_out_tokens:
-            output.show_text(ELSEWHERE)
-        show_next(after_finetune(out, tuned.model, held_out_words(options)))
+    with resume_hint(context, CHECKPOINT, again):  # the picture is drawn last, after the losses are shown
+        if push_to_hub is not None:
+            output.note(f"Uploaded to {upload(out, push_to_hub)}")
+        kind = "model" if setup.training.method == "full" else "adapter"
+        show_result(tuned, lengths_of(setup.model)[0], out, kind, as_json)
+        if not as_json:
+            if options.text and not options.held_out and not tuned.start.held_out_tokens:
+                output.show_text(MEASURED_ON_SOURCES)
+            if tuned.start.held_out_tokens:
+                output.show_text(ELSEWHERE)
+            show_next(after_finetune(out, tuned.model, held_out_words(options)))
 
 
 def held_out_words(options: FinetuneOptions) -> list[str]:
