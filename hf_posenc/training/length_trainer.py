@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import Trainer
 
+from hf_posenc.patching.text_limits import raise_limits_in
 from hf_posenc.training.growing_length import parts_at, split_rows
 
 WINDOWS = "_windows"
@@ -41,6 +43,11 @@ class LengthTrainer(Trainer):
         )  # fmt: skip
         self.losses += self.accelerator.gather_for_metrics(losses).tolist()
         return losses.mean(), None, None
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """A checkpoint or the result; its tokenizer cuts texts where the model ends."""
+        super()._save(output_dir, state_dict)
+        raise_limits_in(Path(output_dir or self.args.output_dir), self.model)
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
         """One dataset, or several, for which this is called again with each."""

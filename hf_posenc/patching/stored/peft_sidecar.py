@@ -48,7 +48,8 @@ CONVERTED_FROM: ContextVar[Any] = ContextVar("CONVERTED_FROM", default=None)
 PEFT writes the configuration of that folder again, whose positions are not those of the model any more.
 """
 GUARD_TEXT = (
-    "{kind} on positions of the package hf_posenc: use hf_posenc.load_peft_adapter or hf_posenc.from_pretrained"
+    "Load this adapter with hf_posenc.from_pretrained, or on a base with hf_posenc.load_peft_adapter: it is {kind} on "
+    "positions of the package hf_posenc."
 )
 
 
