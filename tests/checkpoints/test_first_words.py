@@ -52,7 +52,7 @@ def test_the_function_to_call_comes_before_any_other_advice(make_model, run_in_n
     model = patch_model(make_model("llama"), "yarn", factor=4)
     model.save_pretrained(tmp_path / "patched")
     adapter = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
-    model.config._name_or_path = "base"
+    model.name_or_path = "base"
     get_peft_model(model, adapter).save_pretrained(tmp_path / "adapter")
     for name in ("base", "patched"):
         for file in starter_path("llama").glob("tokenizer*"):

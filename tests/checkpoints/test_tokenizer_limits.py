@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,14 @@ def test_an_adapter_is_merged_and_exported_in_python(base: Path, tmp_path: Path)
     for name in ("merged", "plain"):
         assert stated(tmp_path / name) == (FACTOR * TRAINED,) * 2
     assert f"set that to {FACTOR * TRAINED} or more" in (tmp_path / "adapter" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("wrap", [get_peft_model, peft.get_peft_model])
+def test_an_adapter_that_is_saved_where_a_tokenizer_is(base: Path, wrap: Callable[..., Any]) -> None:
+    model = patch_model(load_starter("llama")[0], "yarn", factor=FACTOR)
+    wrapped = wrap(model, peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    wrapped.save_pretrained(base)
+    assert stated(base) == (FACTOR * TRAINED,) * 2
 
 
 def test_the_callers_tokenizer_is_unchanged(base: Path, tmp_path: Path) -> None:

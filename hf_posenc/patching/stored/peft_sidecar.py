@@ -37,6 +37,7 @@ from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
 from hf_posenc.patching.stored.own_code import own_code
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.text_limits import raise_limits_in
 
 SIDECAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"
 DIGEST, OWN_DIGEST = "parameters_sha256", "sha256"
@@ -82,6 +83,7 @@ def sidecar_writing_class(cls: Any) -> Any:
             cls.save_pretrained(self, str(staging), **kwargs)
             if not began:
                 write_sidecar(base, staging)
+                raise_limits_in(Path(save_directory), base, into=staging)
             if is_patched(base):
                 write_json(staging / PEFT_CONFIG, guard_adapter_config(read_json(staging / PEFT_CONFIG)))
 
