@@ -81,7 +81,7 @@ def raise_limits(model: nn.Module) -> None:
         return
     kept: dict[Any, str] = {}  # one warning a number: a `SentenceTransformer` shows its tokenizer's as its own
     for owner, name in limits_inside(model):
-        limit = getattr(owner, name, None)
+        limit: Any = getattr(owner, name, None)
         if lengths.are_cut_at(limit):
             patch.limits.append((owner, name, limit, lengths.target))
             setattr(owner, name, lengths.target)
