@@ -72,7 +72,7 @@ class NotPatched(PosEncError, ValueError):
 
 
 class ModelInUse(PosEncError, RuntimeError):
-    """A forward pass runs on the model that is to be patched or unpatched, and does not end in time."""
+    """The model is to be patched or unpatched from within its own forward pass."""
 
 
 class AlreadyScaled(PosEncError, ValueError):

@@ -3,7 +3,7 @@
 model       find the base model and its adapter, refuse what cannot be patched
 lengths     trained, target, factor: any two give the third
 schemes     built from geometry, lengths and options, one a layer
-swap        classes, hooks, parameters and configuration, while no other thread computes with the model
+swap        classes, hooks, parameters and configuration
 proof       probe a layer before and after; keep the patch, or roll back and raise
 """
 
@@ -30,7 +30,7 @@ from hf_posenc.patching.cached_step import check_cached_step
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.float32_copies import keep_in_float32
-from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
+from hf_posenc.patching.in_forward import check_not_in_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, probed_layers
 from hf_posenc.patching.length_options import take_lengths
 from hf_posenc.patching.outer_config import write_outer_config
@@ -95,7 +95,7 @@ def patch_model(
         NothingStretched: the scheme stretches the context by a factor, and was given neither that nor a length.
         LimitKept: a `SentenceTransformer` cuts texts below the trained length, and still does.
 
-    Forward passes of other threads finish on the model as it was, and new ones wait for the patch.
+    Patch before other threads compute with the model: their forward passes are not waited for.
     """
     given: dict[str, Any] = {
         "factor": factor,
@@ -123,7 +123,7 @@ def _patch(
 ) -> None:
     """Patch a model with one base model; the arguments are those of `patch_model`."""
     base, adapter = base_model_of(model)
-    check_not_in_forward(model, base)
+    check_not_in_forward(model)
     with patch_lock(base):
         check_model(model, base)
         check_cached_step(base, lambda stand_in: patch_model(stand_in, "alibi"))
@@ -137,8 +137,7 @@ def _patch(
         schemes = build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
         length_given = given["trained_length"] is not None
         check_schemes(model, base, adapter, geometry, schemes, trained_length_given=length_given)
-        with exclusive_access(model, base):  # last, so that forward passes wait no longer than they must
-            report = _install(model, base, adapter, geometry, chosen, schemes)
+        report = _install(model, base, adapter, geometry, chosen, schemes)
     if factor is None and target_length is None and report.proof.verdict == "identity":
         warn_of_no_stretch(report, schemes[0])
 
@@ -189,15 +188,14 @@ def unpatch_model(model: M) -> M:
 
     Raises:
         NotPatched: there is nothing to undo.
-        ModelInUse: a forward pass of this thread, or one of another that does not end, computes with the model.
+        ModelInUse: this thread is inside a forward pass of the model.
     """
     if stacks := stacks_of(model):
         unpatch_together(model, stacks)
         return model
     base, _ = base_model_of(model)
-    check_not_in_forward(model, base)
+    check_not_in_forward(model)
     with patch_lock(base):
         patch = patch_of(base)
-        with exclusive_access(model, base):
-            undo(base, patch)
+        undo(base, patch)
     return model
