@@ -1,7 +1,8 @@
 """Refuse to patch a model from within its own forward pass, such as from a hook of one of its modules.
 
 Threads that patch one model wait for each other (`hf_posenc.core.lock`). A forward pass of another thread is neither
-seen nor waited for: it would compute some layers as they were and others as they are. Patch before threads share a model.
+seen nor waited for: it would compute some layers as they were and others as they are. So patch a model before threads
+share it.
 """
 
 from __future__ import annotations
