@@ -264,7 +264,7 @@ class PatchedAttention(nn.Module):
         """How the engine computes calls like this one; what the layer passes of its own is checked, once for all."""
         name, weights = plan.fixed.name, bool(host.get("output_attentions"))
         window = self.window if "sliding_window" in host else None
-        check_keywords(host, name, causal=call.ctx.causal, heeded=self.heeded_keywords, window=window)
+        check_keywords(host, plan.scheme, causal=call.ctx.causal, heeded=self.heeded_keywords, window=window)
         return engine_for(call, plan.backend, name, cache, self.layer_idx, weights=weights)
 
 

@@ -140,7 +140,7 @@ def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, 
     if forward is None:  # the attention module is called on its own
         for name in ("position_bias", "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"):
             if host.get(name) is not None:
-                refuse_keyword(name, host[name], layer.scheme.extra_repr())
+                refuse_keyword(name, host[name], layer.scheme)
         ids = host.get("position_ids")
         forward = ForwardContext(None, ids is None or in_steps_of_one(ids))
         return make_plan(layer, layer.scheme, query, cache, mask, host, forward)

@@ -38,7 +38,7 @@ from hf_posenc.patches.current_forward import LOOKED_UP, NUMBERED_FROM, announce
 from hf_posenc.patches.forward_parameters import forward_parameters
 from hf_posenc.patches.position_numbers import FROM_ZERO, counts_from_zero, from_zero
 from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
-from hf_posenc.patches.texts_in_rows import find_texts
+from hf_posenc.patches.texts_in_rows import RowTexts, find_texts
 from hf_posenc.patches.validate_inputs import check_position_ids, check_tokens, positions_in_range
 from hf_posenc.patches.validate_keywords import check_call
 from hf_posenc.schemes.base import Scheme, implements
@@ -69,7 +69,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     padding, unmasked = _read_mask(module, kwargs, tokens)
     counted_so = _number_from_zero(module, kwargs, padding, cache)
     positions = _read_positions(kwargs, padding, tokens.shape[1], cache)
-    texts = None if in_pages else find_texts(
+    texts = RowTexts() if in_pages else find_texts(
         module, kwargs, tokens, cache, coordinates, causal=attentions[0].is_causal, own_mask=by_kind is None
     )  # fmt: skip
     moved = _move_positions(schemes[0], kwargs, tokens, cache, training=module.training)
@@ -86,7 +86,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     here = _positions_now(kwargs, tokens, cache) if moved is None else moved
     weights = kwargs.get("output_attentions", getattr(module.config, "output_attentions", False))
     kwargs[KEYWORD] = ForwardContext(
-        padding, contiguous, coordinates, moved, keys, counted, own_mask, here, bool(weights), texts
+        padding, contiguous, coordinates, moved, keys, counted, own_mask, here, bool(weights), *texts
     )
     if module.__dict__.get(LOOKED_UP) or (counts_columns(module) and not is_traced()):
         announce(module, kwargs[KEYWORD])
@@ -120,7 +120,7 @@ def _validate(
     if tokens.ndim < getattr(ids, "ndim", 0) and isinstance(mask, Tensor) and mask.ndim == 3:
         kwargs["attention_mask"] = mask = mask.flatten(0, 1)  # as the ids were
     if paged_cache(kwargs) is None:
-        check_call(module, kwargs, schemes[0].extra_repr(), causal=module.__dict__[ATTENTIONS][0].is_causal)
+        check_call(module, kwargs, schemes[0], causal=module.__dict__[ATTENTIONS][0].is_causal)
     check_kind(kwargs.get("past_key_values"))
     check_layers(cache, tokens.shape[1], schemes, module.__dict__[ATTENTIONS])
     check_position_ids(kwargs.get("position_ids"), tokens)

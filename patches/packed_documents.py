@@ -24,6 +24,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches.packing_keywords import BORDERS, LONGEST
+from hf_posenc.patches.texts_in_masks import sees_previous
 
 SHORTEST = 16  # tokens a document, on average: below, the calls take longer than the pairs that they save
 
@@ -73,9 +74,7 @@ def documents_of(mask: Any, ctx: PositionContext, backend: str) -> tuple[PackedD
     )
 
 
-def separated(
-    mask: Any, texts: Tensor, ctx: PositionContext, backend: str, call: dict[str, Any], batch: int
-) -> Any:
+def separated(mask: Any, texts: Tensor, ctx: PositionContext, backend: str, call: dict[str, Any], batch: int) -> Any:
     """A mask under which no text of a row sees another's tokens, made once for all layers with the same.
 
     Args:
@@ -93,7 +92,9 @@ def separated(
     if "flash" in backend and batch == 1:
         apart = call.get("position_ids") is not None or all(call.get(name) is not None for name in (*BORDERS, *LONGEST))
     else:
-        apart = isinstance(mask, BlockMask) and not bool(_sees_across(mask, texts).any())
+        apart = isinstance(mask, BlockMask) and not bool(
+            (sees_previous(mask, batch, texts.shape[1])[:, 1:] & (texts.diff(dim=-1) != 0)).any()
+        )
     if apart:
         return mask
     if "flash" in backend or isinstance(mask, BlockMask):
@@ -110,12 +111,6 @@ def _within_texts(mask: Tensor | None, texts: Tensor) -> Tensor:
     if mask is None:
         return own.tril()
     return mask & own if mask.dtype == torch.bool else mask.masked_fill(~own, torch.finfo(mask.dtype).min)
-
-
-def _sees_across(mask: BlockMask, texts: Tensor) -> Tensor:
-    """Whether the first token of a text sees the last of the one before it, for every text but a row's first."""
-    row, before = (texts.diff(dim=-1) != 0).nonzero(as_tuple=True)
-    return mask.mask_mod(row, torch.zeros_like(row), before + 1, before)
 
 
 def spans(starts_anew: Tensor) -> list[tuple[int, int]]:

@@ -1,6 +1,6 @@
 """Keywords that say which tokens of a row are one text: ``cu_seq_lens_q``, ``seq_idx`` and the lengths beside them.
 
-They must say what ``position_ids`` or a 4-D mask say, by which texts are kept apart (`hf_posenc.patches.texts_in_rows`).
+They must say what ``position_ids`` or a mask say, by which texts are kept apart (`hf_posenc.patches.texts_in_rows`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hf_posenc.errors import InvalidInput, MaskMismatch
+from hf_posenc.errors import InvalidInput, MaskMismatch, shown
 
 BORDERS = ("cu_seq_lens_q", "cu_seq_lens_k")
 LONGEST = ("max_length_q", "max_length_k")
@@ -25,7 +25,7 @@ def check_said(name: str, value: Any, starts: Tensor | None, tokens: Tensor) -> 
         MaskMismatch: it does.
     """
     if not isinstance(value, Tensor) or value.is_floating_point():
-        raise InvalidInput(f"{name} must be a tensor of whole numbers, got {type(value).__name__}. Pass torch.tensor(…).")
+        raise InvalidInput(f"{name} must be whole numbers in a tensor, got {shown(value)}. Pass torch.tensor(…).")
     batch, length = tokens.shape[:2]
     if name == TEXT_OF_TOKEN:
         number, same = 1 + int(value.diff(dim=-1).ne(0).sum(-1).max()), value.shape[-1] == length
@@ -53,4 +53,6 @@ def check_longest(kwargs: dict[str, Any]) -> None:
             continue
         longest = int(kwargs[borders].diff().max())
         if int(kwargs[name]) < longest:
-            raise InvalidInput(f"{name} is {int(kwargs[name])}, and a text has {longest} tokens. Pass {name}={longest}.")
+            raise InvalidInput(
+                f"{name} is {int(kwargs[name])}, and a text has {longest} tokens. Pass {name}={longest}."
+            )

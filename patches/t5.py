@@ -89,7 +89,7 @@ class SharedBiasAttention(PatchedT5Like):
     ) -> tuple[Tensor, None, Tensor | None]:
         """The host's forward for self-attention; see `T5Attention`."""
         if position_bias is not None:
-            refuse_keyword("position_bias", position_bias, self.scheme.extra_repr())
+            refuse_keyword("position_bias", position_bias, self.scheme)
         mixed, weights = self.attended(hidden_states, past_key_values, mask, host)
         return mixed, None, weights
 

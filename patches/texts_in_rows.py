@@ -1,7 +1,7 @@
 """Which tokens of a row are one text: read and checked once, where a call enters the base model, for every scheme.
 
-    position_ids   0 1 2 3 0 1 2        begin again; a decoder without a cache and without a mask has two texts
-    4-D mask       ▙ of 4, ▙ of 3       a text begins where no token sees across; without position_ids each counts from 0
+    position_ids   0 1 2 3 0 1 2        begin again: two texts of a decoder, without a cache or a mask
+    4-D mask       ▙ of 4, ▙ of 3       a text begins where none sees across; each counts from 0
     2-D mask       1 1 1 1 1 1 1        one text, whatever the positions are
     cu_seq_lens_q  0 4 7                say what position_ids or a 4-D mask say, and never more; likewise seq_idx
 
@@ -11,10 +11,11 @@ them: `hf_posenc.patches.packed_documents.separated` applies to the mask of a la
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
@@ -22,9 +23,22 @@ from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import MaskMismatch
 from hf_posenc.patches.packing_keywords import BORDERS, TEXT_OF_TOKEN, check_longest, check_said
 from hf_posenc.patches.positions import in_steps_of_one
+from hf_posenc.patches.texts_in_masks import sees_previous, several, starts_in_mask, tokens_of_text
 
 RECURRENT = ("linear", "conv", "mamba", "hybrid", "recurrent")  # kinds of layers that hand on what they have read
 UNCACHED = "Pass use_cache=False and no cache; or, for one text, an attention_mask of ones."
+
+
+class RowTexts(NamedTuple):
+    """Texts of the rows of a call.
+
+    Attributes:
+        number: of the text of every token, ``[batch or 1, token]``; None where masks need not be made to separate them.
+        keys: of each token's text, their number ``[batch or 1, token]``, in rows of an encoder; else None.
+    """
+
+    number: Tensor | None = None
+    keys: Tensor | None = None
 
 
 def find_texts(
@@ -36,8 +50,8 @@ def find_texts(
     *,
     causal: bool,
     own_mask: bool,
-) -> Tensor | None:
-    """Number of the text of every token, ``[batch or 1, token]``; None where masks need not separate any.
+) -> RowTexts:
+    """The texts of the rows of a call, as far as attention has to know them.
 
     Packed texts are not cached unless that is asked for, which is refused. Positions that a 4-D mask implies are put
     into the call.
@@ -58,20 +72,27 @@ def find_texts(
     mask, length = kwargs.get("attention_mask"), tokens.shape[1]
     said = [name for name in (*BORDERS, TEXT_OF_TOKEN) if kwargs.get(name) is not None]
     if length == 1 and not said:  # a decoding step
-        return None
+        return RowTexts()
     texts = starts = None
     if mask is None:
         texts = _by_positions(module, kwargs, cache, coordinates, causal=causal)
         starts = None if texts is None else pad(texts.diff(dim=-1) != 0, (1, 0), value=True)
     elif isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[-2] == length:
         counts = own_mask and kwargs.get("position_ids") is None and coordinates is None
-        if said or counts or _mixes(module):
+        if said or counts or not causal or _mixes(module):
             starts = _by_mask(module, kwargs, mask, cache, counts=counts)
+    elif isinstance(mask, BlockMask) and not is_traced():
+        starts = ~sees_previous(mask, len(tokens), length)
+        if kwargs.get("position_ids") is None and several(starts):
+            raise MaskMismatch(
+                "The BlockMask keeps texts of a row apart, whose tokens would be numbered as those of one. "
+                "Pass position_ids that begin again at every text."
+            )
     if said and not is_traced():
         for name in said:
             check_said(name, kwargs[name], starts, tokens)
         check_longest(kwargs)
-    return texts
+    return RowTexts(texts, None if causal or starts is None else tokens_of_text(starts))
 
 
 def _caches(module: nn.Module, kwargs: dict[str, Any], cache: Cache | None) -> bool | None:
@@ -121,15 +142,14 @@ def _by_positions(
 def _by_mask(
     module: nn.Module, kwargs: dict[str, Any], mask: Tensor, cache: Cache | None, *, counts: bool
 ) -> Tensor | None:
-    """Where texts begin under a mask ``[batch or 1, heads or 1, token, key]``; their positions are put in if it counts."""
+    """Where texts begin under a mask ``[batch or 1, heads or 1, token, key]``; positions too, if it ``counts`` them."""
     caches = _caches(module, kwargs, cache)
     if is_traced():
         starts, packed = (starts_in_mask(mask), True) if counts and caches is False else (None, False)
     else:
         past = 0 if cache is None else int(cache.get_seq_length())
         starts = starts_in_mask(mask[..., : past + mask.shape[-2]], past)
-        followed = starts & ~pad(starts[:, 1:], (0, 1), value=True)  # a token alone may be padding
-        packed = bool((followed.sum(-1) > (past == 0)).any())
+        packed = several(starts, past)
         if packed and counts and caches:
             raise MaskMismatch(
                 "The attention mask keeps texts of a row apart, whose tokens a KV cache would number as those of one. "
@@ -141,23 +161,6 @@ def _by_mask(
         index = torch.arange(starts.shape[1], device=starts.device)
         kwargs["position_ids"] = index - torch.where(starts, index, 0).cummax(-1).values
     return starts
-
-
-def starts_in_mask(mask: Tensor, past: int = 0) -> Tensor:
-    """The tokens from which on none sees one before, nor any before sees one of them, ``[batch or 1, token]``.
-
-    Args:
-        mask: ``[batch or 1, heads or 1, token, past + token]``; true where a token sees another, or added to scores.
-        past: tokens before these.
-    """
-    seen = (mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min).any(1)
-    keys, sees = seen.shape[-1], seen.any(-1)
-    index = torch.arange(past, keys, device=seen.device)
-    first = torch.where(sees, seen.byte().argmax(-1), keys)
-    last = torch.where(sees, keys - 1 - seen.flip(-1).byte().argmax(-1), -1)
-    earliest = first.flip(-1).cummin(-1).values.flip(-1)  # that it or a later token sees
-    latest = pad(last.cummax(-1).values[:, :-1], (1, 0), value=-1)  # that an earlier token sees
-    return (earliest >= index) & (latest < index) | (index == 0)
 
 
 def _numbered(borders: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from hf_posenc.errors import UnknownKeyword, shown
+from hf_posenc.schemes.base import Scheme
 
 # Nothing of attention depends on their values.
 HARMLESS = frozenset(
@@ -43,13 +44,13 @@ def named_keywords(cls: type) -> frozenset[str]:
     return _NAMES[cls]
 
 
-def check_call(module: nn.Module, call: Mapping[str, Any], scheme: str, *, causal: bool) -> None:
+def check_call(module: nn.Module, call: Mapping[str, Any], scheme: Scheme, *, causal: bool) -> None:
     """Refuse keywords of a call of the base model that may change attention, and that are not honoured.
 
     Args:
         module: the base model.
         call: all keywords of the call.
-        scheme: its name.
+        scheme: of the model.
         causal: whether the model is a decoder.
 
     Raises:
@@ -62,13 +63,13 @@ def check_call(module: nn.Module, call: Mapping[str, Any], scheme: str, *, causa
 
 
 def check_keywords(
-    call: Mapping[str, Any], scheme: str, *, causal: bool, heeded: Collection[str], window: int | None = None
+    call: Mapping[str, Any], scheme: Scheme, *, causal: bool, heeded: Collection[str], window: int | None = None
 ) -> None:
     """Refuse keywords that would change what attention computes, and that are not read.
 
     Args:
         call: keywords of a base model, or those an attention module does not name itself.
-        scheme: its name.
+        scheme: for the message.
         causal: whether the model is a decoder.
         heeded: names that are taken into account.
         window: keys that a query of the layer sees at most, which the mask or the visible band says as well.
@@ -84,13 +85,13 @@ def check_keywords(
         refuse_keyword(name, value, scheme)
 
 
-def refuse_keyword(name: str, value: Any, scheme: str) -> None:
+def refuse_keyword(name: str, value: Any, scheme: Scheme) -> None:
     """Raise the error of a keyword that is not honoured.
 
     Raises:
         UnknownKeyword: always.
     """
     raise UnknownKeyword(
-        f"Attention is called with {name}={shown(value)}, which scheme {scheme!r} does not take into account. "
-        "Leave it out; its effect may have an option in the model's configuration."
+        f"Attention is called with {name}={shown(value)}, which scheme {scheme.extra_repr()!r} does not take into "
+        "account, nor any other. Leave it out; what it sets may be an option of the model's configuration."
     )
