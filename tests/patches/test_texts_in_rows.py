@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
-from transformers import DynamicCache
+from transformers import DynamicCache, MT5Config, MT5EncoderModel, T5Config, T5EncoderModel
 
 from hf_posenc import list_schemes, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
@@ -149,17 +149,18 @@ def test_a_block_mask_needs_positions() -> None:
         model(tokens(), attention_mask=mask, use_cache=False)
 
 
-@pytest.mark.parametrize("family", ["t5", "mt5"])
 @pytest.mark.parametrize("scheme", ["host", "alibi"])
-def test_a_layer_of_t5_called_with_a_bias(family: str, scheme: str) -> None:
+@pytest.mark.parametrize(("config", "kind"), [(T5Config, T5EncoderModel), (MT5Config, MT5EncoderModel)])
+def test_a_layer_of_t5_called_with_a_bias(config: Any, kind: Any, scheme: str) -> None:
     """The unpatched layer adds it; a patched one would not."""
-    from ..families.tiny import tiny
-
-    model = patch_model(tiny(family).get_encoder(), scheme)
-    layer = model.block[0].layer[0].SelfAttention
-    hidden, bias = torch.randn(1, 5, model.config.d_model), torch.zeros(1, model.config.num_heads, 5, 5)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 96}
+    model = kind(config(**sizes))
+    hidden, bias = torch.randn(1, 5, 16), torch.randn(1, 2, 5, 5)
+    layer = model.encoder.block[0].layer[0].SelfAttention
+    assert not torch.equal(layer(hidden, position_bias=bias)[0], layer(hidden, position_bias=0 * bias)[0])
+    patch_model(model, scheme)
     with pytest.raises(UnknownKeyword, match="position_bias"):
-        layer(hidden, position_bias=bias)
+        model.encoder.block[0].layer[0].SelfAttention(hidden, position_bias=bias)
 
 
 @pytest.mark.parametrize(
