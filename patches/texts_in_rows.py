@@ -147,7 +147,9 @@ def _by_mask(
     if is_traced():
         starts, packed = (starts_in_mask(mask), True) if counts and caches is False else (None, False)
     else:
-        past = 0 if cache is None else int(cache.get_seq_length())
+        past = (
+            0 if cache is None else min(int(cache.get_seq_length()), mask.shape[-1] - mask.shape[-2])
+        )  # some drop keys
         starts = starts_in_mask(mask[..., : past + mask.shape[-2]], past)
         packed = several(starts, past)
         if packed and counts and caches:
