@@ -21,11 +21,11 @@ from transformers.cache_utils import Cache
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import MaskMismatch
+from hf_posenc.patches.packed_cache import caches, leave_uncached, mixes
 from hf_posenc.patches.packing_keywords import BORDERS, TEXT_OF_TOKEN, check_longest, check_said
 from hf_posenc.patches.positions import in_steps_of_one
 from hf_posenc.patches.texts_in_masks import sees_previous, several, starts_in_mask, tokens_of_text
 
-RECURRENT = ("linear", "conv", "mamba", "hybrid", "recurrent")  # kinds of layers that hand on what they have read
 UNCACHED = "Pass use_cache=False and no cache; or, for one text, an attention_mask of ones."
 
 
@@ -79,7 +79,7 @@ def find_texts(
         starts = None if texts is None else pad(texts.diff(dim=-1) != 0, (1, 0), value=True)
     elif isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[-2] == length:
         counts = own_mask and kwargs.get("position_ids") is None and coordinates is None
-        if said or counts or not causal or _mixes(module):
+        if said or counts or not causal or mixes(module):
             starts = _by_mask(module, kwargs, mask, cache, counts=counts)
     elif isinstance(mask, BlockMask) and not is_traced():
         starts = ~sees_previous(mask, len(tokens), length)
@@ -95,25 +95,16 @@ def find_texts(
     return RowTexts(texts, None if causal or starts is None else tokens_of_text(starts))
 
 
-def _caches(module: nn.Module, kwargs: dict[str, Any], cache: Cache | None) -> bool | None:
-    """Whether a call caches its tokens: as it asks for, or None where only the configuration says so."""
-    config: Any = module.config
-    asked = kwargs.get("use_cache")
-    if cache is not None or asked is not None:
-        return cache is not None or bool(asked)
-    return None if getattr(config, "use_cache", False) else False
-
-
 def _by_positions(
     module: nn.Module, kwargs: dict[str, Any], cache: Cache | None, coordinates: Tensor | None, *, causal: bool
 ) -> Tensor | None:
     """Texts by positions that begin again, or, where nothing is cached, leave a gap; as transformers has it."""
     positions = kwargs.get("position_ids")
-    caches = _caches(module, kwargs, cache) if causal else False
+    cached = caches(module, kwargs, cache) if causal else False
     if positions is None and coordinates is None:
         return None
     if is_traced():  # values are not known: the mask of every call separates, where nothing is cached
-        return _numbered(positions.diff(dim=-1) != 1) if causal and caches is False and positions is not None else None
+        return _numbered(positions.diff(dim=-1) != 1) if causal and cached is False and positions is not None else None
     if coordinates is not None:  # a picture leaves gaps, and time does not run back within a text
         again = borders = coordinates[..., 0].diff(dim=-1) < 0
     elif in_steps_of_one(positions):
@@ -129,13 +120,13 @@ def _by_positions(
             "position_ids begin again within a row, and an encoder reads the row as one text. Pass an attention_mask "
             "[batch, 1, tokens, tokens] that keeps the texts apart; or, for one text, a mask of ones."
         )
-    if begins_again and caches:
+    if begins_again and cached:
         raise MaskMismatch(
             f"position_ids begin again within a row, as of several texts, which a KV cache would mix. {UNCACHED}"
         )
-    if not causal or (caches is not False and not begins_again) or not bool(borders.any()):
+    if not causal or (cached is not False and not begins_again) or not bool(borders.any()):
         return None
-    _uncached(module, kwargs)
+    leave_uncached(module, kwargs)
     return _numbered(borders)
 
 
@@ -143,23 +134,22 @@ def _by_mask(
     module: nn.Module, kwargs: dict[str, Any], mask: Tensor, cache: Cache | None, *, counts: bool
 ) -> Tensor | None:
     """Where texts begin under a mask ``[batch or 1, heads or 1, token, key]``; positions too, if it ``counts`` them."""
-    caches = _caches(module, kwargs, cache)
+    cached = caches(module, kwargs, cache)
     if is_traced():
-        starts, packed = (starts_in_mask(mask), True) if counts and caches is False else (None, False)
+        starts, packed = (starts_in_mask(mask), True) if counts and cached is False else (None, False)
     else:
-        past = (
-            0 if cache is None else min(int(cache.get_seq_length()), mask.shape[-1] - mask.shape[-2])
-        )  # some drop keys
+        held = mask.shape[-1] - mask.shape[-2]  # keys before these tokens, or as many places and more
+        past = 0 if cache is None else min(int(cache.get_seq_length()), held)
         starts = starts_in_mask(mask[..., : past + mask.shape[-2]], past)
         packed = several(starts, past)
-        if packed and counts and caches:
+        if packed and counts and cached:
             raise MaskMismatch(
                 "The attention mask keeps texts of a row apart, whose tokens a KV cache would number as those of one. "
                 "Pass position_ids that begin again at every text, or use_cache=False and no cache."
             )
         if packed:
-            _uncached(module, kwargs, keep=not counts)
-    if starts is not None and counts and (packed or caches is False):
+            leave_uncached(module, kwargs, keep=not counts)
+    if starts is not None and counts and (packed or cached is False):
         index = torch.arange(starts.shape[1], device=starts.device)
         kwargs["position_ids"] = index - torch.where(starts, index, 0).cummax(-1).values
     return starts
@@ -167,25 +157,3 @@ def _by_mask(
 
 def _numbered(borders: Tensor) -> Tensor:
     return pad(borders.cumsum(-1), (1, 0))
-
-
-def _mixes(module: nn.Module) -> bool:
-    """Whether a model has layers that hand on what they have read, whatever a mask says."""
-    config: Any = module.config
-    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
-    return getattr(module, "_is_stateful", False) if kinds is None else any(k.startswith(RECURRENT) for k in kinds)
-
-
-def _uncached(module: nn.Module, kwargs: dict[str, Any], *, keep: bool = False) -> None:
-    """Leave the cache out of a call with several texts, unless asked to ``keep`` it; refuse layers that mix them.
-
-    Raises:
-        MaskMismatch: the model has layers that no mask reaches.
-    """
-    if _mixes(module):
-        raise MaskMismatch(
-            "Several texts are packed into a row, and layers of this model that are no attention hand on what they "
-            "have read of one text to the next. Pass one text a row; or, for one text, an attention_mask of ones."
-        )
-    if not keep and kwargs.get("use_cache") is None and getattr(module.config, "use_cache", False):
-        kwargs["use_cache"] = False
