@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 
 from hf_posenc import patch_model
 from hf_posenc.errors import MaskMismatch
@@ -77,7 +79,10 @@ def test_the_table_has_rows() -> None:
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.family}-{row.encoder:d}")
 def test_unpatched(row: Row) -> None:
-    assert verdict(model_of(row), row) == row.unpatched
+    newer = row.family == "falcon" and Version(transformers.__version__) >= Version(
+        "5.24"
+    )
+    assert verdict(model_of(row), row) == ("apart" if newer else row.unpatched)
 
 
 @pytest.mark.parametrize("scheme", ["host", "alibi"])
