@@ -79,9 +79,7 @@ def test_the_table_has_rows() -> None:
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.family}-{row.encoder:d}")
 def test_unpatched(row: Row) -> None:
-    newer = row.family == "falcon" and Version(transformers.__version__) >= Version(
-        "5.24"
-    )
+    newer = row.family == "falcon" and Version(transformers.__version__) >= Version("5.24")
     assert verdict(model_of(row), row) == ("apart" if newer else row.unpatched)
 
 
