@@ -266,11 +266,10 @@ class PatchedAttention(nn.Module):
     def _engine_for(
         self, call: AttentionCall, plan: CallPlan, host: dict[str, Any], cache: Cache | None
     ) -> ComputeCall:
-        """How the engine computes calls like this one; what the caller passed is checked here, once for all of them."""
+        """How the engine computes calls like this one; what the layer passes of its own is checked, once for all."""
         name, weights = plan.fixed.name, bool(host.get("output_attentions"))
         window = self.window if "sliding_window" in host else None
-        mask = call.mask if plan.rows_mask is None else plan.rows_mask
-        check_keywords(host, mask, call.ctx, name, heeded=self.heeded_keywords, window=window)
+        check_keywords(host, plan.scheme, causal=call.ctx.causal, heeded=self.heeded_keywords, window=window)
         return engine_for(call, plan.backend, name, cache, self.layer_idx, weights=weights)
 
 

@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
 
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import BackendCannotCarry, MaskMismatch, NeedsWholeText
+from hf_posenc.errors import BackendCannotCarry, NeedsWholeText
 from hf_posenc.patches.attention_masks import (
     check_held_keys,
     check_mask,
@@ -38,7 +38,9 @@ from hf_posenc.patches.forward_parameters import forward_parameters
 from hf_posenc.patches.host_calls import cache_argument, paged_cache, take_cache
 from hf_posenc.patches.position_numbers import FROM_ZERO, counts_from_zero, from_zero
 from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
+from hf_posenc.patches.texts_in_rows import RowTexts, find_texts
 from hf_posenc.patches.validate_inputs import check_position_ids, check_tokens, positions_in_range
+from hf_posenc.patches.validate_keywords import check_call
 from hf_posenc.schemes.base import Scheme, implements
 
 ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
@@ -59,6 +61,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
         names = forward_parameters(type(module))
         kwargs = named_arguments(type(module).__name__, names, args, kwargs)
     schemes, given = schemes_of_base(module), take_cache(kwargs)
+    attentions = module.__dict__[ATTENTIONS]
     check_kind(given)
     cache, by_kind = self_attention_cache(given), _take_masks_by_kind(module, kwargs)
     tokens = _validate(module, kwargs, cache, schemes, by_kind=by_kind is not None)
@@ -67,8 +70,11 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     padding, unmasked = _read_mask(module, kwargs, tokens, given)
     counted_so = _number_from_zero(module, kwargs, padding, cache)
     positions = _read_positions(kwargs, padding, tokens.shape[1], cache)
+    texts = RowTexts() if in_pages else find_texts(
+        module, kwargs, tokens, cache, coordinates, causal=attentions[0].is_causal, own_mask=by_kind is None
+    )  # fmt: skip
     moved = _move_positions(schemes[0], kwargs, tokens, cache, training=module.training)
-    given = prepare_cache(module, kwargs, given, tokens, padding, moved, module.__dict__[ATTENTIONS])
+    given = prepare_cache(module, kwargs, given, tokens, padding, moved, attentions)
     kwargs |= cache_argument(type(module), given)
     cache = self_attention_cache(given)
     if cache is not None and isinstance(counted_so, bool):
@@ -83,7 +89,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     here = _positions_now(kwargs, tokens, cache) if moved is None else moved
     weights = kwargs.get("output_attentions", getattr(module.config, "output_attentions", False))
     kwargs[KEYWORD] = ForwardContext(
-        padding, contiguous, coordinates, moved, keys, counted, own_mask, here, bool(weights)
+        padding, contiguous, coordinates, moved, keys, counted, own_mask, here, bool(weights), *texts
     )
     if module.__dict__.get(LOOKED_UP) or (counts_columns(module) and not is_traced()):
         announce(module, kwargs[KEYWORD])
@@ -116,6 +122,8 @@ def _validate(
     tokens = check_tokens(module, ids, kwargs.get("inputs_embeds"), flattens=flattens)
     if tokens.ndim < getattr(ids, "ndim", 0) and isinstance(mask, Tensor) and mask.ndim == 3:
         kwargs["attention_mask"] = mask = mask.flatten(0, 1)  # as the ids were
+    if paged_cache(kwargs) is None:
+        check_call(module, kwargs, schemes[0], causal=module.__dict__[ATTENTIONS][0].is_causal)
     check_layers(cache, tokens.shape[1], schemes, module.__dict__[ATTENTIONS])
     check_position_ids(kwargs.get("position_ids"), tokens)
     if mask is not None and paged_cache(kwargs) is None:  # else it is transformers' own, over the keys of all requests
@@ -278,17 +286,8 @@ def _move_positions(
 
 
 def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor, batch: int) -> None:
-    """Moved positions in place of the caller's, with a mask, or transformers takes their gaps for packed texts.
-
-    Raises:
-        MaskMismatch: the caller's positions do stand for packed texts.
-    """
+    """Moved positions in place of the caller's, with a mask, or transformers takes their gaps for packed texts."""
     if kwargs.get("attention_mask") is None:
-        if kwargs.get("position_ids") is not None and not in_steps_of_one(positions):
-            raise MaskMismatch(
-                "Packed texts are told apart by positions that start again, and this scheme moves positions. "
-                "Pass an attention_mask of shape [batch, 1, length, length] beside them."
-            )
         kwargs["attention_mask"] = torch.ones(positions.shape, dtype=torch.long, device=positions.device).expand(
             batch, -1
         )

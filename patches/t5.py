@@ -31,6 +31,7 @@ from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.patches.t5_bias import OwnT5Bias, own_bias
+from hf_posenc.patches.validate_keywords import refuse_keyword
 from hf_posenc.schemes.base import Scheme, implements
 
 if not hasattr(modeling_t5, "eager_attention_forward"):
@@ -86,6 +87,8 @@ class SharedBiasAttention(PatchedT5Like):
         **host: Any,
     ) -> tuple[Tensor, None, Tensor | None]:
         """The host's forward for self-attention; see `T5Attention`."""
+        if position_bias is not None:
+            refuse_keyword("position_bias", position_bias, self.scheme)
         mixed, weights = self.attended(hidden_states, mask, host)
         return mixed, None, weights
 
