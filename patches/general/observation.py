@@ -132,6 +132,7 @@ class AttentionObservation:
         rotating: functions that its forward calls to rotate; see `hf_posenc.patches.general.unrotated`.
         inline: whether the module computes attention itself, without `AttentionInterface`.
         receives_keywords: whether its layer hands it the keywords of the base model's call.
+        softmax_factor: what the RoPE scaling has put into its own scale of scores; a factor of ``kind.rotary`` here.
     """
 
     name: str
@@ -144,6 +145,7 @@ class AttentionObservation:
     rotating: tuple[tuple[str, int], ...] = ()
     inline: bool = False
     receives_keywords: bool = True
+    softmax_factor: float = 1.0
 
     @property
     def looks_up(self) -> bool:

@@ -22,6 +22,7 @@ from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import AttentionObservation, Observation, Stand
 from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
 from hf_posenc.patches.general.several_axes import with_axes
+from hf_posenc.patches.general.softmax_scale import with_softmax_scale
 from hf_posenc.patches.general.stand_in import OWN_NUMBER, StandIn, stand_in
 from hf_posenc.patches.general.stated_frequencies import as_host_rotary, stated_frequencies
 from hf_posenc.patches.rope_parameters import rotations
@@ -48,7 +49,7 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
     with torch.device("cpu"), float32_by_default():  # a loader may have chosen the meta device, and the model's dtype
         found = stand_in(cls, config, INTERFACE)
         with HankelProducts():
-            seen = observe_model(found.model, config)
+            seen = with_softmax_scale(observe_model(found.model, config), found.model, config)
     return of_all_layers(seen, found)
 
 
