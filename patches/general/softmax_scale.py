@@ -79,4 +79,5 @@ def _with_factor(
         logit_scale=rotary.logit_scale * factor,
         scales_softmax=math.isclose(follows, EXPECTED, rel_tol=1e-6),
     )
-    return replace(one, kind=replace(one.kind, rotary=rotary), softmax_factor=factor)
+    held = {**one.held, SCALE: own[one.name]} if rotary.scales_softmax else one.held
+    return replace(one, kind=replace(one.kind, rotary=rotary), softmax_factor=factor, held=held)
