@@ -59,7 +59,7 @@ def built(cls: type[nn.Module], config: Any, parameters: Mapping[str, Any]) -> n
     """A model without weights, of a configuration with these RoPE parameters in the place of its scaling."""
     config = copy.deepcopy(config)
     sets = {
-        kind: {name: own[name] for name in BESIDE if name in own} | parameters
+        kind: {**{name: own[name] for name in BESIDE if name in own}, **parameters}
         for kind, own in rotations(config).items()
     }
     config.rope_parameters = sets.get(None, sets)
