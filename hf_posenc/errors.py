@@ -83,6 +83,10 @@ class UnsupportedModel(PosEncError, TypeError):
     """No adapter knows where this model keeps position."""
 
 
+class HostChanged(PosEncError, RuntimeError):
+    """The installed transformers, PEFT or lm-eval lacks a name that this package reaches into it by."""
+
+
 class AdapterInvalid(PosEncError, TypeError):
     """An adapter breaks its contract: it lacks a member, or one of them returns what it must not."""
 
@@ -129,6 +133,10 @@ class NotExpressible(PosEncError, ValueError):
 
 class MergeFailed(PosEncError, ValueError):
     """A PEFT adapter merged into the weights computes something else than the adapter does."""
+
+
+class UntestedVersion(UserWarning):
+    """A package that this one reaches into is newer than the versions it is tested with."""
 
 
 class OnlyWithinTrainedLength(UserWarning):

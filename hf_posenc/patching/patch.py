@@ -26,6 +26,7 @@ from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.cache.provenance import ENTRY
 from hf_posenc.patches.validate_adapter import explained_forward
 from hf_posenc.patches.validate_heads import check_heads
+from hf_posenc.patching.cached_step import check_cached_step
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.float32_copies import keep_in_float32
@@ -87,6 +88,7 @@ def patch_model(
 
     Raises:
         PosEncError: one subclass a cause, see `hf_posenc.errors`; the model is then as it was.
+        HostChanged: the first patched model of a class loses its KV cache on the installed transformers.
 
     Warns:
         NothingStretched: the scheme stretches the context by a factor, and was given neither that nor a length.
@@ -121,6 +123,7 @@ def _patch(
     check_not_in_forward(model, base)
     with patch_lock(base):
         check_model(model, base)
+        check_cached_step(base, lambda stand_in: patch_model(stand_in, "alibi"))
         config: Any = base.config
         given = take_lengths(options, trained_length=trained_length, target_length=target_length)
         check_rotation(base, trained_length_given=given["trained_length"] is not None)
