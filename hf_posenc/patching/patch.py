@@ -35,7 +35,7 @@ from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, pro
 from hf_posenc.patching.length_options import take_lengths
 from hf_posenc.patching.outer_config import write_outer_config
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
-from hf_posenc.patching.preconditions.rotation import changed_frequencies, refuse_changed_frequencies
+from hf_posenc.patching.preconditions.rotation import check_rotation, other_shapes
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
@@ -129,6 +129,7 @@ def _patch(
         check_cached_step(base, lambda stand_in: patch_model(stand_in, "alibi"))
         config: Any = base.config
         given = take_lengths(options, trained_length=trained_length, target_length=target_length)
+        check_rotation(base, trained_length_given=given["trained_length"] is not None)
         geometry = unscaled_geometry(adapter, config)
         chosen = layout_of(scheme, options, layers, geometry)
         configured = trained_length_under(adapter, config, chosen, geometry)
@@ -159,12 +160,13 @@ def _install(
     """Swap the classes and prove that outputs move; or roll back and raise."""
     with explain_run_errors(adapter, base):
         probe = EffectProbe(adapter, base, geometry, probed_layers(chosen, geometry))
-    patch, changed = Patch(model=model, layout=chosen), changed_frequencies(base)
+    patch, shapes = Patch(model=model, layout=chosen), other_shapes(base)
     try:
         swap(patch, adapter, base, schemes)
         with evaluation_mode(base):
             check_heads(base, geometry)
-        refuse_changed_frequencies(base, changed)
+        if shapes is not None:
+            raise shapes
         write_config(patch, model, base, chosen, geometry, adapter.host_length(base.config))
         write_outer_config(model, vars(base)[ENTRY])
         patch.record = ConfigRecord.of(base, adapter, geometry)

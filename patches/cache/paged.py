@@ -173,5 +173,5 @@ def _call_of(
     whole = replace(here, query_positions=places, memo=request.memo_of_keys, first=0, hidden=None)
     queries, copies, values = rotated(scheme, q, keys, values, here, whole)
     queries, terms = scaled(queries, scheme.terms(here))
-    copies = copies_of(copies, terms.regions)
-    return AttentionCall(queries, copies, values, terms, here, None, layer.scaling, layer.live_dropout)
+    copies, scaling = copies_of(copies, terms.regions), getattr(layer, layer.score_factor)
+    return AttentionCall(queries, copies, values, terms, here, None, scaling, layer.live_dropout)

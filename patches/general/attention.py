@@ -93,7 +93,7 @@ def attend_as_patched(
         call.captured += [query, key]
         return torch.zeros_like(value).transpose(1, 2).repeat_interleave(query.shape[1] // value.shape[1], 2), None
     own["posenc_dropout"] = dropout
-    own["posenc_scaling"] = query.shape[-1] ** -0.5 if scaling is None else scaling
+    own["posenc_scaling"] = (query.shape[-1] ** -0.5 if scaling is None else scaling) / layer.softmax_factor
     if call.forward is not None:
         host[KEYWORD] = call.forward
         host["position_ids"] = call.forward.positions  # a model may number its tokens otherwise

@@ -17,6 +17,7 @@ from hf_posenc import is_patched, patch_model
 from hf_posenc.errors import AdapterInvalid, NameNotAllowed, PosEncError, UnsupportedModel, WrongKind
 from hf_posenc.extend import Adapter, PatchedAttention, register_adapter
 from hf_posenc.patches import registry
+from hf_posenc.patching.model_geometry import model_geometry
 
 from .neox import example_adapter, tiny_neox
 
@@ -175,7 +176,7 @@ def test_a_rotation_that_nobody_can_read_is_refused(example: ModuleType) -> None
     model = tiny_neox()
     model.gpt_neox.config.rope_parameters = {"rope_type": "mrope", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     with pytest.raises(UnsupportedModel, match="of the type 'mrope'"):
-        patch_model(model, "yarn", factor=4)
+        model_geometry(model)
 
 
 def test_a_derived_configuration_has_the_adapter_of_its_parent(example: ModuleType) -> None:
