@@ -83,6 +83,7 @@ class EffectProbe:
         # Where a module around the attention loads its weights, the attention cannot be run on its own.
         loaded_around = self.attentions[0] in offloads and bool(offloads[self.attentions[0]].path)
         self.deferred = device.type == "meta" or loaded_around
+        self.runs_alone = not self.deferred and not offloads
         self.patched: dict[tuple[int, float], Tensor] = {}
         if self.deferred:
             return
