@@ -83,6 +83,10 @@ class UnsupportedModel(PosEncError, TypeError):
     """No adapter knows where this model keeps position."""
 
 
+class HostChanged(PosEncError, RuntimeError):
+    """The installed transformers, PEFT or lm-eval lacks a name that this package reaches into it by."""
+
+
 class AdapterInvalid(PosEncError, TypeError):
     """An adapter breaks its contract: it lacks a member, or one of them returns what it must not."""
 
@@ -131,6 +135,10 @@ class MergeFailed(PosEncError, ValueError):
     """A PEFT adapter merged into the weights computes something else than the adapter does."""
 
 
+class UntestedVersion(UserWarning):
+    """A package that this one reaches into is newer than the versions it is tested with."""
+
+
 class OnlyWithinTrainedLength(UserWarning):
     """transformers computes the same up to the trained length of a plain checkpoint, and something else beyond."""
 
@@ -141,6 +149,14 @@ class NotReadBefore5(UserWarning):
 
 class NothingStretched(UserWarning):
     """A scheme that stretches the context was given no length to stretch it to, so that it changes nothing."""
+
+
+class ReadOtherwise(UserWarning):
+    """A program other than transformers reads a plain checkpoint without an error, and otherwise."""
+
+
+class LimitKept(UserWarning):
+    """A limit on the length of texts is below the trained length, so that it was kept and still cuts them."""
 
 
 class SchemeCodeChanged(UserWarning):

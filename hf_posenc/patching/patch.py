@@ -28,6 +28,7 @@ from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import explained_forward
 from hf_posenc.patches.validate_forward import check_forward
 from hf_posenc.patches.validate_heads import check_heads
+from hf_posenc.patching.cached_step import check_cached_step
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.float32_copies import keep_in_float32
@@ -44,6 +45,7 @@ from hf_posenc.patching.stacks import patched_together, unpatch_together
 from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of, stacks_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo, write_config
+from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.trained_length import trained_length_under, unscaled_geometry
 from hf_posenc.schemes.base import implements
 from hf_posenc.schemes.spec import SchemeSpec
@@ -89,9 +91,11 @@ def patch_model(
 
     Raises:
         PosEncError: one subclass a cause, see `hf_posenc.errors`; the model is then as it was.
+        HostChanged: the first patched model of a class loses its KV cache on the installed transformers.
 
     Warns:
         NothingStretched: the scheme stretches the context by a factor, and was given neither that nor a length.
+        LimitKept: a `SentenceTransformer` cuts texts below the trained length, and still does.
 
     Forward passes of other threads finish on the model as it was, and new ones wait for the patch.
     """
@@ -105,6 +109,7 @@ def patch_model(
     with patched_together(model, stacks) if stacks else nullcontext(), float32_by_default():
         for part in stacks.values() or (model,):
             _patch(part, scheme, dict(options), **given)
+    raise_limits(model)
     return model
 
 
@@ -123,6 +128,7 @@ def _patch(
     check_not_in_forward(model, base)
     with patch_lock(base):
         check_model(model, base)
+        check_cached_step(base, lambda stand_in: patch_model(stand_in, "alibi"))
         config: Any = base.config
         given = take_lengths(options, trained_length=trained_length, target_length=target_length)
         geometry = unscaled_geometry(adapter, config)
