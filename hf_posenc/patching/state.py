@@ -151,9 +151,9 @@ def refuse_other_base(module: PreTrainedModel, cls: type[Adapter]) -> None:
     named = getattr(module.config, "model_type", None) == cls.name
     if named and not cls.__module__.startswith("hf_posenc."):
         raise UnsupportedModel(
-            f"The adapter {cls.__name__} is registered for {cls.name!r} models, and this {type(module).__name__} has no "
-            f"{cls.base_class.__name__} in it, which is its base_class. Name as base_class the class without a head, "
-            "as this model has it."
+            f"The adapter {cls.__name__} is registered for {cls.name!r} models, and this {type(module).__name__} has "
+            f"no {cls.base_class.__name__} in it, which is its base_class. Name the class without a head, as this "
+            "model has it."
         )
 
 

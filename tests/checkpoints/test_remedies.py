@@ -25,7 +25,5 @@ def test_a_model_type_with_an_adapter_is_not_told_to_choose_it(tmp_path: Path, m
 def test_a_class_is_asked_for_where_it_can_be_given(tmp_path: Path) -> None:
     """A command has no model_class=; a configuration has architectures everywhere."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "architectures": ["NoSuchModel"]}))
-    with pytest.raises(
-        CheckpointMismatch, match=r"Name one in its config\.json, or load it in Python with model_class="
-    ):
+    with pytest.raises(CheckpointMismatch, match=r"Name one in its config\.json, or load it in Python with"):
         from_pretrained(tmp_path)
