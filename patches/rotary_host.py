@@ -42,14 +42,15 @@ def host_rotary(
     if not isinstance(kind, str) or base is None:
         raise UnsupportedModel(
             f"rope_parameters of this {config.model_type} model are {shown(parameters)}, which is not one rotation "
-            "with a rope_type and a rope_theta. Write an adapter whose geometry says what is rotated."
+            "with a rope_type and a rope_theta. Correct them, or have an adapter of your own give its rotation without "
+            "host_rotary."
         )
     if kind == "default" or kind in by_length:
         return HostRotary(Rotation(geometric(float(base), dims), layout), float(base))
     if kind not in ROPE_INIT_FUNCTIONS:
         raise UnsupportedModel(
             f"The rotation of this {config.model_type} model is of the type {kind!r}, which has no fixed frequencies. "
-            "Write an adapter whose geometry says what is rotated."
+            "Choose another type, or have an adapter of your own give its rotation without host_rotary."
         )
     frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     whole = dims == head_dim

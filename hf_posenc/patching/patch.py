@@ -24,7 +24,9 @@ from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.cache.provenance import ENTRY
+from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import explained_forward
+from hf_posenc.patches.validate_forward import check_forward
 from hf_posenc.patches.validate_heads import check_heads
 from hf_posenc.patching.cached_step import check_cached_step
 from hf_posenc.patching.config_changes import ConfigRecord
@@ -170,6 +172,9 @@ def _install(
         write_config(patch, model, base, chosen, geometry, adapter.host_length(base.config))
         write_outer_config(model, vars(base)[ENTRY])
         patch.record = ConfigRecord.of(base, adapter, geometry)
+        if probe.runs_alone and not isinstance(adapter, GeneralAdapter):  # which has observed whole forward passes
+            with evaluation_mode(base):
+                check_forward(adapter, base)
         with explained_forward(adapter, base):
             proof = probe.verdict(patch)
         swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]

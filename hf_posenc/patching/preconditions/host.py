@@ -27,7 +27,8 @@ def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme],
     if scaling is None:
         return
     if not trained_length_given and any(s.replaces_host and rotates(s) for s in schemes):
-        other = "" if scaling in adapter.length_dependent else ', or stretch what is there, as with scheme="host+yarn"'
+        name = next((s.extra_repr() for s in schemes if any(part.stretches for part in s.schemes)), "yarn")
+        other = "" if scaling in adapter.length_dependent else f', or stretch what is there: scheme="host+{name}"'
         raise AlreadyScaled(
             f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
             f"trained_length= to say what the weights saw before{other}."
