@@ -72,7 +72,7 @@ class NotPatched(PosEncError, ValueError):
 
 
 class ModelInUse(PosEncError, RuntimeError):
-    """A forward pass runs on the model that is to be patched or unpatched, and does not end in time."""
+    """The model is to be patched or unpatched from within its own forward pass."""
 
 
 class AlreadyScaled(PosEncError, ValueError):
@@ -81,6 +81,10 @@ class AlreadyScaled(PosEncError, ValueError):
 
 class UnsupportedModel(PosEncError, TypeError):
     """No adapter knows where this model keeps position."""
+
+
+class HostChanged(PosEncError, RuntimeError):
+    """The installed transformers, PEFT or lm-eval lacks a name that this package reaches into it by."""
 
 
 class AdapterInvalid(PosEncError, TypeError):
@@ -131,6 +135,10 @@ class MergeFailed(PosEncError, ValueError):
     """A PEFT adapter merged into the weights computes something else than the adapter does."""
 
 
+class UntestedVersion(UserWarning):
+    """A package that this one reaches into is newer than the versions it is tested with."""
+
+
 class OnlyWithinTrainedLength(UserWarning):
     """transformers computes the same up to the trained length of a plain checkpoint, and something else beyond."""
 
@@ -141,6 +149,14 @@ class NotReadBefore5(UserWarning):
 
 class NothingStretched(UserWarning):
     """A scheme that stretches the context was given no length to stretch it to, so that it changes nothing."""
+
+
+class ReadOtherwise(UserWarning):
+    """A program other than transformers reads a plain checkpoint without an error, and otherwise."""
+
+
+class LimitKept(UserWarning):
+    """A limit on the length of texts is below the trained length, so that it was kept and still cuts them."""
 
 
 class SchemeCodeChanged(UserWarning):

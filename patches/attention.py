@@ -24,13 +24,13 @@ from hf_posenc.patches.cache.key_layout import (
     widen,
 )
 from hf_posenc.patches.cache.length_rotated import length_rotation_of
-from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.cache.snapshot import LayerSnapshot
 from hf_posenc.patches.call_plan import CallPlan, plan_of
 from hf_posenc.patches.context_parallel import check_context_parallel
 from hf_posenc.patches.current_forward import OWNER
 from hf_posenc.patches.engine_backend import PACKAGES, ComputeCall, engine_for, within_window
 from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
+from hf_posenc.patches.host_calls import PARTED, cache_of_self_attention, take_cache
 from hf_posenc.patches.packed_decode import for_queries
 from hf_posenc.patches.packed_documents import attend_in_documents
 from hf_posenc.patches.rotate_qk import rotated, scale
@@ -108,9 +108,9 @@ class PatchedAttention(nn.Module):
         v: Tensor,
         *,
         hidden: Tensor,
-        cache: Cache | None,
         mask: Any,
         host: dict[str, Any],
+        cache: Cache | None = None,
         plan: CallPlan | None = None,
     ) -> AttentionOutput:
         """Compute position-aware attention in six stages: context, rotate, cache, terms, scale, compute.
@@ -118,9 +118,9 @@ class PatchedAttention(nn.Module):
         Args:
             q: ``[batch, heads, query, head_dim]``, not rotated; ``k`` and ``v`` likewise, of the new tokens.
             hidden: what they were projected from, ``[batch, query, width]``.
-            cache: takes the new keys, if given.
             mask: as transformers made it for the backend in use.
             host: the call's other keywords; handed to the host's own attention function where that computes the call.
+            cache: takes the new keys; None where it is among the keywords, under any of its names, or there is none.
             plan: of the call; None where it has to be made or looked up.
 
         Returns:
@@ -130,7 +130,10 @@ class PatchedAttention(nn.Module):
             BackendCannotCarry: the scheme needs more of the backend than it can do.
             PositionOutOfTable: a position is past the scheme's end.
         """
-        cache = self_attention_cache(cache)
+        if cache is None:
+            cache = take_cache(host)
+        if isinstance(cache, PARTED):
+            cache = cache_of_self_attention(cache, host)
         if plan is None:
             plan = plan_of(self, q, cache, mask, host)
         if plan.documents and self.posenc_group_length is None:
@@ -222,6 +225,8 @@ class PatchedAttention(nn.Module):
         if plan.function is None:
             function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
             plan.function = for_queries(function, q, k)
+        if "cache" in host:
+            k, v = paged.for_host(host, k, v, self.layer_idx)
         scaling = getattr(self, self.score_factor) * terms.logit_scale
         return plan.function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
 
@@ -261,11 +266,10 @@ class PatchedAttention(nn.Module):
     def _engine_for(
         self, call: AttentionCall, plan: CallPlan, host: dict[str, Any], cache: Cache | None
     ) -> ComputeCall:
-        """How the engine computes calls like this one; what the caller passed is checked here, once for all of them."""
+        """How the engine computes calls like this one; what the layer passes of its own is checked, once for all."""
         name, weights = plan.fixed.name, bool(host.get("output_attentions"))
         window = self.window if "sliding_window" in host else None
-        mask = call.mask if plan.rows_mask is None else plan.rows_mask
-        check_keywords(host, mask, call.ctx, name, heeded=self.heeded_keywords, window=window)
+        check_keywords(host, plan.scheme, causal=call.ctx.causal, heeded=self.heeded_keywords, window=window)
         return engine_for(call, plan.backend, name, cache, self.layer_idx, weights=weights)
 
 

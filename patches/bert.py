@@ -47,15 +47,12 @@ class PatchedBertSelfAttention(PatchedAttention, BertSelfAttention):
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward; see `BertSelfAttention`."""
         shape = (*hidden_states.shape[:-1], -1, self.attention_head_size)
         q, k, v = (project(hidden_states).view(shape).transpose(1, 2) for project in (self.query, self.key, self.value))
-        mixed, weights = self.attend(
-            q, k, v, hidden=hidden_states, cache=past_key_values, mask=attention_mask, host=host
-        )
+        mixed, weights = self.attend(q, k, v, hidden=hidden_states, mask=attention_mask, host=host)
         return mixed.reshape(*hidden_states.shape[:-1], -1), weights
 
 
@@ -68,14 +65,17 @@ class UnboundedBertEmbeddings(BertEmbeddings):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        past_key_values_length: int = 0,
+        **cached: int,
     ) -> Tensor:
-        """The host's forward with token types and positions filled in; see `BertEmbeddings`."""
+        """The host's forward with token types and positions filled in; see `BertEmbeddings`.
+
+        ``cached`` is the number of tokens in the KV cache, under the name that this transformers has for it.
+        """
         tokens = inputs_embeds if input_ids is None else input_ids
         batch, length = tokens.shape[:2]
         device = tokens.device  # the weights' own may be the meta device
         if position_ids is None:
-            position_ids = (torch.arange(length, device=device) + past_key_values_length)[None]
+            position_ids = (torch.arange(length, device=device) + sum(cached.values()))[None]
         if token_type_ids is None:
             token_type_ids = torch.zeros(batch, length, dtype=torch.long, device=device)
         return super().forward(input_ids, token_type_ids, position_ids, inputs_embeds)

@@ -45,11 +45,10 @@ class PatchedBloomAttention(InlineAttention, BloomAttention):
         residual: Tensor | float = 0.0,
         alibi: Any = None,
         attention_mask: Tensor | None = None,
-        layer_past: Any = None,
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward without its bias; see `BloomAttention`."""
-        out, weights = self.attend_at(alibi, hidden_states, mask=attention_mask, cache=layer_past, host=host)
+        out, weights = self.attend_at(alibi, hidden_states, mask=attention_mask, host=host)
         return dropout_add(out, residual, self.hidden_dropout, self.training), weights
 
 

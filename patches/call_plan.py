@@ -35,7 +35,7 @@ from hf_posenc.patches.cache.eviction import (
 )
 from hf_posenc.patches.context_parallel import check_context_parallel, context_parallel_active
 from hf_posenc.patches.engine_backend import ENGINE_BACKENDS, AttentionOutput, ComputeCall
-from hf_posenc.patches.packed_documents import PackedDocument, context_of_document, documents_of
+from hf_posenc.patches.packed_documents import PackedDocument, context_of_document, documents_of, separated
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.positions import (
     KEYWORD,
@@ -49,6 +49,7 @@ from hf_posenc.patches.rotate_at_read import KeysAtRead, keys_at_read
 from hf_posenc.patches.rotate_decode import NoRotation
 from hf_posenc.patches.rotate_qk import region_rotations, rotate_regions
 from hf_posenc.patches.shared_terms import PER_LAYER, FixedPart, ReadsLayer, SharedTerms, fixed_part, shared_terms
+from hf_posenc.patches.validate_keywords import refuse_keyword
 from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:
@@ -102,7 +103,6 @@ class CallPlan:
             nothing is cached.
         documents: of packed rows that are computed one by one, with a plan each; else none.
         succeeded: whether a layer was computed, so that nothing refuses the others.
-        rows_mask: of a document, the mask of the rows it is packed into, which keywords of the call are compared with.
     """
 
     scheme: Scheme
@@ -118,7 +118,6 @@ class CallPlan:
     compute: dict[Hashable, ComputeCall] = field(default_factory=dict)
     at_read: KeysAtRead | None = None
     documents: tuple[tuple[PackedDocument, CallPlan], ...] = ()
-    rows_mask: Any = None
     succeeded: bool = False
 
     @property
@@ -139,6 +138,9 @@ def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, 
     """
     forward: ForwardContext | None = host.pop(KEYWORD, None)
     if forward is None:  # the attention module is called on its own
+        for name in ("position_bias", "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"):
+            if host.get(name) is not None:
+                refuse_keyword(name, host[name], layer.scheme)
         ids = host.get("position_ids")
         forward = ForwardContext(None, ids is None or in_steps_of_one(ids))
         return make_plan(layer, layer.scheme, query, cache, mask, host, forward)
@@ -183,6 +185,8 @@ def make_plan(
     in_reach = mask
     if not by_engine:
         in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
+        if forward.texts is not None:
+            in_reach = separated(in_reach, forward.texts, ctx, backend, host, len(query))
         if in_reach is not mask and isinstance(in_reach, Tensor):
             in_reach = scores_mask(in_reach, query.dtype, backend)
         past, keys = sizes or (0, 0)
@@ -204,7 +208,7 @@ def make_plan(
 def plan_of_document(plan: CallPlan, document: PackedDocument) -> CallPlan:
     """The plan of a document of packed rows, which needs no mask."""
     ctx = context_of_document(plan.ctx, document)
-    own = CallPlan(plan.scheme, ctx, None, None, plan.backend, False, plan.fixed, rows_mask=plan.mask)
+    own = CallPlan(plan.scheme, ctx, None, None, plan.backend, False, plan.fixed)
     share(own)
     return own
 

@@ -59,12 +59,11 @@ class PatchedFalconAttention(InlineAttention, FalconAttention):
         alibi: Any = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        layer_past: Any = None,
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward without its rotation or bias; see `FalconAttention`."""
         host["position_ids"] = position_ids
-        return self.attend_at(alibi, hidden_states, mask=attention_mask, cache=layer_past, host=host)
+        return self.attend_at(alibi, hidden_states, mask=attention_mask, host=host)
 
 
 class PatchedFalconFlashAttention2(PatchedFalconAttention, FalconFlashAttention2):

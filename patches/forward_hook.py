@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
 
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import BackendCannotCarry, MaskMismatch, NeedsWholeText
+from hf_posenc.errors import BackendCannotCarry, NeedsWholeText
 from hf_posenc.patches.attention_masks import (
     check_held_keys,
     check_mask,
@@ -25,7 +25,6 @@ from hf_posenc.patches.attention_masks import (
 )
 from hf_posenc.patches.cache.key_positions import reads_keys
 from hf_posenc.patches.cache.own_keys import check_own_keys
-from hf_posenc.patches.cache.paged import paged_cache
 from hf_posenc.patches.cache.paged_support import check_scheme, mark_pages
 from hf_posenc.patches.cache.prepare import prepare_cache, record_positions
 from hf_posenc.patches.cache.provenance import ENTRY
@@ -36,9 +35,12 @@ from hf_posenc.patches.context_parallel import context_parallel_active, refuse_c
 from hf_posenc.patches.coordinates import take_coordinates
 from hf_posenc.patches.current_forward import LOOKED_UP, NUMBERED_FROM, announce, counts_columns
 from hf_posenc.patches.forward_parameters import forward_parameters
+from hf_posenc.patches.host_calls import cache_argument, paged_cache, take_cache
 from hf_posenc.patches.position_numbers import FROM_ZERO, counts_from_zero, from_zero
 from hf_posenc.patches.positions import KEYWORD, ForwardContext, in_steps_of_one
+from hf_posenc.patches.texts_in_rows import RowTexts, find_texts
 from hf_posenc.patches.validate_inputs import check_position_ids, check_tokens, positions_in_range
+from hf_posenc.patches.validate_keywords import check_call
 from hf_posenc.schemes.base import Scheme, implements
 
 ATTENTIONS = "posenc_attentions"  # of the base model: its patched modules, in the order of the layers
@@ -58,16 +60,23 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     if args:
         names = forward_parameters(type(module))
         kwargs = named_arguments(type(module).__name__, names, args, kwargs)
-    schemes, cache = schemes_of_base(module), self_attention_cache(kwargs.get("past_key_values"))
-    by_kind = _take_masks_by_kind(module, kwargs)
+    schemes, given = schemes_of_base(module), take_cache(kwargs)
+    attentions = module.__dict__[ATTENTIONS]
+    check_kind(given)
+    cache, by_kind = self_attention_cache(given), _take_masks_by_kind(module, kwargs)
     tokens = _validate(module, kwargs, cache, schemes, by_kind=by_kind is not None)
     in_pages = _mark_pages(module, kwargs)
     coordinates = take_coordinates(kwargs, schemes)
-    padding, unmasked = _read_mask(module, kwargs, tokens)
+    padding, unmasked = _read_mask(module, kwargs, tokens, given)
     counted_so = _number_from_zero(module, kwargs, padding, cache)
     positions = _read_positions(kwargs, padding, tokens.shape[1], cache)
+    texts = RowTexts() if in_pages else find_texts(
+        module, kwargs, tokens, cache, coordinates, causal=attentions[0].is_causal, own_mask=by_kind is None
+    )  # fmt: skip
     moved = _move_positions(schemes[0], kwargs, tokens, cache, training=module.training)
-    cache = prepare_cache(module, kwargs, tokens, padding, moved, module.__dict__[ATTENTIONS])
+    given = prepare_cache(module, kwargs, given, tokens, padding, moved, attentions)
+    kwargs |= cache_argument(type(module), given)
+    cache = self_attention_cache(given)
     if cache is not None and isinstance(counted_so, bool):
         setattr(cache, FROM_ZERO, counted_so)
     if any(scheme.caches_one_key for scheme in schemes):
@@ -80,7 +89,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     here = _positions_now(kwargs, tokens, cache) if moved is None else moved
     weights = kwargs.get("output_attentions", getattr(module.config, "output_attentions", False))
     kwargs[KEYWORD] = ForwardContext(
-        padding, contiguous, coordinates, moved, keys, counted, own_mask, here, bool(weights)
+        padding, contiguous, coordinates, moved, keys, counted, own_mask, here, bool(weights), *texts
     )
     if module.__dict__.get(LOOKED_UP) or (counts_columns(module) and not is_traced()):
         announce(module, kwargs[KEYWORD])
@@ -113,7 +122,8 @@ def _validate(
     tokens = check_tokens(module, ids, kwargs.get("inputs_embeds"), flattens=flattens)
     if tokens.ndim < getattr(ids, "ndim", 0) and isinstance(mask, Tensor) and mask.ndim == 3:
         kwargs["attention_mask"] = mask = mask.flatten(0, 1)  # as the ids were
-    check_kind(kwargs.get("past_key_values"))
+    if paged_cache(kwargs) is None:
+        check_call(module, kwargs, schemes[0], causal=module.__dict__[ATTENTIONS][0].is_causal)
     check_layers(cache, tokens.shape[1], schemes, module.__dict__[ATTENTIONS])
     check_position_ids(kwargs.get("position_ids"), tokens)
     if mask is not None and paged_cache(kwargs) is None:  # else it is transformers' own, over the keys of all requests
@@ -133,7 +143,9 @@ def _mark_pages(module: nn.Module, kwargs: dict[str, Any]) -> bool:
     return True
 
 
-def _read_mask(module: nn.Module, kwargs: dict[str, Any], tokens: Tensor) -> tuple[Tensor | None, bool]:
+def _read_mask(
+    module: nn.Module, kwargs: dict[str, Any], tokens: Tensor, cache: Cache | None
+) -> tuple[Tensor | None, bool]:
     """Padding ``[batch, key]``, true at real tokens, None where nothing is padded; and whether nothing is masked."""
     mask = kwargs.get("attention_mask")
     if mask is None:
@@ -148,7 +160,7 @@ def _read_mask(module: nn.Module, kwargs: dict[str, Any], tokens: Tensor) -> tup
     padding = mask.bool()
     if is_traced():
         return padding, False
-    if kwargs.get("past_key_values") is None and not kwargs.get("use_cache"):  # else text may come in a later chunk
+    if cache is None and not kwargs.get("use_cache"):  # else text may come in a later chunk
         check_rows(padding)
     return (None, True) if bool(padding.all()) else (padding, False)
 
@@ -274,17 +286,8 @@ def _move_positions(
 
 
 def _put_moved(kwargs: dict[str, Any], positions: Tensor, moved: Tensor, batch: int) -> None:
-    """Moved positions in place of the caller's, with a mask, or transformers takes their gaps for packed texts.
-
-    Raises:
-        MaskMismatch: the caller's positions do stand for packed texts.
-    """
+    """Moved positions in place of the caller's, with a mask, or transformers takes their gaps for packed texts."""
     if kwargs.get("attention_mask") is None:
-        if kwargs.get("position_ids") is not None and not in_steps_of_one(positions):
-            raise MaskMismatch(
-                "Packed texts are told apart by positions that start again, and this scheme moves positions. "
-                "Pass an attention_mask of shape [batch, 1, length, length] beside them."
-            )
         kwargs["attention_mask"] = torch.ones(positions.shape, dtype=torch.long, device=positions.device).expand(
             batch, -1
         )

@@ -37,7 +37,6 @@ class PatchedGPT2Attention(PatchedAttention, GPT2Attention):
     def forward(
         self,
         hidden_states: Tensor,
-        past_key_values: Any = None,
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
@@ -46,9 +45,7 @@ class PatchedGPT2Attention(PatchedAttention, GPT2Attention):
         """The host's forward for self-attention; see `GPT2Attention`."""
         fused = self.c_attn(hidden_states).view(*hidden_states.shape[:-1], 3, -1, self.head_dim)
         q, k, v = fused.permute(2, 0, 3, 1, 4).unbind()
-        mixed, weights = self.attend(
-            q, k, v, hidden=hidden_states, cache=past_key_values, mask=attention_mask, host=host
-        )
+        mixed, weights = self.attend(q, k, v, hidden=hidden_states, mask=attention_mask, host=host)
         return self.resid_dropout(self.c_proj(mixed.reshape(*hidden_states.shape[:-1], -1))), weights
 
 

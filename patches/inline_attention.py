@@ -92,21 +92,18 @@ class InlineAttention(PatchedAttention):
     def project_key(self, x: Tensor) -> Tensor:
         return self.split(x[None])[1][0]
 
-    def attend_at(
-        self, place: Any, hidden: Tensor, *, mask: Tensor | None, cache: Any, host: dict[str, Any]
-    ) -> AttentionOutput:
+    def attend_at(self, place: Any, hidden: Tensor, *, mask: Tensor | None, host: dict[str, Any]) -> AttentionOutput:
         """Output of attention ``[batch, token, width]`` and its weights, or None.
 
         Args:
             place: what the layer hands over where its model's bias was, if it is not called on its own.
             hidden: ``[batch, token, width]``.
             mask: as transformers made it for the backend in use.
-            cache: of self-attention, if any.
-            host: the call's other keywords.
+            host: the call's other keywords, its KV cache among them.
         """
         host = host if place is None else {**host, **place}
         q, k, v = self.split(hidden)
-        mixed, weights = self.attend(q, k, v, hidden=hidden, cache=cache, mask=mask, host=host)
+        mixed, weights = self.attend(q, k, v, hidden=hidden, mask=mask, host=host)
         return self.project_output(mixed.flatten(2)), weights
 
     def _by_host(

@@ -18,6 +18,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from hf_posenc.core.grouped_heads import products, repeated
 from hf_posenc.patches.adapter import Adapter, eager_mask
+from hf_posenc.patches.host_calls import cache_in_result, cache_of_mask, take_cache
 from hf_posenc.patches.positions import KEYWORD
 from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme
@@ -72,7 +73,6 @@ class InlineDecoder(AddsPositionCode):
     def run(
         self,
         input_ids: Tensor | None = None,
-        past_key_values: Any = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
@@ -83,19 +83,19 @@ class InlineDecoder(AddsPositionCode):
         **call: Any,
     ) -> Any:
         """The model's own forward; the pre-hook has checked the call and made its cache."""
-        positions: Any = call[KEYWORD].positions
+        cache, positions = take_cache(call), call[KEYWORD].positions
         weights = self.config.output_attentions if output_attentions is None else output_attentions
         states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         tokens = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
         hidden = self.coded(self.embedded(tokens), positions)
         mask = create_causal_mask(
             config=self.config if self._supports_sdpa else SDPA, inputs_embeds=hidden, attention_mask=attention_mask,
-            past_key_values=past_key_values, position_ids=position_ids,
+            position_ids=position_ids, **cache_of_mask(cache),
         )  # fmt: skip
         keywords = {**call, "position_ids": positions, "output_attentions": weights}
         passed = {
-            self.bias_name: keywords, "attention_mask": mask, "layer_past": past_key_values,
-            "use_cache": past_key_values is not None, "output_attentions": weights,
+            self.bias_name: keywords, "attention_mask": mask, "layer_past": cache,
+            "use_cache": cache is not None, "output_attentions": weights,
         }  # fmt: skip
         all_states: tuple[Tensor, ...] = ()
         all_weights: tuple[Tensor | None, ...] = ()
@@ -106,7 +106,7 @@ class InlineDecoder(AddsPositionCode):
         hidden = getattr(self, self.norm_name)(hidden)
         out = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden,
-            past_key_values=past_key_values,
+            **cache_in_result(cache),
             hidden_states=(*all_states, hidden) if states else None,
             attentions=all_weights if weights else None,
         )

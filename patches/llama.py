@@ -44,7 +44,6 @@ class PatchedLlamaAttention(PatchedAttention, LlamaAttention):
         hidden_states: Tensor,
         position_embeddings: Any = None,
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward without its rotation; see `LlamaAttention`."""
@@ -53,7 +52,7 @@ class PatchedLlamaAttention(PatchedAttention, LlamaAttention):
             self.q_proj(hidden_states).view(shape).transpose(1, 2),
             self.k_proj(hidden_states).view(shape).transpose(1, 2),
             self.v_proj(hidden_states).view(shape).transpose(1, 2),
-            hidden=hidden_states, cache=past_key_values, mask=attention_mask, host=host,
+            hidden=hidden_states, mask=attention_mask, host=host,
         )  # fmt: skip
         return self.o_proj(mixed.reshape(*hidden_states.shape[:-1], -1)), weights
 

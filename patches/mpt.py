@@ -43,12 +43,11 @@ class PatchedMptAttention(InlineAttention, MptAttention):
         self,
         hidden_states: Tensor,
         position_bias: Any = None,
-        past_key_values: Any = None,
         attention_mask: Tensor | None = None,
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward without its bias; see `MptAttention`."""
-        return self.attend_at(position_bias, hidden_states, mask=attention_mask, cache=past_key_values, host=host)
+        return self.attend_at(position_bias, hidden_states, mask=attention_mask, host=host)
 
 
 class PatchedMptModel(InlineDecoder, MptModel):

@@ -47,7 +47,8 @@ def attend_or(
     **host: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Mixed values ``[batch, 1, heads, value_dim]``; by ``function`` where no heads are shared, or with more terms."""
-    if query.shape[1] == key.shape[1] or position_bias is not None or softcap is not None:
+    more = position_bias is not None or softcap is not None or "cu_seq_lens_q" in host  # of continuous batches
+    if query.shape[1] == key.shape[1] or more:
         given = {"dropout": dropout, "scaling": scaling, "position_bias": position_bias, "softcap": softcap}
         return function(module, query, key, value, mask, **given, **host)
     return attend_packed(query, key, value, mask, scale=scaling, dropout=dropout).transpose(1, 2), None

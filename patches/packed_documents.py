@@ -6,6 +6,8 @@ transformers tells documents apart by positions that start again, and makes a ma
 the mask every pair is computed; by document only those that see each other are, as a plain triangle.
 
 On CPU alone: a GPU would wait for the borders to be read, and be left idle by short documents.
+
+Where transformers makes a mask without positions, or none, `separated` keeps the texts apart.
 """
 
 from __future__ import annotations
@@ -16,9 +18,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
+from hf_posenc.errors import BackendCannotCarry
+from hf_posenc.patches.packing_keywords import BORDERS, LONGEST
+from hf_posenc.patches.texts_in_masks import sees_previous
 
 SHORTEST = 16  # tokens a document, on average: below, the calls take longer than the pairs that they save
 
@@ -66,6 +72,45 @@ def documents_of(mask: Any, ctx: PositionContext, backend: str) -> tuple[PackedD
         for number, row in enumerate(rows)
         for start, stop in spans(starts_anew[number])
     )
+
+
+def separated(mask: Any, texts: Tensor, ctx: PositionContext, backend: str, call: dict[str, Any], batch: int) -> Any:
+    """A mask under which no text of a row sees another's tokens, made once for all layers with the same.
+
+    Args:
+        mask: as the layer was called with it, ``[batch or 1, heads or 1, token, token]``, or a package's own; None
+            where causality is all there is.
+        texts: number of the text of every token, ``[batch or 1, token]``.
+        ctx: of the call.
+        backend: name of the attention implementation.
+        call: keywords of the layer, by which packages keep texts apart.
+        batch: number of rows.
+
+    Raises:
+        BackendCannotCarry: the backend takes no such mask, and does not keep the texts apart itself.
+    """
+    if "flash" in backend and batch == 1:
+        apart = call.get("position_ids") is not None or all(call.get(name) is not None for name in (*BORDERS, *LONGEST))
+    else:
+        apart = isinstance(mask, BlockMask) and not bool(
+            (sees_previous(mask, batch, texts.shape[1])[:, 1:] & (texts.diff(dim=-1) != 0)).any()
+        )
+    if apart:
+        return mask
+    if "flash" in backend or isinstance(mask, BlockMask):
+        raise BackendCannotCarry(
+            f"The attention backend {backend!r} does not keep apart the texts that are packed into the rows of this "
+            'call. Use model.set_attn_implementation("sdpa") or "eager".'
+        )
+    whose = None if mask is None else id(mask)  # torch before 2.13 cannot compile the id of None
+    return ctx.once(("separated", whose), lambda: (_within_texts(mask, texts.to(ctx.device)), mask))[0]
+
+
+def _within_texts(mask: Tensor | None, texts: Tensor) -> Tensor:
+    own = texts[:, None, :, None] == texts[:, None, None, :]
+    if mask is None:
+        return own.tril()
+    return mask & own if mask.dtype == torch.bool else mask.masked_fill(~own, torch.finfo(mask.dtype).min)
 
 
 def spans(starts_anew: Tensor) -> list[tuple[int, int]]:

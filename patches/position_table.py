@@ -39,23 +39,31 @@ class SchemePositionTable(nn.Embedding):
         positions = (rows - first).clamp(min=0) if first else rows  # padding has a row before the first
         positions = positions if positions.ndim > 1 else positions[None]
         scheme = scheme_on(self.scheme, positions.device)
-        of_real_tokens = self.counted_on_real_tokens(positions)
+        of_real_tokens, positions = self.of_call(positions)
         code = scheme.embed(of_real_tokens)
         if code is not None:
-            shape = rows.shape if of_real_tokens is positions else of_real_tokens.shape
+            shape = rows.shape if of_real_tokens.numel() == rows.numel() else of_real_tokens.shape
             return code.to(self.weight.dtype).reshape(*shape, -1)
         if scheme.replaces_host and not scheme.keeps_table:
             return self.weight.new_zeros(())  # without dimensions it promotes no dtype and broadcasts to any shape
-        return scheme.read_table(self.weight[first:], positions).reshape(*rows.shape, -1)
+        shape = rows.shape if positions.numel() == rows.numel() else positions.shape
+        return scheme.read_table(self.weight[first:], positions).reshape(*shape, -1)
 
-    def counted_on_real_tokens(self, positions: Tensor) -> Tensor:
-        """Positions ``[batch or 1, token]`` of a code, where the model numbers columns, and some hold padding."""
+    def of_call(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions ``[batch or 1, token]`` for a code and for the table, where a model itself numbers ``columns``.
+
+        Those of the call, which such a model does not hand on; a code counts real tokens, and the table is read by
+        columns, as unpatched, where some hold padding.
+        """
         base = self.__dict__[ATTENTION].__dict__[OWNER]
         forward = current_forward(base) if counts_columns(base) and not is_traced() else None
-        if forward is None or forward.padding is None:
-            return positions
+        if forward is None or forward.positions is None:
+            return columns, columns
+        if forward.padding is None:
+            of_call = forward.positions.to(columns.device)
+            return of_call, of_call
         counted = (forward.padding.cumsum(-1) - 1).clamp(min=0)
-        return counted[:, -positions.shape[1] :].to(positions.device)
+        return counted[:, -columns.shape[1] :].to(columns.device), columns
 
 
 def check_own_table(name: str, table: nn.Module, base: nn.Module) -> None:

@@ -41,6 +41,8 @@ class ForwardContext:
         counted: whether positions are the model's own, counted on from the tokens in the cache; False while tracing.
         positions: of the new tokens, ``[batch or 1, query]``, as the scheme changes them.
         weights: whether attention weights are asked for; for modules that no keyword reaches.
+        texts: number of the text of every token, ``[batch or 1, query]``, that masks have to keep apart; else None.
+        text_keys: number of keys of each token's text, ``[batch or 1, query]``, in rows of an encoder; else None.
         own_mask: whether the caller made the mask, ``[batch or 1, heads or 1, query, token]``, over all of the text.
         memos: shared by the layers on a device that have the same number of keys.
         plans: what layers with the same scheme, device and cache state share (`hf_posenc.patches.call_plan`). Not in a
@@ -57,6 +59,8 @@ class ForwardContext:
     own_mask: bool = False
     positions: Tensor | None = None
     weights: bool = False
+    texts: Tensor | None = None
+    text_keys: Tensor | None = None
     memos: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict)
     plans: dict[Hashable, Any] = field(default_factory=dict)
     contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
@@ -140,9 +144,11 @@ def _context(tokens: CallTokens, position_ids: Tensor | None, forward: ForwardCo
     memo_key = device if is_traced() else (device, keys)  # looking a length up would tie a graph to it
     memo = forward.memos.setdefault(memo_key, {})
     coordinates = None if forward.coordinates is None else forward.coordinates.to(device)
+    text_keys = None if forward.text_keys is None else forward.text_keys.to(device)
     return PositionContext(
-        positions, key_positions, causal, contiguous, real, memo, coordinates=coordinates, first=first
-    )
+        positions, key_positions, causal, contiguous, real, memo, coordinates=coordinates, first=first,
+        text_keys=text_keys,
+    )  # fmt: skip
 
 
 def _query_positions(
@@ -153,6 +159,8 @@ def _query_positions(
         return forward.moved.to(tokens.device)
     if position_ids is not None:
         return position_ids.to(tokens.device).long()
+    if forward.positions is not None:  # the model hands its layers none, such as one with several axes
+        return forward.positions.to(tokens.device)
     if padding is not None:
         return (padding.cumsum(-1) - 1).clamp(min=0)[:, -tokens.length :]
     return (torch.arange(tokens.length, device=tokens.device) + tokens.past)[None]

@@ -42,14 +42,15 @@ def host_rotary(
     if not isinstance(kind, str) or base is None:
         raise UnsupportedModel(
             f"rope_parameters of this {config.model_type} model are {shown(parameters)}, which is not one rotation "
-            "with a rope_type and a rope_theta. Write an adapter whose geometry says what is rotated."
+            "with a rope_type and a rope_theta. Correct them, or have an adapter of your own give its rotation without "
+            "host_rotary."
         )
     if kind == "default" or kind in by_length:
         return HostRotary(Rotation(geometric(float(base), dims), layout), float(base))
     if kind not in ROPE_INIT_FUNCTIONS:
         raise UnsupportedModel(
             f"The rotation of this {config.model_type} model is of the type {kind!r}, which has no fixed frequencies. "
-            "Write an adapter whose geometry says what is rotated."
+            "Choose another type, or have an adapter of your own give its rotation without host_rotary."
         )
     frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     whole = dims == head_dim
@@ -58,13 +59,18 @@ def host_rotary(
 
 
 def as_configured(rotary: Any) -> Any:
-    """A rotary module without what a cast to half precision did to its frequencies: radians, from position 10³ on."""
+    """A rotary module without what a cast to half precision did to its frequencies: radians, from position 10³ on.
+
+    And without the frequencies that one which follows the length keeps from a longer text that it has read.
+    """
     held = [(name, buffer) for name, buffer in rotary.named_buffers() if buffer.is_floating_point()]
     trained = next(rotary.parameters(), None) is not None
     if isinstance(rotary, DisabledRotary) or trained or not held or any(buffer.is_meta for _, buffer in held):
         return rotary
     fresh = as_built(rotary)
     exact = {} if fresh is None else dict(fresh.named_buffers())
+    if fresh is not None and getattr(rotary, "max_seq_len_cached", 0) > getattr(fresh, "max_seq_len_cached", 0):
+        return fresh
     return fresh if all(name in exact and is_cast_of(own, exact[name]) for name, own in held) else rotary
 
 

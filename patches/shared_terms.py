@@ -107,7 +107,7 @@ def fixed_part(scheme: Scheme, causal: bool) -> FixedPart:
     ctx = PositionContext(
         query_positions=PER_LAYER, key_positions=PER_LAYER, causal=causal, contiguous=PER_LAYER, real_keys=PER_LAYER,
         hidden=PER_LAYER, extra_key_channels=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER, coordinates=PER_LAYER,
-        first=PER_LAYER, kept=PER_LAYER,
+        first=PER_LAYER, kept=PER_LAYER, text_keys=PER_LAYER,
     )  # fmt: skip
     rotation, terms = None, None
     regions = _observed(scheme.regions, ctx)

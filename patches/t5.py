@@ -31,6 +31,7 @@ from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.rotary_host import AddsPositionCode
 from hf_posenc.patches.t5_bias import OwnT5Bias, own_bias
+from hf_posenc.patches.validate_keywords import refuse_keyword
 from hf_posenc.schemes.base import Scheme, implements
 
 if not hasattr(modeling_t5, "eager_attention_forward"):
@@ -62,10 +63,10 @@ class PatchedT5Like(PatchedAttention):
     def project_key(self, x: Tensor) -> Tensor:
         return heads_of(self, self.k(x))
 
-    def attended(self, hidden: Tensor, cache: Any, mask: Tensor | None, host: dict[str, Any]) -> Any:
+    def attended(self, hidden: Tensor, mask: Tensor | None, host: dict[str, Any]) -> Any:
         """Output ``[batch, query, width]`` of the self-attention, and its weights or None."""
         q, k, v = (heads_of(self, project(hidden)) for project in (self.q, self.k, self.v))
-        mixed, weights = self.attend(q, k, v, hidden=hidden, cache=cache, mask=mask, host=host)
+        mixed, weights = self.attend(q, k, v, hidden=hidden, mask=mask, host=host)
         return self.o(mixed.flatten(2)), weights
 
 
@@ -83,11 +84,12 @@ class SharedBiasAttention(PatchedT5Like):
         mask: Tensor | None = None,
         key_value_states: Tensor | None = None,
         position_bias: Tensor | None = None,
-        past_key_values: Any = None,
         **host: Any,
     ) -> tuple[Tensor, None, Tensor | None]:
         """The host's forward for self-attention; see `T5Attention`."""
-        mixed, weights = self.attended(hidden_states, past_key_values, mask, host)
+        if position_bias is not None:
+            refuse_keyword("position_bias", position_bias, self.scheme)
+        mixed, weights = self.attended(hidden_states, mask, host)
         return mixed, None, weights
 
 
@@ -106,12 +108,11 @@ class PatchedUMT5Attention(PatchedT5Like, UMT5Attention):
         self,
         hidden_states: Tensor,
         encoder_hidden_states: Tensor | None = None,
-        past_key_values: Any = None,
         attention_mask: Tensor | None = None,
         **host: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The host's forward for self-attention; see `UMT5Attention`."""
-        return self.attended(hidden_states, past_key_values, attention_mask, host)
+        return self.attended(hidden_states, attention_mask, host)
 
 
 @register_adapter("t5")
@@ -163,7 +164,7 @@ class T5Adapter(Adapter):
         sublayer = base.block[layer].layer[0]
         attention, hidden = sublayer.SelfAttention, sublayer.layer_norm(hidden)
         if isinstance(attention, PatchedT5Like):
-            return attention.attended(hidden, None, eager_mask(attention, hidden), {"position_ids": positions})[0]
+            return attention.attended(hidden, eager_mask(attention, hidden), {"position_ids": positions})[0]
         # A model that is not patched counts positions itself: its bias at these positions is computed here.
         tables = self.tables(base)
         distance = positions[:, :, None] - positions[:, None, :]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
 from hf_posenc.errors import AdapterInvalid, PosEncError, shown
@@ -50,6 +51,12 @@ def check_class(cls: type[Adapter]) -> None:
         _check_attention(cls, old, new)
     if not _is_module_class(base := getattr(cls, "base_class", None)):
         _refuse(cls, f"has base_class = {shown(base)}", "Name the class of the model without a head, such as GPT2Model")
+    if not issubclass(base, PreTrainedModel):
+        _refuse(
+            cls,
+            f"has base_class = {base.__name__}, which is no PreTrainedModel of transformers",
+            f"Derive {base.__name__} from transformers.PreTrainedModel, with a configuration and input embeddings",
+        )
     kinds = cls.length_dependent
     if not isinstance(kinds, tuple) or not all(isinstance(kind, str) for kind in kinds):
         _refuse(cls, f"has length_dependent = {shown(kinds)}", "Give a tuple of names of rope_type")

@@ -1,99 +1,97 @@
-"""Keywords of an attention call that the engine must heed, may ignore, or does not know.
+"""Keywords of a call, checked where it enters the base model: for every scheme alike, each is honoured or refused.
 
-A model hands every keyword it does not name down to its attention modules. The host's own attention functions get them
-all; the engine reads none of them, so that one which changes the attention mask would be ignored silently.
+    honoured    what the base model's own forward names; texts in a row (`hf_posenc.patches.texts_in_rows`)
+    no effect   on attention: what to return, what to compute a loss of, what processors add (`HARMLESS`)
+    refused     every other one that has a value: ``softcap``, ``s_aux``, ``sliding_window``, ``block_mask`` …
+
+A model hands every keyword it does not name down to its attention functions, some of which read it and some of which
+do not. An attention function that somebody registered may read any, and runs under schemes that only rotate or scale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Collection, Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import nn
 
-from hf_posenc.core.context import PositionContext
-from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import MaskMismatch, UnknownKeyword, shown
+from hf_posenc.errors import UnknownKeyword, shown
+from hf_posenc.schemes.base import Scheme
 
-# Nothing of attention depends on their values: what to return, what to compute a loss of, what a tokenizer adds.
+# Nothing of attention depends on their values.
 HARMLESS = frozenset(
     (
         *("position_ids", "cache_position", "use_cache"),
         *("output_attentions", "output_hidden_states", "output_router_logits", "return_dict", "logits_to_keep"),
-        *("labels", "shift_labels", "num_items_in_batch", "ignore_index", "skip_logits"),
+        *("labels", "shift_labels", "num_items_in_batch", "ignore_index"),
+        *("skip_logits", "return_token_accuracy", "use_token_scaling"),
         *("token_type_ids", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"),
-        *("max_length_q", "max_length_k"),  # said by the borders, too
+        *("mm_token_type_ids", "image_grid_thw", "video_grid_thw", "video_second_per_grid", "second_per_grid_ts"),
+        *("pixel_values", "pixel_values_videos", "image_sizes", "input_features", "feature_attention_mask"),
     )
 )
-BORDERS = ("cu_seq_lens_q", "cu_seq_lens_k")  # of texts packed into one row
-TEXT_OF_TOKEN = "seq_idx"
+TEXTS = frozenset(("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"))
+BACKENDS = ("eager", "sdpa", "flex_attention")  # of transformers, beside those of FlashAttention
+_NAMES: dict[type, frozenset[str]] = {}
+
+
+def named_keywords(cls: type) -> frozenset[str]:
+    """What the forward pass of a base model names, or of a class that it replaces."""
+    if cls not in _NAMES:
+        forwards = [vars(base)["forward"] for base in cls.__mro__ if "forward" in vars(base) and base is not nn.Module]
+        _NAMES[cls] = frozenset(name for forward in forwards for name in inspect.signature(forward).parameters)
+    return _NAMES[cls]
+
+
+def check_call(module: nn.Module, call: Mapping[str, Any], scheme: Scheme, *, causal: bool) -> None:
+    """Refuse keywords of a call of the base model that may change attention, and that are not honoured.
+
+    Args:
+        module: the base model.
+        call: all keywords of the call.
+        scheme: of the model.
+        causal: whether the model is a decoder.
+
+    Raises:
+        UnknownKeyword: a keyword is not known to be harmless.
+    """
+    config: Any = module.config
+    backend = (config._attn_implementation or "eager").removeprefix("paged|")
+    if backend in BACKENDS or "flash" in backend:
+        check_keywords(call, scheme, causal=causal, heeded=named_keywords(type(module)))
 
 
 def check_keywords(
-    call: Mapping[str, Any],
-    mask: Any,
-    ctx: PositionContext,
-    scheme: str,
-    *,
-    heeded: frozenset[str] = frozenset(),
-    window: int | None = None,
+    call: Mapping[str, Any], scheme: Scheme, *, causal: bool, heeded: Collection[str], window: int | None = None
 ) -> None:
-    """Refuse keywords that would change what the engine computes, and that it does not read.
+    """Refuse keywords that would change what attention computes, and that are not read.
 
     Args:
-        call: the keywords an attention module does not name itself.
-        mask: as transformers made it for the backend in use.
-        ctx: of the call.
-        scheme: its name.
-        heeded: keywords of the model itself that the engine takes into account.
+        call: keywords of a base model, or those an attention module does not name itself.
+        scheme: for the message.
+        causal: whether the model is a decoder.
+        heeded: names that are taken into account.
         window: keys that a query of the layer sees at most, which the mask or the visible band says as well.
 
     Raises:
-        MaskMismatch: texts are packed into one row, and nothing keeps them apart.
         UnknownKeyword: a keyword is not known to be harmless.
     """
     for name, value in call.items():
-        if value is None or name in HARMLESS or name in heeded:
+        if value is None or name in HARMLESS or name in TEXTS or name in heeded:
             continue
-        if (name == "is_causal" and bool(value) == ctx.causal) or (name == "sliding_window" and value == window):
+        if (name == "is_causal" and bool(value) == causal) or (name == "sliding_window" and value == window):
             continue
-        if name in BORDERS and isinstance(value, Tensor):
-            check_borders(name, value, mask, ctx)
-        elif name != TEXT_OF_TOKEN or mask is None:
-            raise UnknownKeyword(
-                f"Attention is called with {name}={shown(value)}, which scheme {scheme!r} does not take into account. "
-                "Leave it out, or patch the model with a scheme that only rotates, such as 'yarn'."
-            )
+        refuse_keyword(name, value, scheme)
 
 
-def check_borders(name: str, borders: Tensor, mask: Any, ctx: PositionContext) -> None:
-    """Refuse cumulative lengths of packed texts where the mask does not say the same.
-
-    Args:
-        name: of the keyword.
-        borders: ``[texts + 1]``, from 0 on.
-        mask: as transformers made it for the backend in use.
-        ctx: of the call.
+def refuse_keyword(name: str, value: Any, scheme: Scheme) -> None:
+    """Raise the error of a keyword that is not honoured.
 
     Raises:
-        MaskMismatch: there are several texts, and tokens of one see another's.
+        UnknownKeyword: always.
     """
-    if borders.numel() <= 2:  # one text
-        return
-    apart = mask is not None
-    if isinstance(mask, Tensor) and mask.device.type == "cpu" and not is_traced():
-        apart = ctx.once((name, id(mask)), lambda: (mask, _apart(mask, borders[1:-1].long())))[1]  # keeps the number
-    if not apart:
-        raise MaskMismatch(
-            f"{name} packs {borders.numel() - 1} texts into one row, and the attention mask does not keep them apart. "
-            "Pass position_ids that start again at every text, and no attention_mask."
-        )
-
-
-def _apart(mask: Tensor, starts: Tensor) -> bool:
-    """Whether the first token of each text is kept from the last one before it by ``mask [batch, 1, query, key]``."""
-    if mask.ndim != 4 or mask.shape[2] <= int(starts.max()):
-        return False
-    seen = mask[:, :, starts, starts - 1]
-    return not bool((seen if seen.dtype == torch.bool else seen > torch.finfo(seen.dtype).min).any())
+    raise UnknownKeyword(
+        f"Attention is called with {name}={shown(value)}, which scheme {scheme.extra_repr()!r} does not take into "
+        "account, nor any other. Leave it out; what it sets may be an option of the model's configuration."
+    )

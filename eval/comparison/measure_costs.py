@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import Any
 
 import torch
@@ -11,8 +10,8 @@ from hf_posenc.core import resident_memory
 from hf_posenc.core.nested_tensors import tensors_in
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.results.costs import Costs
+from hf_posenc.patches.host_calls import cache_name, cache_of
 
-CACHE = "past_key_values"  # as transformers calls the argument and the result
 FEW, MANY = 16, 32
 """Tokens of the two caches whose difference is that of a token: fewer than any window that schemes have by default."""
 
@@ -60,7 +59,7 @@ class PeakMemory:
 
 def cache_per_token(model: Any) -> float | None:
     """Bytes that the KV cache of a model, as it is patched, takes for each token; None where it keeps none."""
-    if CACHE not in signature(unwrapped(model).forward).parameters:  # encoders, and models whose state does not grow
+    if cache_name(type(unwrapped(model))) is None:  # encoders, and models whose state does not grow
         return None
     few, many = (cache_bytes(model, tokens) for tokens in (FEW, MANY))
     return (many - few) / (MANY - FEW) if many else None
@@ -70,6 +69,6 @@ def cache_per_token(model: Any) -> float | None:
 def cache_bytes(model: Any, tokens: int) -> int:
     """Bytes of the KV cache after so many tokens."""
     ids = torch.zeros(1, tokens, dtype=torch.long, device=model.device)
-    cache = getattr(model(input_ids=ids, use_cache=True), CACHE, None)
+    cache = cache_of(model(input_ids=ids, use_cache=True))
     found = {(tensor.data_ptr(), tensor.shape): tensor.nbytes for tensor in tensors_in(cache)}
     return sum(found.values())

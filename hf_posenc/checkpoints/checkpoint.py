@@ -128,9 +128,11 @@ class Checkpoint:
                 "Copy or save it again."
             )
         if kind not in CONFIG_MAPPING:
+            adapted = ", although an adapter is registered for it" if kind in adapter_names() else ""
             raise UnsupportedModel(
                 f"The configuration of {self.name} has the model_type {shown(kind)}, which transformers does not "
-                f"know. There are adapters for {', '.join(adapter_names())}; choose such a model."
+                f"know{adapted}. Register its classes in a file that you import (--import on the command line): "
+                f"AutoConfig.register({shown(kind)}, …) and AutoModelForCausalLM.register(…)."
             )
         with explained_errors(self.name):
             return CONFIG_MAPPING[kind].from_dict(dict(self.config))
@@ -149,7 +151,7 @@ class Checkpoint:
             self.hf_config()  # says what is missing
         raise CheckpointMismatch(
             f"{self.name} has the architectures {self.architectures}, and none of them is a class that can be loaded. "
-            "Pass model_class=, such as AutoModelForCausalLM."
+            "Name one in its config.json, or load it in Python with model_class=, such as AutoModelForCausalLM."
         )
 
     def _candidates(self, asked: Any) -> list[Any]:

@@ -24,6 +24,8 @@ from hf_posenc.schemes.recipes.recipe import Recipe
 
 HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
 LENGTH_DEPENDENT = ("regions", "row_rotation")
+QUERY_SCALE = ("llama_4_scaling_beta", "original_max_position_embeddings")
+"""What some Mistrals scale late queries by, which no scheme takes away; the length belongs to scalings, too."""
 BESIDE_SCALING = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
 INSTEAD = "Save it with model.save_pretrained and load it with hf_posenc.from_pretrained."
 
@@ -64,6 +66,7 @@ def rope_parameters_of(model: Any) -> NativeParameters:
             continue
         parameters, within_trained = parameters_of_all(asked, name)
         found[kind] = kept_parameters(own) | parameters
+        check_query_scale(own, found[kind], name)
         short |= within_trained
     if None in found:
         return NativeParameters(found[None], short, schemes)
@@ -76,8 +79,31 @@ def rope_parameters_of(model: Any) -> NativeParameters:
 
 
 def kept_parameters(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """What RoPE parameters say beside a scaling: the share of rotated channels, and how pairs are shared by axes."""
-    return {name: stated[name] for name in BESIDE_SCALING if name in stated}
+    """What RoPE parameters say beside a scaling.
+
+    The share of rotated channels, which of the model's heads only it knows; how pairs are shared by axes; and what
+    queries are scaled by.
+    """
+    kept = BESIDE_SCALING + (QUERY_SCALE if QUERY_SCALE[0] in stated else ())
+    return {name: stated[name] for name in kept if name in stated}
+
+
+def check_query_scale(stated: Mapping[str, Any], found: Mapping[str, Any], name: str) -> None:
+    """Refuse to write another length than that from which the model itself scales its late queries.
+
+    Args:
+        stated, found: RoPE parameters of the model, and those that would be written.
+        name: of the patch.
+
+    Raises:
+        NotExpressible: the scheme has another trained length.
+    """
+    beta, length = QUERY_SCALE
+    if beta in stated and found.get(length) != stated.get(length):
+        raise NotExpressible(
+            f"This model scales queries behind its first {stated.get(length)} tokens ({beta}), and scheme {name!r} "
+            f"counts from {found.get(length)}; a configuration has one number for both. {INSTEAD}"
+        )
 
 
 def types_of_layers(config: Any, count: int) -> list[str]:

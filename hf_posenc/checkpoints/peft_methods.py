@@ -17,7 +17,7 @@ HOOKED = "posenc_hooked"  # marks a method that is hooked already
 
 def install() -> None:
     """Wrap the methods of PEFT, and of transformers' own adapters, that inject, load, save and merge."""
-    from peft import PeftConfig, PeftMixedModel, PeftModel
+    from peft import PeftConfig, PeftMixedModel, PeftModel, PeftModelForCausalLM, PeftModelForSeq2SeqLM
     from peft.tuners.tuners_utils import BaseTuner
     from peft.utils import hotswap
     from transformers.integrations.peft import PeftAdapterMixin
@@ -37,6 +37,8 @@ def install() -> None:
         (PeftModel, "save_pretrained", "saving"),
         (PeftModel, "create_or_update_model_card", "describing"),
         (PeftConfig, "from_json_file", "unguarding"),
+        (PeftModelForCausalLM, "prepare_inputs_for_generation", "preparing"),
+        (PeftModelForSeq2SeqLM, "prepare_inputs_for_generation", "preparing"),
         (BaseTuner, "_unload_and_optionally_merge", "merging"),
     ):
         wrap(owner, method, hook)

@@ -74,9 +74,7 @@ def reordered_cache_equals_uncached(case: Case, cache: type[Cache] = DynamicCach
         forward_in_chunks(model, tokens[:, :half], kv_cache, [half])
         kv_cache.reorder_cache(order)
         reordered = torch.cat((tokens[order, :half], tokens[:, half:]), dim=1)
-        after = torch.cat(
-            [forward(model, reordered[:, t : t + 1], past_key_values=kv_cache) for t in range(half, length)], dim=1
-        )
+        after = torch.cat([forward(model, reordered[:, t : t + 1], cache=kv_cache) for t in range(half, length)], dim=1)
         value, where = max_deviation(after, forward(model, reordered)[:, half:])
     return case.deviation("cache_reorder", value, f"{where} after reordering, {cache.__name__}")
 
@@ -119,7 +117,7 @@ def position_ids_hold_in_cache(case: Case, cache: type[Cache] = DynamicCache) ->
                 rows = swapped
             now = slice(start, start + size)
             part = forward(
-                model, tokens[rows, now], position_ids=positions[rows, now], past_key_values=kv_cache,
+                model, tokens[rows, now], position_ids=positions[rows, now], cache=kv_cache,
                 attention_mask=all_tokens[:, : now.stop],
             )  # fmt: skip
             outputs.append(part[rows])
@@ -144,7 +142,7 @@ def custom_mask_holds_in_cache(case: Case, cache: type[Cache] = DynamicCache) ->
         for size in _mixed_chunk_sizes(min(case.trained_length + 1, length // 2), length):
             now = slice(start, start + size)
             part = mask[:, :, now, : max(now.stop, width)]
-            outputs.append(forward(model, tokens[:, now], past_key_values=kv_cache, attention_mask=part))
+            outputs.append(forward(model, tokens[:, now], cache=kv_cache, attention_mask=part))
             start += size
         value, where = max_deviation(torch.cat(outputs, dim=1), expected)
     return case.deviation("custom_mask", value, f"{where}, {cache.__name__}, a 4-D attention mask")

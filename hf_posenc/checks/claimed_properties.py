@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hf_posenc.checks.reference_attention import ReferenceTerms, in_band
 from hf_posenc.core.terms import BlockBias, KeyBias
+from hf_posenc.patching.reference_attention import ReferenceTerms, in_band
 from hf_posenc.schemes.base import implements
 
 Claim = Literal["distance", "position"] | None

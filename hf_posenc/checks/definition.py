@@ -25,7 +25,7 @@ from hf_posenc.checks.training import gradients, max_gradient_deviation
 def matches_definition(case: Case) -> Deviation:
     """Prefill, padded batches and cached decoding equal the scheme's formula, computed densely in float64.
 
-    The formula (`hf_posenc.checks.reference_attention`) is evaluated for one text, without cache, mask or padding.
+    The formula (`hf_posenc.patching.reference_attention`) is evaluated for one text, without cache, mask or padding.
     """
     with case.patched() as model:
         length = case.clip_length(2 * case.trained_length + 6, model)

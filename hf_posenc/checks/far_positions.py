@@ -11,13 +11,13 @@ from transformers import PreTrainedModel
 from hf_posenc.checks.case import Case, position_limit
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward, max_deviation, positions_from, random_tokens
-from hf_posenc.checks.reference_attention import ReferenceTerms
 from hf_posenc.checks.reference_model import forward_from, reference_outputs
 from hf_posenc.checks.registry import register_check
 from hf_posenc.checks.shift import claim_and_shifts, missing_effect, shift_deviation, shiftable_length
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.errors import PositionOutOfTable
+from hf_posenc.patching.reference_attention import ReferenceTerms
 
 STARTS = (1_000, 10_000, 100_000, 1_000_000)
 LENGTH = 12  # tokens

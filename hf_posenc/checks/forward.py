@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
 from hf_posenc.core.random_state import drawn_from
+from hf_posenc.patches.host_calls import cache_argument
 from hf_posenc.patching.state import base_model_of
 
 
@@ -46,7 +47,9 @@ def forward(model: nn.Module, tokens: Tensor, *, seed: int = 0, **call: Any) -> 
 
 def forward_with_grad(model: nn.Module, tokens: Tensor, **call: Any) -> Tensor:
     """The same with gradient, unseeded, in the dtype of the model."""
-    return token_states(output_module(model)(input_ids=tokens, use_cache="past_key_values" in call, **call))
+    cache = call.pop("cache", None)
+    named = cache_argument(type(base_model_of(model)[0]), cache)
+    return token_states(output_module(model)(input_ids=tokens, use_cache=cache is not None, **named, **call))
 
 
 def token_states(out: Any) -> Tensor:
@@ -62,7 +65,7 @@ def forward_in_chunks(
     for size in sizes:
         end = start + size
         keywords: dict[str, Any] = {} if mask is None else {"attention_mask": mask[:, :end]}
-        parts.append(forward(model, tokens[:, start:end], past_key_values=cache, **keywords))
+        parts.append(forward(model, tokens[:, start:end], cache=cache, **keywords))
         start = end
     return torch.cat(parts, dim=1)
 

@@ -118,7 +118,7 @@ def _cached_numbers(model: PreTrainedModel, length: int) -> int | None:
     """Numbers that a KV cache holds of the keys and values of a text; None where the text is refused."""
     cache = DynamicCache(config=model.config)
     with suppress(PosEncError):
-        forward(model, random_tokens(model, length), past_key_values=cache)
+        forward(model, random_tokens(model, length), cache=cache)
         return sum(layer.keys.numel() + layer.values.numel() for layer in cache.layers)
     return None
 

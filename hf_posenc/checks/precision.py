@@ -22,11 +22,11 @@ from transformers import PreTrainedModel
 from hf_posenc.checks.case import Case, position_limit
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import positions_from, random_tokens
-from hf_posenc.checks.reference_attention import ReferenceTerms, attention_output, reference_terms
 from hf_posenc.checks.reference_model import forward_from, patched_layers, replace_attend
 from hf_posenc.checks.registry import register_check
 from hf_posenc.core.terms import Bias, Block, BlockBias, KeyBias, ToeplitzBias
 from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
+from hf_posenc.patching.reference_attention import ReferenceTerms, attention_output, reference_terms
 
 STARTS = (0, 7_000)  # the second where consecutive bfloat16 numbers are 32 apart
 FLOOR = 0.25  # smallest torch error that counts, in units of one rounding of the largest output

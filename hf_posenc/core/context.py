@@ -50,6 +50,8 @@ class PositionContext:
         kept: values of this layer that live as long as its KV cache (`with_cache`); None where nothing is kept.
         first: position of the first query, where the positions of all samples are consecutive from it and it is known
             without a device synchronisation; else None.
+        text_keys: number of keys of each query's text, ``[batch or 1, query]``, where an attention mask keeps several
+            texts in the rows of an encoder apart; else None.
     """
 
     query_positions: Tensor
@@ -66,6 +68,7 @@ class PositionContext:
     remapped: bool = False
     first: int | None = None
     kept: dict[Hashable, object] | None = field(default=None, repr=False, compare=False)
+    text_keys: Tensor | None = None
 
     @property
     def device(self) -> torch.device:

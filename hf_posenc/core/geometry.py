@@ -59,12 +59,14 @@ class HostRotary:
         logit_scale: factor of every logit by that scaling. Where only a part of each head is rotated, transformers
             scales that part alone, and the rotation has an ``amplitude`` instead.
         axes: which coordinate of a token rotates each pair where a call gives several (M-RoPE); None where it has one.
+        scales_softmax: whether ``mscale_all_dim`` of a scaling multiplies every logit, too, as in DeepSeek's MLA.
     """
 
     rotation: Rotation
     base: float
     logit_scale: float = 1.0
     axes: tuple[int, ...] | None = None
+    scales_softmax: bool = False
 
     def rotates_by_axes(self, rotation: Rotation) -> bool:
         """Whether another rotation of these pairs can follow several coordinates as the model's own does."""

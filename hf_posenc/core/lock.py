@@ -1,7 +1,6 @@
 """One lock per model: threads that patch the same model do so one after the other.
 
-The lock is held while forward passes of other threads are waited for. With one lock for all models, a forward pass that
-patches another model would deadlock with the thread that waits for it.
+One lock for all models would make a forward pass that patches another model wait for the thread that waits for it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry, win
     scales = [scale for scale in (terms.query_scale, terms.row_scale) if scale is not None]
     return (
         any(not same_rotation(each, original_rotation) for each in rotations)
-        or abs(terms.logit_scale - (rotary.logit_scale if rotary else 1.0)) > 1e-9
+        or abs(terms.logit_scale - (rotary.logit_scale if rotary else 1.0)) > 1e-6  # one is measured in float32
         or any(bool((scale - 1).abs().max() > 1e-6) for scale in scales)
         or (terms.visible != EVERYTHING and (terms.visible.farthest or seen) < seen)
         or changes_distances(terms.regions, positions, causal=geometry.causal)

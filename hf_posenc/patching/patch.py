@@ -3,7 +3,7 @@
 model       find the base model and its adapter, refuse what cannot be patched
 lengths     trained, target, factor: any two give the third
 schemes     built from geometry, lengths and options, one a layer
-swap        classes, hooks, parameters and configuration, while no other thread computes with the model
+swap        classes, hooks, parameters and configuration
 proof       probe a layer before and after; keep the patch, or roll back and raise
 """
 
@@ -24,17 +24,20 @@ from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.cache.provenance import ENTRY
+from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import explained_forward
+from hf_posenc.patches.validate_forward import check_forward
 from hf_posenc.patches.validate_heads import check_heads
+from hf_posenc.patching.cached_step import check_cached_step
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.float32_copies import keep_in_float32
-from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
+from hf_posenc.patching.in_forward import check_not_in_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, probed_layers
 from hf_posenc.patching.length_options import take_lengths
 from hf_posenc.patching.outer_config import write_outer_config
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
-from hf_posenc.patching.preconditions.rotation import changed_frequencies, refuse_changed_frequencies
+from hf_posenc.patching.preconditions.rotation import check_rotation, other_shapes
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
@@ -42,6 +45,7 @@ from hf_posenc.patching.stacks import patched_together, unpatch_together
 from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of, stacks_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo, write_config
+from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.trained_length import trained_length_under, unscaled_geometry
 from hf_posenc.schemes.base import implements
 from hf_posenc.schemes.spec import SchemeSpec
@@ -87,11 +91,13 @@ def patch_model(
 
     Raises:
         PosEncError: one subclass a cause, see `hf_posenc.errors`; the model is then as it was.
+        HostChanged: the first patched model of a class loses its KV cache on the installed transformers.
 
     Warns:
         NothingStretched: the scheme stretches the context by a factor, and was given neither that nor a length.
+        LimitKept: a `SentenceTransformer` cuts texts below the trained length, and still does.
 
-    Forward passes of other threads finish on the model as it was, and new ones wait for the patch.
+    Patch before other threads compute with the model: their forward passes are not waited for.
     """
     given: dict[str, Any] = {
         "factor": factor,
@@ -103,6 +109,7 @@ def patch_model(
     with patched_together(model, stacks) if stacks else nullcontext(), float32_by_default():
         for part in stacks.values() or (model,):
             _patch(part, scheme, dict(options), **given)
+    raise_limits(model)
     return model
 
 
@@ -118,11 +125,13 @@ def _patch(
 ) -> None:
     """Patch a model with one base model; the arguments are those of `patch_model`."""
     base, adapter = base_model_of(model)
-    check_not_in_forward(model, base)
+    check_not_in_forward(model)
     with patch_lock(base):
         check_model(model, base)
+        check_cached_step(base, lambda stand_in: patch_model(stand_in, "alibi"))
         config: Any = base.config
         given = take_lengths(options, trained_length=trained_length, target_length=target_length)
+        check_rotation(base, trained_length_given=given["trained_length"] is not None)
         geometry = unscaled_geometry(adapter, config)
         chosen = layout_of(scheme, options, layers, geometry)
         configured = trained_length_under(adapter, config, chosen, geometry)
@@ -131,8 +140,7 @@ def _patch(
         schemes = build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
         length_given = given["trained_length"] is not None
         check_schemes(model, base, adapter, geometry, schemes, trained_length_given=length_given)
-        with exclusive_access(model, base):  # last, so that forward passes wait no longer than they must
-            report = _install(model, base, adapter, geometry, chosen, schemes)
+        report = _install(model, base, adapter, geometry, chosen, schemes)
     if factor is None and target_length is None and report.proof.verdict == "identity":
         warn_of_no_stretch(report, schemes[0])
 
@@ -154,15 +162,19 @@ def _install(
     """Swap the classes and prove that outputs move; or roll back and raise."""
     with explain_run_errors(adapter, base):
         probe = EffectProbe(adapter, base, geometry, probed_layers(chosen, geometry))
-    patch, changed = Patch(model=model, layout=chosen), changed_frequencies(base)
+    patch, shapes = Patch(model=model, layout=chosen), other_shapes(base)
     try:
         swap(patch, adapter, base, schemes)
         with evaluation_mode(base):
             check_heads(base, geometry)
-        refuse_changed_frequencies(base, changed)
+        if shapes is not None:
+            raise shapes
         write_config(patch, model, base, chosen, geometry, adapter.host_length(base.config))
         write_outer_config(model, vars(base)[ENTRY])
         patch.record = ConfigRecord.of(base, adapter, geometry)
+        if probe.runs_alone and not isinstance(adapter, GeneralAdapter):  # which has observed whole forward passes
+            with evaluation_mode(base):
+                check_forward(adapter, base)
         with explained_forward(adapter, base):
             proof = probe.verdict(patch)
         swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
@@ -183,15 +195,14 @@ def unpatch_model(model: M) -> M:
 
     Raises:
         NotPatched: there is nothing to undo.
-        ModelInUse: a forward pass of this thread, or one of another that does not end, computes with the model.
+        ModelInUse: this thread is inside a forward pass of the model.
     """
     if stacks := stacks_of(model):
         unpatch_together(model, stacks)
         return model
     base, _ = base_model_of(model)
-    check_not_in_forward(model, base)
+    check_not_in_forward(model)
     with patch_lock(base):
         patch = patch_of(base)
-        with exclusive_access(model, base):
-            undo(base, patch)
+        undo(base, patch)
     return model

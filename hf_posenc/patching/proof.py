@@ -29,6 +29,7 @@ from hf_posenc.errors import NoEffect
 from hf_posenc.patches.offloading import computing_device, offloads_of
 from hf_posenc.patches.placement import scheme_on
 from hf_posenc.patches.validate_adapter import probed
+from hf_posenc.patching.ablation import Hooks, check_terms, formula_change, replaced
 from hf_posenc.patching.expected_effect import differs_from_host, has_learned_bias, spread_positions
 from hf_posenc.patching.float32_run import in_float32, packed, runs_in_float32
 from hf_posenc.patching.unpatched_view import unpatched_view
@@ -40,9 +41,11 @@ if TYPE_CHECKING:
     from hf_posenc.patching.state import Patch
 
 SHARPENING = (1.0, 10.0, 100.0)
+SOFTENING = (1e-3, 1e-6, 1e-9)  # of attention that sees one key alone, whatever its scores are multiplied by
 SCORE_FACTORS = ("scaling", "inv_norm_factor", "softmax_scale")  # what attention classes call the factor of q · k
 # Largest relative change that is rounding: a layer's accumulated error in each dtype, ten times over.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+MATTERS = 1e3  # times the rounding: how much a term has to change attention by its formula to be looked for in a layer
 # Change in units of what float32 angles change in the unpatched model: measured on 144 models, mostly 0.2 to 1.
 MIN_CHANGE, MAX_CHANGE = 2.0, 8.0  # a change is more than the one; what must be left alone moves less than the other
 
@@ -80,6 +83,8 @@ class EffectProbe:
         # Where a module around the attention loads its weights, the attention cannot be run on its own.
         loaded_around = self.attentions[0] in offloads and bool(offloads[self.attentions[0]].path)
         self.deferred = device.type == "meta" or loaded_around
+        self.runs_alone = not self.deferred and not offloads
+        self.patched: dict[tuple[int, float], Tensor] = {}
         if self.deferred:
             return
         # Both must have the probed positions, and a position table ends.
@@ -111,6 +116,12 @@ class EffectProbe:
         widened = in_float32(attention, self.own_dtype) if self.widened else nullcontext()
         with torch.no_grad(), scaled_scores(attention, self.factors[layer], sharper), widened:
             return probed(self.adapter, self.base, self.hidden, positions, layer)[0].float()
+
+    def run_patched(self, layer: int, sharper: float) -> Tensor:
+        """Outputs of a layer as it is patched, at the probed positions: run once."""
+        if (layer, sharper) not in self.patched:
+            self.patched[layer, sharper] = self.run(layer, sharper, self.positions)
+        return self.patched[layer, sharper]
 
     def run_in_own_dtype(self, layer: int) -> Tensor:
         """A layer's output ``[1, token, width]`` as the model computes it."""
@@ -151,7 +162,7 @@ class EffectProbe:
             if sharper != SHARPENING[0]:
                 with unpatched_view(patch):
                     before, nudged = self.run_unpatched(layer, sharper)
-            moved = relative_change(self.run(layer, sharper, self.positions), before)
+            moved = relative_change(self.run_patched(layer, sharper), before)
             angles = relative_change(nudged, before).cummax(0).values
             shown = (MIN_CHANGE * angles).clamp(min=self.rounding(layer, sharper))
             allowed = (MAX_CHANGE * angles).clamp(min=ROUNDING[self.own_dtype] * sharper)
@@ -166,7 +177,37 @@ class EffectProbe:
                 f"Scheme {scheme.extra_repr()!r} was installed, but {happened}. The model was restored; check its "
                 "weights, and report this if they are sound."
             )
-        return Proof("moved" if moves else "identity", change, scheme.unchanged_below if moves else 0)
+        if not moves:
+            return Proof("identity", change)
+        check_terms(self, layer, scheme)
+        return Proof("moved", change, scheme.unchanged_below)
+
+    def changes(self, layer: int, one: Hooks, other: Hooks) -> bool:
+        """Whether a patched layer computes other outputs under some hooks of its scheme than under others."""
+        own: Scheme = self.attentions[layer].scheme
+        for sharper in (*SHARPENING, *SOFTENING):
+            with replaced(own, one):
+                before = self.run(layer, sharper, self.positions) if one else self.run_patched(layer, sharper)
+            with replaced(own, other):
+                moved = relative_change(self.run(layer, sharper, self.positions), before)
+            if not bool((moved <= self.rounding(layer, max(sharper, 1.0))).all()):  # not finite is another output, too
+                return True
+        return False
+
+    def depends_on_positions(self, layer: int, hooks: Hooks) -> bool:
+        """Whether a patched layer computes other outputs at other positions, under some hooks of its scheme."""
+        with replaced(self.attentions[layer].scheme, hooks):
+            before, after = (self.run(layer, SHARPENING[0], at) for at in (self.positions, self.positions.flip(1)))
+        return bool((relative_change(after, before) > self.rounding(layer, SHARPENING[0]) / 10).any())  # mostly equal
+
+    def matters(self, layer: int, scheme: Scheme, hooks: Hooks) -> bool:
+        """Whether a scheme's attention, by its formula, is another under these hooks, by more than could be missed."""
+        least = MATTERS * self.rounding(layer, SHARPENING[0])
+        if least > 1:
+            return False
+        attention, geometry = self.attentions[layer], self.geometry.of_layer(layer)
+        with torch.no_grad(), in_float32(attention, self.own_dtype) if self.widened else nullcontext():
+            return formula_change(attention, scheme, geometry, self.positions, self.hidden, hooks) > least
 
     def rounding(self, layer: int, sharper: float) -> float:
         """Largest relative change of a layer's outputs that may be rounding, with its scores multiplied."""

@@ -25,7 +25,7 @@ from hf_posenc.errors import NotPatched, OptionOutOfRange
 from hf_posenc.patches.cache.provenance import ENTRY
 from hf_posenc.patches.forward_hook import ATTENTIONS
 from hf_posenc.patches.validate_adapter import explained_forward
-from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
+from hf_posenc.patching.in_forward import check_not_in_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes, probed_layers
 from hf_posenc.patching.outer_config import update_outer_config
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
@@ -35,6 +35,7 @@ from hf_posenc.patching.stacks import alone_with
 from hf_posenc.patching.state import base_model_of, patch_of, stacks_of
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
 from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.base import KEPT, Scheme
 
@@ -53,8 +54,9 @@ def set_factor(model: M, factor: float) -> M:
     """Change the factor of a patched model, as if it had been patched with it; what it has learned is kept.
 
     Scheme, options, layers and trained length stay as they are; the target length is the trained length times the
-    factor, and ``max_position_embeddings``, the report, and what is saved follow. A KV cache that was filled before is
-    refused at its next use. Forward passes of other threads finish under the old factor, and new ones wait.
+    factor, and ``max_position_embeddings``, limits of the length of texts, the report, and what is saved follow. A KV
+    cache that was filled before is refused at its next use. Forward passes of other threads finish under the old
+    factor, and new ones wait.
 
     Outputs are those of `patch_model` with this factor, bit for bit. Where factor 1 makes the scheme an identity, they
     are those of the unpatched model: bit for bit where positions are a table, and up to rounding (in float32 some 1e-5
@@ -73,20 +75,23 @@ def set_factor(model: M, factor: float) -> M:
         LengthContradiction: the factor is no number from 1 on, or the target no length.
         OptionOutOfRange: the scheme cannot take it, or has parameters of another shape then.
         HostConfigInvalid: the configuration was changed since the patch in what decides positions.
-        ModelInUse: a forward pass of this thread, or one of another that does not end, computes with the model.
+        ModelInUse: this thread is inside a forward pass of the model.
         NoEffect: the effect probe failed; the model is then as it was, as after every other error.
     """
     stacks = stacks_of(model)
     with changed_together(model, stacks) if stacks else nullcontext(), float32_by_default():
         for part in stacks.values() or (model,):
             _set_factor(part, factor)
+    if (patch := first_patch(model)) is not None:
+        restore_limits(patch)
+        raise_limits(model)
     return model
 
 
 def _set_factor(model: nn.Module, factor: float) -> None:
     """Change the factor of a model with one base model."""
     base, _ = base_model_of(model)
-    check_not_in_forward(model, base)
+    check_not_in_forward(model)
     with patch_lock(base):
         patch = patch_of(base)
         record, layout = patch.record, patch.layout
@@ -103,11 +108,10 @@ def _set_factor(model: nn.Module, factor: float) -> None:
         pairs = list(scheme_pairs(base, schemes))
         for old, new in pairs:
             check_same_parameters(old, new, factor)
-        with exclusive_access(model, base):
-            proof = _take_over_all(base, patch, record, pairs, geometry, probed_layers(layout, geometry))
-            _write(base, patch, record, layout, geometry)
-            swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
-            patch.report = PatchReport.of(base, layout, geometry, proof, swapped=swapped, frozen=frozen)
+        proof = _take_over_all(base, patch, record, pairs, geometry, probed_layers(layout, geometry))
+        _write(base, patch, record, layout, geometry)
+        swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
+        patch.report = PatchReport.of(base, layout, geometry, proof, swapped=swapped, frozen=frozen)
 
 
 @contextmanager

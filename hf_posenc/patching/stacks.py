@@ -18,7 +18,7 @@ from torch import nn
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import AlreadyPatched, CannotCombine, NotPatched
 from hf_posenc.patches.cache.provenance import ENTRY
-from hf_posenc.patching.forward_gate import check_not_in_forward, exclusive_access
+from hf_posenc.patching.in_forward import check_not_in_forward
 from hf_posenc.patching.outer_config import restore_outer_config, write_outer_config
 from hf_posenc.patching.state import STASH, base_model_of, is_patched, outer_model, patch_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save, remove_atomic_save
@@ -62,16 +62,15 @@ def unpatch_together(model: nn.Module, stacks: Mapping[str, nn.Module]) -> None:
 
 @contextmanager
 def alone_with(model: nn.Module, stacks: Mapping[str, nn.Module]) -> Iterator[None]:
-    """Run the block while no other thread patches a stack or computes with the model.
+    """Run the block while no other thread patches a stack.
 
     Raises:
-        ModelInUse: a forward pass of this thread, or one of another that does not end, computes with the model.
+        ModelInUse: this thread is inside a forward pass of the model.
     """
-    check_not_in_forward(model, model)
+    check_not_in_forward(model)
     with ExitStack() as held:
         for stack in stacks.values():
             held.enter_context(patch_lock(base_model_of(stack)[0]))
-        held.enter_context(exclusive_access(model, model))
         yield
 
 

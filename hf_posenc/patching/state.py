@@ -43,6 +43,7 @@ class Patch:
         report: what was done; None until the patch is finished.
         record: of the configuration, which tells whether it was changed after the patch.
         layout: the schemes that were asked for, by layer.
+        limits: owner, attribute, value before and value now of limits on the length of texts that were moved.
     """
 
     model: nn.Module | None = None
@@ -55,6 +56,7 @@ class Patch:
     report: PatchReport | None = None
     record: ConfigRecord | None = None
     layout: Layout | None = None
+    limits: list[tuple[Any, str, int, int]] = field(default_factory=list)
 
 
 def describe(model: nn.Module) -> PatchReport:
@@ -126,6 +128,7 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
         adapter = cls()
         if (base := adapter.base_model(module)) is not None:
             return base, adapter
+        refuse_other_base(module, cls)
     general = GeneralAdapter()
     if (base := general.base_model(model)) is not None:
         if adapter_has_failed(general.name):
@@ -135,6 +138,23 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
         return base, general
     reason = unsupported(model)
     raise type(reason)(f"{reason}{adapter_failures()}")
+
+
+def refuse_other_base(module: PreTrainedModel, cls: type[Adapter]) -> None:
+    """Refuse a model for whose very type somebody has registered an adapter that is made for another class.
+
+    Types that built-in adapters know, and those derived from others, may have models that the general adapter takes.
+
+    Raises:
+        UnsupportedModel: it is.
+    """
+    named = getattr(module.config, "model_type", None) == cls.name
+    if named and not cls.__module__.startswith("hf_posenc."):
+        raise UnsupportedModel(
+            f"The adapter {cls.__name__} is registered for {cls.name!r} models, and this {type(module).__name__} has "
+            f"no {cls.base_class.__name__} in it, which is its base_class. Name the class without a head, as this "
+            "model has it."
+        )
 
 
 def stacks_of(model: nn.Module) -> dict[str, PreTrainedModel]:

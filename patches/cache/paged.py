@@ -1,14 +1,15 @@
 """Continuous batching: attention over transformers' paged KV cache, one request at a time.
 
 `generate_batch` packs the new tokens of many requests into one row ``[1, token]``. The keys and values of all requests
-lie in one paged cache, which attention modules get as the keyword ``cache``; cumulative lengths say which rows, and
+lie in one paged cache, which attention modules get as ``cache``; cumulative lengths say which rows, and
 which of the keys read back, belong to which request. A request's positions run from 0 on.
 
 Keys are cached unrotated and rotated when they are read, because a page has room for one key a token: regions with
 rotations of their own (ReRoPE, dual chunk attention) and rotations that change with the length need several. What
 cannot be derived from a token's own key and position (FoX's gates) has no room at all and is refused.
 
-Schemes that only rotate or scale do not come here: the host's own attention function reads the paged cache for them.
+Schemes that only rotate or scale are computed by the host's own attention function, which reads the paged cache itself
+or, from transformers 5.24 on, gets what was read (`for_host`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
@@ -28,6 +28,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_captured
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
+from hf_posenc.patches.host_calls import MODULES_FILL_PAGES, paged_cache
 from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme, implements
 
@@ -61,12 +62,6 @@ class PagedRequest:
     start: int
     memo: dict[Hashable, object] = field(default_factory=dict)
     memo_of_keys: dict[Hashable, object] = field(default_factory=dict)
-
-
-def paged_cache(call: Mapping[str, Any]) -> PagedAttentionCache | None:
-    """The paged cache among the keywords of a call, if there is one."""
-    cache = call.get("cache")
-    return cache if isinstance(cache, PagedAttentionCache) else None
 
 
 def needs_engine(scheme: Scheme, ctx: PositionContext) -> bool:
@@ -154,6 +149,16 @@ def write_and_read(call: Mapping[str, Any], k: Tensor, v: Tensor, layer: int | N
     return keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
 
 
+def for_host(call: dict[str, Any], k: Tensor, v: Tensor, layer: int | None) -> tuple[Tensor, Tensor]:
+    """Keys and values as the host's own attention function takes them beside a paged cache.
+
+    All of the requests, where attention modules write to the pages; else the new ones, which the function writes.
+    """
+    if not MODULES_FILL_PAGES:
+        return k, v
+    return call.pop("cache").update(key_states=k, value_states=v, layer_idx=layer, kwargs=call)
+
+
 def _call_of(
     layer: PatchedLayer, q: Tensor, keys: Tensor, values: Tensor, ctx: PositionContext, request: PagedRequest
 ) -> AttentionCall:
@@ -168,5 +173,5 @@ def _call_of(
     whole = replace(here, query_positions=places, memo=request.memo_of_keys, first=0, hidden=None)
     queries, copies, values = rotated(scheme, q, keys, values, here, whole)
     queries, terms = scaled(queries, scheme.terms(here))
-    copies = copies_of(copies, terms.regions)
-    return AttentionCall(queries, copies, values, terms, here, None, layer.scaling, layer.live_dropout)
+    copies, scaling = copies_of(copies, terms.regions), getattr(layer, layer.score_factor)
+    return AttentionCall(queries, copies, values, terms, here, None, scaling, layer.live_dropout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -30,19 +30,21 @@ from hf_posenc.patches.cache.validate_fit import check_fit
 
 def prepare_cache(
     module: nn.Module,
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, Any],
+    cache: Cache | None,
     tokens: Tensor,
     padding: Tensor | None,
     moved: Tensor | None,
     attentions: Sequence[Any],
 ) -> Cache | None:
-    """Make the cache of a decoder if it wants one, check and mark it; the part of it that is of self-attention.
+    """The cache of a call, checked and marked; a new one where a decoder wants one and was given none.
 
     Where layers need less than a growing cache keeps, or more, or faster, those of one still empty are replaced.
 
     Args:
         module: the base model.
-        kwargs: of the call, where a new cache is put.
+        kwargs: of the call, without its cache.
+        cache: as the caller passed it.
         tokens: ``[batch, query, …]``.
         padding: ``[batch, key]``, true at real tokens, if anything is padded.
         moved: positions as the scheme changes them; None where it does not.
@@ -53,15 +55,13 @@ def prepare_cache(
     """
     config: Any = module.config
     if not attentions[0].is_causal:
-        return self_attention_cache(kwargs.get("past_key_values"))
-    cache = kwargs.get("past_key_values")
+        return cache
     wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
     made = own_cache_class(type(module)) if cache is None and wanted else None
     if made is not None and not (module.training and getattr(module, "gradient_checkpointing", False)):
         cache = DynamicCache(config=config) if made is DynamicCache else made()
         if kwargs.get("encoder_hidden_states") is not None:  # as the host itself would
             cache = EncoderDecoderCache(cache, DynamicCache(config=config))
-        kwargs["past_key_values"] = cache
     own = self_attention_cache(cache)
     attentions = _that_run(module, attentions)
     check_fit(own, len(attentions), *tokens.shape[:2])
@@ -74,7 +74,7 @@ def prepare_cache(
             install_eviction(own, kept, padding)
         install_preallocation(own, len(attentions))
     keep_padding(own, padding)
-    return own
+    return cache
 
 
 def _restore_layers(cache: Cache) -> None:

@@ -16,14 +16,14 @@ from hf_posenc.errors import InvalidInput, shown
 
 
 def check_kind(cache: Any) -> None:
-    """Refuse ``past_key_values`` that are no cache.
+    """Refuse a KV cache that is none.
 
     Raises:
-        InvalidInput: they are a tuple, a name, or anything else.
+        InvalidInput: it is a tuple, a name, or anything else.
     """
     if cache is not None and not isinstance(cache, Cache):
         raise InvalidInput(
-            f"past_key_values must be a Cache of transformers, got {shown(cache)}. Pass DynamicCache(), or nothing."
+            f"The KV cache must be a Cache of transformers, got {shown(cache)}. Pass DynamicCache(), or nothing."
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -32,6 +33,8 @@ from hf_posenc.schemes.base import Scheme, implements
 
 SCHEME_ENTRY = "position_scheme"
 OF_THE_PATCH = (SCHEME_ENTRY, "max_position_embeddings")  # starts of the entries that a patch writes
+
+NUMBER = re.compile(r"\.\d+")  # of a layer, in the name of a module
 
 _KNOWN: dict[tuple[type, str], Observation] = {}
 
@@ -113,6 +116,17 @@ class GeneralAdapter(Adapter):
 
     def attentions(self, base: nn.Module) -> Iterator[nn.Module]:
         return (base.get_submodule(one.name) for one in self.observation.attentions)
+
+    def attention_count(self, base: nn.Module) -> int:
+        """Modules in the places of those that were observed, whatever the number of their layer."""
+        places = {NUMBER.sub(".#", one.name) for one in self.observation.attentions}
+        live = {id(module) for module in attention_modules(base)}
+        return sum(NUMBER.sub(".#", name) in places for name, module in base.named_modules() if id(module) in live)
+
+    def remembered(self, base: nn.Module) -> Iterator[tuple[str, str, Any]]:
+        for one in self.observation.attentions:
+            yield from ((one.name, name, value) for name, value in one.held.items())
+        yield from ((name, "num_embeddings", rows) for name, rows in self.observation.rows.items())
 
     def patched_class(self, attention: nn.Module) -> type[nn.Module]:
         return intercepted(attention) if goes_through_interface(attention) else intercepted_inline(type(attention))
@@ -227,7 +241,8 @@ def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
     except Exception as error:  # whatever a forward pass of an unknown model says
         first = " ".join(str(error).split()).rstrip(" .:!")[:200]
         raise UnsupportedModel(
-            f"A {cls.__name__} cannot be observed on a few tokens: {type(error).__name__}: {first}. {REMEDY}"
+            f"A {cls.__name__} cannot be observed on a few tokens: {type(error).__name__}: {first}. Put back the "
+            f"configuration if it was changed after the model was built. {REMEDY}"
         ) from error
 
 

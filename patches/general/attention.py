@@ -13,11 +13,12 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
+from transformers.cache_utils import Cache
 from transformers.models.bert.modeling_bert import eager_attention_forward
 
 from hf_posenc.core.tracing import is_traced
@@ -27,18 +28,15 @@ from hf_posenc.patches.forward_parameters import forward_parameters
 from hf_posenc.patches.general.classes import above, own_class
 from hf_posenc.patches.general.observation import AttentionObservation, rotated_first
 from hf_posenc.patches.general.unrotated import unrotated
+from hf_posenc.patches.host_calls import CACHE_NAMES
 from hf_posenc.patches.lookup_attention import LAYER
 from hf_posenc.patches.positions import KEYWORD, ForwardContext
-
-if TYPE_CHECKING:
-    from transformers.cache_utils import Cache
 
 INTERFACE = "hf_posenc"  # name of the attention function, in the configurations that patched layers see
 CALL = "posenc_call"  # keyword by which a layer's call travels through the model's own forward
 OBSERVATION = "posenc_observation"  # of a patched base model: its `Observation`
 OBSERVED = "posenc_observed"  # of a patched module: its `AttentionObservation`
 CONFIGS = "posenc_layer_configs"  # of a patched base model: its configurations as attention modules see them
-CACHES = ("past_key_values", "past_key_value", "layer_past")  # what transformers' attention modules call a KV cache
 
 
 @dataclass(slots=True)
@@ -47,14 +45,14 @@ class LayerCall:
 
     Attributes:
         hidden: input of the layer, ``[batch, query, width]``.
-        cache: the call's KV cache.
+        cache: the call's KV cache, a paged one included.
         forward: context of the forward pass of the base model, if it is one; its own forward may not hand it on.
         position_ids: likewise, ``[batch or 1, query]``.
         captured: takes queries and keys, where they are asked for and nothing is to be attended to.
     """
 
     hidden: Tensor
-    cache: Cache | None
+    cache: Any
     forward: ForwardContext | None = None
     position_ids: Tensor | None = None
     captured: list[Tensor] | None = None
@@ -63,7 +61,7 @@ class LayerCall:
 class Untouched:
     """A KV cache as the model's own forward sees it: it can be asked anything, and hands new keys back unchanged."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Any) -> None:
         self.cache = cache
 
     def __getattr__(self, name: str) -> Any:
@@ -95,7 +93,7 @@ def attend_as_patched(
         call.captured += [query, key]
         return torch.zeros_like(value).transpose(1, 2).repeat_interleave(query.shape[1] // value.shape[1], 2), None
     own["posenc_dropout"] = dropout
-    own["posenc_scaling"] = query.shape[-1] ** -0.5 if scaling is None else scaling
+    own["posenc_scaling"] = (query.shape[-1] ** -0.5 if scaling is None else scaling) / layer.softmax_factor
     if call.forward is not None:
         host[KEYWORD] = call.forward
         host["position_ids"] = call.forward.positions  # a model may number its tokens otherwise
@@ -181,9 +179,10 @@ class InterceptedAttention(PatchedAttention):
         layer: AttentionObservation = self.__dict__[OBSERVED]
         call = {**dict(zip(layer.parameters, args, strict=False)), **kwargs} if args else kwargs
         cache = None
-        for name in CACHES:
-            if call.get(name) is not None:
-                cache, call[name] = call[name], Untouched(call[name])
+        for name in CACHE_NAMES:
+            held = call.get(name)
+            if isinstance(held, Cache) or (held is not None and name in layer.parameters):
+                cache, call[name] = held, Untouched(held)
         if CALL not in call:
             known = call.get(KEYWORD) if layer.receives_keywords else current_forward(self.__dict__[OWNER])
             call[CALL] = LayerCall(call[layer.parameters[0]], cache, known, call.get("position_ids"))

@@ -8,10 +8,11 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from hf_posenc.patches.general.attention import CACHES, parameters_of
+from hf_posenc.patches.general.attention import parameters_of
 from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import OpenMask, Repeated, RotaryObservation, Stand, Zeros
 from hf_posenc.patches.general.observer import Observer
+from hf_posenc.patches.host_calls import CACHE_NAMES
 
 
 def template_of(
@@ -30,7 +31,7 @@ def template_of(
         elif name == parameters_of(type(module))[0]:
             last = value.shape[-1] == observer.positions.shape[1] != value.shape[1]
             template[name] = Stand.CHANNELS_FIRST if last else Stand.HIDDEN
-        elif name in CACHES or isinstance(value, Cache):
+        elif name in CACHE_NAMES or isinstance(value, Cache):
             template[name] = None
         elif isinstance(value, Tensor):
             template[name] = mask_like(module, value) if "mask" in name else vectors_like(hidden, value)

@@ -5,7 +5,6 @@ On a stand-in, with and without padding, and with a KV cache where the model tak
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from hf_posenc.patches.general.blindness import REMEDY, TOKENS, deviation, outpu
 from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observer import Observer, inputs_of, observed
+from hf_posenc.patches.host_calls import cache_argument, cache_name, cache_of
 
 ROUNDING = 1e-5  # of the spread of the outputs: the same sums in the same order, but for where a factor is multiplied
 PADDING = 3  # tokens
@@ -40,7 +40,7 @@ def check_inline(model: Any, seen: Observation) -> None:
     call = inputs_of(model, positions)
     padded = partial(of_padded, model, call)
     runs = {"a text": partial(outputs, model, call=call), "a padded text": padded}
-    if seen.causal and "past_key_values" in inspect.signature(type(model).forward).parameters:
+    if seen.causal and cache_name(type(model)) is not None:
         runs["a text that is read in two parts"] = partial(continued, model, call=call)
     for what, run in runs.items():
         intercepted = run(Observer(positions))
@@ -74,8 +74,8 @@ def continued(model: Any, observer: Observer, call: dict[str, Tensor]) -> Tensor
     for part in (slice(0, half), slice(half, TOKENS)):
         given = {name: value[:, part] if isinstance(value, Tensor) else value for name, value in call.items()}
         with observed(model, observer):
-            out = model(**{**given, "use_cache": True, "past_key_values": past})
-        past = out.past_key_values
+            out = model(**{**given, "use_cache": True, **cache_argument(type(model), past)})
+        past = cache_of(out)
         found.append(out[0])
     return torch.cat(found, dim=1)
 

@@ -132,6 +132,8 @@ class AttentionObservation:
         rotating: functions that its forward calls to rotate; see `hf_posenc.patches.general.unrotated`.
         inline: whether the module computes attention itself, without `AttentionInterface`.
         receives_keywords: whether its layer hands it the keywords of the base model's call.
+        softmax_factor: what the RoPE scaling has put into its own scale of scores; a factor of ``kind.rotary`` here.
+        held: its attributes that the configuration decides, as a new module has them.
     """
 
     name: str
@@ -144,6 +146,8 @@ class AttentionObservation:
     rotating: tuple[tuple[str, int], ...] = ()
     inline: bool = False
     receives_keywords: bool = True
+    softmax_factor: float = 1.0
+    held: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def looks_up(self) -> bool:
@@ -182,6 +186,7 @@ class Observation:
         rotaries: names of the modules that turn positions into cosines and sines, and the shape of what each returns in
             calls of every kind (see `kind_of_call`).
         tables: names of position tables, and the row of position 0 in each.
+        rows: of each table, as the configuration decides it.
         numbered_from: the position id that the model gives to its first token itself; None where it takes no ids.
         token_types: whether it reads token types from a buffer, which ends where its table does.
         causal: whether tokens attend to earlier ones only.
@@ -196,6 +201,7 @@ class Observation:
     mixes_otherwise: bool = False
     numbered_from: int | None = None
     token_types: bool = False
+    rows: Mapping[str, int] = field(default_factory=dict)
 
 
 def rotated_first(x: Tensor, layer: AttentionObservation) -> Tensor:

@@ -22,12 +22,14 @@ from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import AttentionObservation, Observation, Stand
 from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
 from hf_posenc.patches.general.several_axes import with_axes
+from hf_posenc.patches.general.softmax_scale import with_softmax_scale
 from hf_posenc.patches.general.stand_in import OWN_NUMBER, StandIn, stand_in
 from hf_posenc.patches.general.stated_frequencies import as_host_rotary, stated_frequencies
 from hf_posenc.patches.rope_parameters import rotations
 
 TOKENS = 16  # of a model that counts positions itself
 CHUNKED = "chunked_attention"  # transformers' name for it, in ``config.layer_types``
+WINDOW = "sliding_window"  # what attention modules call it, if they keep it themselves
 HIDDEN = -1e4  # a mask adds less than this to scores that it hides
 FARTHEST = 1 << 15  # position at which a rotation is measured; in float32 its angles have 7 digits less 4
 
@@ -48,7 +50,7 @@ def observe(cls: type[nn.Module], config: Any) -> Observation:
     with torch.device("cpu"), float32_by_default():  # a loader may have chosen the meta device, and the model's dtype
         found = stand_in(cls, config, INTERFACE)
         with HankelProducts():
-            seen = observe_model(found.model, config)
+            seen = with_softmax_scale(observe_model(found.model, config), found.model, config)
     return of_all_layers(seen, found)
 
 
@@ -131,14 +133,15 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         fit = None if fit is None else nearest_known(fit, known, 10 * ROUNDING)
         rotary = None if fit is None else as_host_rotary(model, fit, query.shape[-1])
         module = model.get_submodule(name)
-        sees = seen.get("sliding_window"), chunk_of(module)
+        sees = seen.get(WINDOW), chunk_of(module)
         kind = LayerKind(query.shape[1], key.shape[1], query.shape[-1], rotary, *sees)
         template, rotations = template_of(observer, call.arguments, module)
         parameters, first = parameters_of(type(module)), 0 if fit is None else fit.first
         width = call.arguments[parameters[0]].shape[1 if template[parameters[0]] is Stand.CHANNELS_FIRST else -1]
         inline = isinstance(module, Inline)
         observed_call = first, width, parameters, call.rotating, inline, call.receives_keywords
-        found.append(AttentionObservation(name, template, rotations, kind, *observed_call))
+        held = {WINDOW: vars(module)[WINDOW]} if WINDOW in vars(module) else {}
+        found.append(AttentionObservation(name, template, rotations, kind, *observed_call, held=held))
     causal = any(hides_the_next(call.rotated[2]["mask"]) for call in observer.calls.values())
     if causal and observer.repeated:
         raise UnsupportedModel(
@@ -146,7 +149,8 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
             f"so that one call does not say which of them it is. {REMEDY}"
         )
     others = mixes_otherwise(model, [one.name for one in found])
-    return Observation(tuple(found), observer.rotaries, observer.tables, causal, others)
+    rows = {name: model.get_submodule(name).num_embeddings for name in observer.tables}
+    return Observation(tuple(found), observer.rotaries, observer.tables, causal, others, rows=rows)
 
 
 def chunk_of(attention: Any) -> int | None:

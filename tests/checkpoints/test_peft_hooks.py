@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from transformers import (
     FalconConfig,
@@ -20,6 +22,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.integrations.peft import MIN_PEFT_VERSION
 
 from hf_posenc import describe, enable_auto, from_pretrained, patch_model
 from hf_posenc.checkpoints.auto import disable_auto
@@ -61,8 +64,14 @@ def peft_adapter(make_patched, perturb, logits_of, tmp_path):
     return make
 
 
+def skip_without_adapters_of_transformers() -> None:
+    if Version(peft.__version__) < Version(MIN_PEFT_VERSION):
+        pytest.skip(f"adapters of transformers {transformers.__version__} need PEFT {MIN_PEFT_VERSION}")
+
+
 def wrap(model, name):
     if name == "lora_of_transformers":
+        skip_without_adapters_of_transformers()
         model.add_adapter(CONFIGS[name]())
         return model
     return peft.get_peft_model(model, CONFIGS[name]())

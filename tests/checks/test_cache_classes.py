@@ -213,7 +213,7 @@ def test_cache_from_tensors(family: str, scheme: str) -> None:
 @pytest.mark.parametrize("cache", [((torch.zeros(1), torch.zeros(1)),), "dynamic", {}], ids=["tuple", "text", "dict"])
 def test_other_objects_are_refused(cache: Any) -> None:
     _, model, tokens, _ = patched("llama", "alibi")
-    with pytest.raises(InvalidInput, match="past_key_values must be a Cache of transformers"):
+    with pytest.raises(InvalidInput, match="The KV cache must be a Cache of transformers"):
         forward(model, tokens, past_key_values=cache)
 
 

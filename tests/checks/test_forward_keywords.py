@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 from transformers.utils.generic import TransformersKwargs
 
 from hf_posenc import patch_model
@@ -12,7 +14,10 @@ from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import MaskMismatch, UnknownKeyword
 
-BY_ENGINE = [("llama", "alibi"), ("llama", "rerope"), ("gpt2", "t5"), ("bert_decoder", "shaw")]
+PAIRS = [
+    *[("llama", "alibi"), ("llama", "rerope"), ("gpt2", "t5"), ("bert_decoder", "shaw")],  # computed by the engine
+    *[("llama", "yarn"), ("gpt2", "none")],  # and by the model's own attention function
+]
 BORDERS = torch.tensor([0, 5, 12], dtype=torch.int32)
 POSITIONS = torch.cat((torch.arange(5), torch.arange(7)))[None]
 PACKED = {"cu_seq_lens_q": BORDERS, "cu_seq_lens_k": BORDERS, "max_length_q": 7, "max_length_k": 7}
@@ -22,7 +27,7 @@ def patched(family: str, scheme: str) -> PreTrainedModel:
     return patch_model(tiny_model(family), scheme, factor=4)
 
 
-@pytest.mark.parametrize(("family", "scheme"), BY_ENGINE)
+@pytest.mark.parametrize(("family", "scheme"), PAIRS)
 def test_harmless_keywords_change_nothing(family: str, scheme: str) -> None:
     model = patched(family, scheme)
     tokens = random_tokens(model, 12)
@@ -36,7 +41,7 @@ def test_harmless_keywords_change_nothing(family: str, scheme: str) -> None:
         assert torch.equal(forward(model, tokens, **{name: value}), before), name
 
 
-@pytest.mark.parametrize(("family", "scheme"), BY_ENGINE)
+@pytest.mark.parametrize(("family", "scheme"), PAIRS)
 @pytest.mark.parametrize(
     ("name", "value"), [("is_causal", False), ("softcap", 3.0), ("sliding_window", 4), ("something_new", 1)]
 )
@@ -68,11 +73,11 @@ def test_every_keyword_of_transformers_is_covered() -> None:
     known |= {"max_length_q", "max_length_k"}
     for name in set(TransformersKwargs.__annotations__) - known:
         with pytest.raises((UnknownKeyword, MaskMismatch)):
-            forward(model, tokens, **{name: BORDERS if name.startswith("cu_seq") else False})
+            forward(model, tokens, **{name: {"cu": BORDERS, "se": torch.arange(12)[None]}.get(name[:2], False)})
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
-@pytest.mark.parametrize(("family", "scheme"), BY_ENGINE)
+@pytest.mark.parametrize(("family", "scheme"), PAIRS)
 def test_packed_documents_are_separated_or_refused(family: str, scheme: str, backend: str) -> None:
     model = patched(family, scheme)
     model.set_attn_implementation(backend)
@@ -85,12 +90,24 @@ def test_packed_documents_are_separated_or_refused(family: str, scheme: str, bac
     ones = torch.ones_like(tokens)
     with pytest.raises(MaskMismatch, match="packs 2 texts"):  # a mask that does not separate documents
         forward(model, tokens, position_ids=POSITIONS, attention_mask=ones, **PACKED)
-    if family != "bert_decoder":  # BERT does not separate documents by positions
-        assert float((forward(model, tokens, position_ids=POSITIONS, **PACKED) - separate).abs().max()) < 1e-4
+    assert float((forward(model, tokens, position_ids=POSITIONS, **PACKED) - separate).abs().max()) < 1e-4
 
 
-def test_rotations_pass_keywords_on() -> None:
-    """Schemes that only rotate use the model's own attention function, which receives all keywords."""
+def test_an_attention_function_of_ones_own_gets_all_keywords() -> None:
+    """Schemes that only rotate use it, and what it reads nobody else knows."""
+    seen: dict[str, object] = {}
+
+    def own(*args: object, something_new: object = None, **kwargs: object) -> object:
+        seen["something_new"] = something_new
+        return sdpa_attention_forward(*args, **kwargs)
+
+    AttentionInterface.register("own_attention", own)
+    AttentionMaskInterface.register("own_attention", sdpa_mask)
     model = patched("llama", "yarn")
     tokens = random_tokens(model, 12)
-    assert torch.equal(forward(model, tokens, something_new=1), forward(model, tokens))
+    expected = forward(model, tokens)
+    with pytest.raises(UnknownKeyword, match="something_new=1"):
+        forward(model, tokens, something_new=1)
+    model.set_attn_implementation("own_attention")
+    torch.testing.assert_close(forward(model, tokens, something_new=1), expected)
+    assert seen == {"something_new": 1}

@@ -53,14 +53,15 @@ def test_a_new_cache_keeps_the_positions(case: Case) -> None:
 
 @pytest.mark.parametrize("case", RELATIVE, ids=str)
 def test_restarting_positions_stay_causal(case: Case) -> None:
-    """With a cache transformers takes the row for one text: causality follows the order of tokens, not positions."""
+    """Under a mask of ones the row is one text: causality follows the order of tokens, not positions."""
     with case.patched() as model, torch.no_grad():
         tokens = random_tokens(model, TRAINED_LENGTH)
         positions = (torch.arange(TRAINED_LENGTH) % (TRAINED_LENGTH // 2))[None]
-        before = model(tokens, position_ids=positions, use_cache=True).logits
+        one_text = {"position_ids": positions, "attention_mask": torch.ones_like(tokens), "use_cache": True}
+        before = model(tokens, **one_text).logits
         changed = tokens.clone()
         changed[:, TRAINED_LENGTH - 3] = 3 + (changed[:, TRAINED_LENGTH - 3] - 2) % 7
-        after = model(changed, position_ids=positions, use_cache=True).logits
+        after = model(changed, **one_text).logits
         assert torch.equal(after[:, : TRAINED_LENGTH - 3], before[:, : TRAINED_LENGTH - 3])
 
 

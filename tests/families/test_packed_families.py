@@ -1,71 +1,104 @@
-"""Which families tell texts packed into a row apart by ``position_ids``: patched, the same as unpatched.
+"""The table of docs/limits.md: which families keep texts of a row apart by ``position_ids``, unpatched and patched.
 
-Models that make their masks without positions do not, so that a text attends to the one before it, nor do layers that
-are no attention; docs/limits.md names both. Whether a family does is measured here on the unpatched model first: where
-transformers changes, that page has to.
+A text that is kept apart has the logits that it has alone. Where transformers changes, that table has to.
 """
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
 import pytest
 import torch
-from transformers import PreTrainedModel
+import transformers
+from packaging.version import Version
 
 from hf_posenc import patch_model
+from hf_posenc.errors import MaskMismatch
 
+from .test_several_axes import OPTIONS, text_model
 from .tiny import tiny
 
+PAGE = Path(__file__).parents[2] / "docs/limits.md"
 FIRST, SECOND = 9, 7
 ALONE = 1e-4  # of the largest logit
-MASKS_WITHOUT_POSITIONS = (
-    *("bert", "bert-generation", "electra", "ernie", "megatron-bert", "rembert", "roc_bert"),
-    *("roberta", "roberta-prelayernorm", "camembert", "xlm-roberta", "xlm-roberta-xl", "xmod", "data2vec-text"),
-    *("bart", "mbart", "mvp", "plbart", "marian", "pegasus", "bigbird_pegasus"),
-    *("blenderbot", "blenderbot-small", "trocr"),
-    *("opt", "biogpt", "xlm", "bloom", "mpt", "gpt_oss", "afmoe", "granitemoehybrid"),
-)
-HYBRIDS = ("jamba", "zamba", "zamba2", "falcon_h1", "minimax", "nemotron_h", "olmo_hybrid", "qwen3_next")
-ENCODERS = ("bert", "roberta", "modernbert", "eurobert", "mpnet", "deberta-v2")
 
 
-def told_apart(model: PreTrainedModel, **call: bool) -> bool:
-    """Whether the second text of a row has the logits that it has alone."""
-    row = torch.randint(3, 90, (1, FIRST + SECOND), generator=torch.Generator().manual_seed(5))
+class Row(NamedTuple):
+    """What the table says of a family."""
+
+    family: str
+    encoder: bool
+    base: bool
+    unpatched: str
+    patched: str
+
+
+def rows() -> list[Row]:
+    table = PAGE.read_text().split("<!-- packed families: begin -->")[1].split("<!-- packed families: end -->")[0]
+    found = []
+    for line in table.strip().splitlines()[2:]:
+        kind, unpatched, patched = (cell.strip() for cell in line.strip("|").split("|"))
+        encoder, base = kind.startswith("encoders"), "base model is to be called" in kind
+        found += [Row(name, encoder, base, unpatched, patched) for name in re.findall(r"`([\w-]+)`", kind)]
+    return found
+
+
+def model_of(row: Row) -> Any:
+    if row.family in OPTIONS:
+        return text_model(row.family)
+    return tiny(row.family, masked=True) if row.encoder else tiny(row.family)
+
+
+def base_of(model: Any) -> Any:
+    """A model below its head."""
+    return model.get_decoder() if model.config.model_type in ("mvp", "trocr") else model.base_model
+
+
+def verdict(model: Any, row: Row) -> str:
+    """Whether the second text of a row has the logits that it has alone, or the call is refused."""
+    tokens = torch.randint(3, 90, (1, FIRST + SECOND), generator=torch.Generator().manual_seed(5))
+    positions = torch.cat([torch.arange(FIRST), torch.arange(SECOND)])[None]
+    model = base_of(model) if row.base else model
+    call = {} if row.encoder else {"use_cache": False}
+    with torch.no_grad():
+        alone = model(tokens[:, FIRST:], **call)[0]
+        try:
+            packed = model(tokens, position_ids=positions, **call)[0][:, FIRST:]
+        except MaskMismatch:
+            return "refused"
+    return "apart" if bool((packed - alone).abs().max() / alone.abs().max() <= ALONE) else "mixed"
+
+
+def test_the_table_has_rows() -> None:
+    """Control: no row is lost in reading it."""
+    assert len(rows()) > 50
+    assert {row.patched for row in rows()} == {"apart", "refused"}  # and none is mixed
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.family}-{row.encoder:d}")
+def test_unpatched(row: Row) -> None:
+    newer = row.family == "falcon" and Version(transformers.__version__) >= Version("5.24")
+    assert verdict(model_of(row), row) == ("apart" if newer else row.unpatched)
+
+
+@pytest.mark.parametrize("scheme", ["host", "alibi"])
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.family}-{row.encoder:d}")
+def test_patched(row: Row, scheme: str) -> None:
+    assert verdict(patch_model(model_of(row), scheme), row) == row.patched
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "opt", "bert"])
+def test_texts_are_cached_by_nobody(family: str) -> None:
+    """By default as without a cache, which a row of several texts cannot be continued from; and refused with one."""
+    model = patch_model(tiny(family), "host")
+    tokens = torch.randint(3, 90, (1, FIRST + SECOND), generator=torch.Generator().manual_seed(5))
     positions = torch.cat([torch.arange(FIRST), torch.arange(SECOND)])[None]
     with torch.no_grad():
-        alone = model(row[:, FIRST:], **call)[0]
-        packed = model(row, position_ids=positions, **call)[0][:, FIRST:]
-    return bool((packed - alone).abs().max() / alone.abs().max() <= ALONE)
-
-
-@pytest.mark.parametrize("scheme", [None, "host", "alibi"])
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text"])
-def test_the_second_text_of_a_row(family: str, scheme: str | None) -> None:
-    model = tiny(family)
-    if scheme is not None:
-        patch_model(model, scheme)
-    assert told_apart(model, use_cache=False)
-
-
-@pytest.mark.parametrize("scheme", [None, "alibi"])
-@pytest.mark.parametrize("family", [*MASKS_WITHOUT_POSITIONS, *HYBRIDS])
-def test_families_that_read_a_row_as_one_text(family: str, scheme: str | None) -> None:
-    model = tiny(family)
-    if scheme is not None:
-        patch_model(model, scheme)
-    assert not told_apart(model, use_cache=False)
-
-
-def test_falcon_tells_texts_apart_once_it_is_patched() -> None:
-    model = tiny("falcon")
-    assert not told_apart(model, use_cache=False)
-    assert told_apart(patch_model(model, "host"), use_cache=False)
-
-
-@pytest.mark.parametrize("scheme", [None, "alibi"])
-@pytest.mark.parametrize("family", ENCODERS)
-def test_encoders_read_a_row_as_one_text(family: str, scheme: str | None) -> None:
-    model = tiny(family, masked=True)
-    if scheme is not None:
-        patch_model(model, scheme)
-    assert not told_apart(model)
+        found = model(tokens, position_ids=positions)
+        expected = model(tokens, position_ids=positions, use_cache=False)
+        with pytest.raises(MaskMismatch, match="KV cache would mix"):
+            model(tokens, position_ids=positions, use_cache=True)
+    assert getattr(found, "past_key_values", None) is None
+    assert torch.equal(found[0], expected[0])

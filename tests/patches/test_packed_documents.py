@@ -81,9 +81,8 @@ def test_a_flattening_collator_may_say_the_borders_as_well(scheme: str, planned:
         assert [len(documents) for documents in planned] == [2, 2]
         assert torch.equal(found, expected)
         other = torch.tensor([0, 30, LENGTH], dtype=torch.int32)
-        if scheme != "yarn":  # which hands keywords to the model's own attention function
-            with pytest.raises(MaskMismatch, match="packs 2 texts"):
-                model(**row | {"cu_seq_lens_q": other, "cu_seq_lens_k": other}, use_cache=False)
+        with pytest.raises(MaskMismatch, match="packs 2 texts"):
+            model(**row | {"cu_seq_lens_q": other, "cu_seq_lens_k": other}, use_cache=False)
 
 
 @pytest.mark.parametrize("scheme", ["t5", "fire", "transformer_xl"])

@@ -67,7 +67,7 @@ def test_without_it_the_logits_are_others(monkeypatch: pytest.MonkeyPatch) -> No
     """Control."""
     monkeypatch.setattr(LayerSnapshot, "restore", lambda before: None)
     with pytest.raises(AssertionError, match="not close"):
-        test_the_call_can_be_made_again("alibi", "growing", LENGTH - NEW, refused_keyword)
+        test_the_call_can_be_made_again("alibi", "growing", LENGTH - NEW, refused_backend)
 
 
 def test_a_static_cache_of_wider_keys_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from functools import partial
@@ -175,8 +176,9 @@ def test_backend_without_support_for_a_bias() -> None:
 
 
 def test_model_that_is_scaled_already() -> None:
-    model = tiny_model("llama")
-    model.config.rope_parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
+    config = copy.deepcopy(tiny_model("llama").config)
+    config.rope_parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
+    model = type(tiny_model("llama"))(config).eval()
     before = snapshot(model, random_tokens(model, TRAINED_LENGTH))
     with pytest.raises(errors.AlreadyScaled, match="linear") as caught:
         hf_posenc.patch_model(model, "yarn", factor=4)

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from hf_posenc import describe, patch_model
-from hf_posenc.errors import ForeignPatch, NothingStretched
+from hf_posenc.errors import AlreadyScaled, ForeignPatch, NothingStretched
 
 SIZES: dict[str, Any] = {
     **{"vocab_size": 99, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
@@ -50,6 +50,21 @@ def test_frequencies_that_follow_the_length_are_no_change() -> None:
     built(torch.ones(1, 100, dtype=torch.long))
     assert not torch.equal(built.model.rotary_emb.inv_freq, before)
     assert describe(patch_model(built, "alibi")).proof.verdict == "moved"
+
+
+@models
+def test_a_longer_text_that_was_read_before_shows_in_no_patch(model: str) -> None:
+    """The advice on such a model, whose frequencies are still those of the longer text."""
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    cls, config = {
+        "own adapter": (LlamaForCausalLM, LlamaConfig),
+        "general adapter": (MistralForCausalLM, MistralConfig),
+    }[model]
+    built = cls(config(**SIZES, rope_parameters=rope)).eval()
+    built(torch.ones(1, 100, dtype=torch.long))
+    with pytest.raises(AlreadyScaled, match=r'such as "dynamic_ntk", with trained_length='):
+        patch_model(built, "host")
+    assert describe(patch_model(built, "dynamic_ntk", trained_length=64)).proof.verdict == "identity"  # up to 64
 
 
 @models

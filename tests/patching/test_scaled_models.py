@@ -86,6 +86,14 @@ def test_schemes_that_replace_the_rotation_need_the_trained_length(kind: str, sc
     assert (report.trained_length, report.target_length) == (BEFORE, 2 * BEFORE)
 
 
+@pytest.mark.parametrize("scheme", [*STRETCHED, "dynamic_yarn", "yarn+logn"])
+def test_the_way_out_that_is_named_is_one(scheme: str) -> None:
+    with pytest.raises(errors.AlreadyScaled) as refused:
+        patch_model(model_of("llama3"), scheme, factor=2)
+    assert f'scheme="host+{scheme}"' in str(refused.value)
+    patch_model(model_of("llama3"), f"host+{scheme}", factor=2)
+
+
 def test_one_layer_whose_rotation_is_replaced_is_enough() -> None:
     with pytest.raises(errors.AlreadyScaled):
         patch_model(model_of("llama3"), "dca", factor=2, layers={"0": "yarn"})

@@ -67,11 +67,6 @@ class Seam:
 
 SEAMS = [
     Seam(
-        "torch.nn.Module.__call__", lambda: torch.nn.Module._wrapped_call_impl, (),
-        "hf_posenc/patching/forward_gate.py",
-        (("return self._compiled_call_impl(*args, **kwargs)", "the gate stands in its place"),),
-    ),
-    Seam(
         "LlamaAttention.forward", lambda: LlamaAttention.forward,
         ("hidden_states", "position_embeddings", "attention_mask", "past_key_values"), "patches/llama.py",
         (("past_key_values.update(", "keys go to the cache after they are rotated"),

@@ -3,9 +3,9 @@
 A loop over blocks would fix the number of queries. An exported graph has the operators of a forward pass alone, without
 the backward passes that the other routes bring along.
 
-Most calls of compiled graphs are one operator of them (`hf_posenc.attention.routes.custom_operator`). Of others all
-scores are in memory; a graph of one length (``dynamic=False``, or exported under `torch.no_grad`) goes by blocks, with
-those of one block.
+Most calls of compiled graphs are one operator of them (`hf_posenc.attention.custom_operator`) and do not come here. Of
+others all scores are in memory; a graph of one length (``dynamic=False``, or exported under `torch.no_grad`) goes by
+blocks, with those of one block.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.routes import custom_operator
 from hf_posenc.attention.routes.dense_blocks import mix_rows, upcast
 from hf_posenc.core.tracing import has_dynamic_length, is_traced
 
@@ -27,7 +26,5 @@ def accepts(call: AttentionCall) -> bool:
 
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
-    if custom_operator.accepts(call):
-        return custom_operator.attend(call)
     keys, values = upcast(call)
     return mix_rows(call, keys, values, slice(0, call.query_length))

@@ -123,12 +123,13 @@ def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall
     def keys_in(columns: slice) -> Tensor:
         return rotate(call.keys[0][:, :, columns], rotation, table_of_keys(call, rotation, columns))
 
+    factor = call.terms.row_scale
     keys = keys_in(slice(None)) if call.rotated_keys is None else call.rotated_keys(length, there[:, 0], keys_in)
     return replace(
         call,
         queries=(rotate(call.queries[0][:, :, rows], rotation, table(rotation, here)),),
         keys=(keys,),
-        terms=replace(call.terms, row_rotation=None),
+        terms=replace(call.terms, row_rotation=None, row_scale=None if factor is None else factor[..., rows]),
         ctx=replace(call.ctx, query_positions=here),
         mask=call.mask_of(rows),
         start=call.first_query + rows.start,
@@ -165,6 +166,7 @@ def sample(call: AttentionCall, b: int) -> AttentionCall:
         terms=replace(
             call.terms,
             bias=tuple(replace(b, values=pick(b.values)) if isinstance(b, KeyBias) else b for b in call.terms.bias),
+            row_scale=None if call.terms.row_scale is None else pick(call.terms.row_scale),
         ),
         ctx=replace(
             call.ctx, query_positions=pick(call.ctx.query_positions), key_positions=pick(call.ctx.key_positions)

@@ -19,6 +19,7 @@ from hf_posenc.core.nested_tensors import tensors_in
 from hf_posenc.errors import PosEncError
 from hf_posenc.insight.bench.rows import BenchRows
 from hf_posenc.insight.bench.timing import MOST_CALLS
+from hf_posenc.patches.host_calls import cache_argument
 from hf_posenc.patching.state import base_model_of
 
 CHUNK = 512  # tokens per forward pass of a prefill in chunks, and of filling the cache of a decoding
@@ -122,7 +123,11 @@ class Decode:
         self.read += ids.shape[1]
         masked = {} if self.mask is None else {"attention_mask": self.mask[:, : self.read]}
         with torch.inference_mode():
-            self.module(ids, past_key_values=self.cache, use_cache=True, **masked, **self.more)
+            self.module(ids, use_cache=True, **self.cached(), **masked, **self.more)
+
+    def cached(self) -> dict[str, Any]:
+        """The cache as a keyword of the model."""
+        return cache_argument(type(base_model_of(self.module)[0]), self.cache)
 
     def held(self) -> int:
         """Bytes of the cache."""

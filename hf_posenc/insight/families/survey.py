@@ -33,6 +33,9 @@ CLASSES: dict[Kind, Any] = {
     "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 }
 
+OTHERS = (modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, modeling_auto.MODEL_MAPPING_NAMES)
+"""Classes of types without a language-model head of their own, such as those that read images as well."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -64,7 +67,7 @@ def survey() -> Iterator[Family]:
 
 def family(model_type: str, kind: Kind) -> Family:
     """One family, from the default configuration of its class."""
-    named = CLASSES[kind][model_type]
+    named = CLASSES[kind].get(model_type) or next(names[model_type] for names in OTHERS if model_type in names)
     cls = getattr(transformers, named if isinstance(named, str) else named[0])
     level = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -82,7 +85,7 @@ def family(model_type: str, kind: Kind) -> Family:
 
 
 def one(name: str) -> list[Family]:
-    """A family by its ``model_type``, of every kind that it has; or the family of a checkpoint.
+    """A family by its ``model_type`` in transformers, of every kind that it has; or the family of a checkpoint.
 
     Raises:
         PosEncError: there is no checkpoint of that name, or its configuration cannot be read.
@@ -90,6 +93,8 @@ def one(name: str) -> list[Family]:
     kinds: list[Kind] = [kind for kind, classes in CLASSES.items() if name in classes]
     if kinds:
         return [family(name, kind) for kind in kinds]
+    if name in CONFIG_MAPPING and any(name in names for names in OTHERS):
+        return [family(name, "causal")]
     checkpoint = Checkpoint.open(name)
     config, cls = checkpoint.hf_config(), checkpoint.model_class()
     with without_weights():

@@ -21,6 +21,7 @@ from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.insight.findings.cells import Scores
 from hf_posenc.insight.findings.finding import Job
 from hf_posenc.insight.findings.text_windows import scored_windows, token_losses, windows_of
+from hf_posenc.patches.host_calls import cache_argument, cache_of
 from hf_posenc.patching.patch import patch_model
 
 
@@ -55,7 +56,7 @@ def logits_of(model: Any, ids: Tensor, piece: int | None) -> Tensor:
     """Logits of ``ids [row, token]``, read in pieces through a KV cache, or all at once."""
     cache, found = None, []
     for part in ids.split(piece or ids.shape[1], dim=1):
-        result = model(input_ids=part, past_key_values=cache, use_cache=piece is not None)
-        cache = result.past_key_values
+        result = model(input_ids=part, use_cache=piece is not None, **cache_argument(type(model), cache))
+        cache = cache_of(result)
         found.append(result.logits)
     return torch.cat(found, dim=1)

@@ -8,8 +8,17 @@ from torch import nn
 
 from hf_posenc.errors import AlreadyPatched, CheckpointMismatch
 from hf_posenc.patches.validate_adapter import check_modules
-from hf_posenc.patching.preconditions.host import check_existing_scaling, check_foreign_forward, check_layer_count
-from hf_posenc.patching.preconditions.host_config import check_complete, check_lengths_and_rotation
+from hf_posenc.patching.preconditions.host import (
+    check_existing_scaling,
+    check_foreign_forward,
+    check_layer_count,
+    check_remembered,
+)
+from hf_posenc.patching.preconditions.host_config import (
+    check_complete,
+    check_lengths_and_rotation,
+    check_one_configuration,
+)
 from hf_posenc.patching.preconditions.tables import check_tables
 from hf_posenc.patching.preconditions.weights import check_finite, check_floating
 from hf_posenc.patching.preconditions.wrappers import check_reducer, check_single_model, check_unsharded
@@ -52,6 +61,7 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
     check_unsharded(model)
     check_lengths_and_rotation(vars(config), f"this {type(base).__name__}")
     check_complete(vars(config), f"this {type(base).__name__}")
+    check_one_configuration(model, base)
     check_floating(model)
     check_finite(model)
 
@@ -77,11 +87,13 @@ def check_schemes(
         AdapterInvalid: the adapter names something that is no module or parameter of the model.
         UnsupportedModel: not every layer can be patched, `DistributedDataParallel` has counted the parameters, or PEFT
             has wrapped a position table.
+        HostConfigInvalid: modules of the model remember another configuration.
         ForeignPatch: another library replaced the ``forward`` of a module.
     """
     check_existing_scaling(adapter, base.config, schemes, trained_length_given=trained_length_given)
     check_layer_count(adapter, base, geometry)
+    check_remembered(adapter, base)
     check_modules(adapter, base, schemes[0])
     check_foreign_forward(adapter, base, schemes[0])
-    check_tables(adapter, base, schemes[0])
+    check_tables(adapter, base, schemes[0], geometry)
     check_reducer(model, (p for s in schemes for p in s.parameters()), out_of_use(adapter, base, schemes))

@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hf_posenc.errors import (
-    AlreadyScaled,
-    ForeignPatch,
-    UnsupportedModel,
-)
+from hf_posenc.errors import AlreadyScaled, ForeignPatch, HostConfigInvalid, UnsupportedModel, shown
 from hf_posenc.patches.offloading import is_foreign
+from hf_posenc.patching.preconditions.rotation import PUT_BACK
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import rotates
 
@@ -30,7 +27,8 @@ def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme],
     if scaling is None:
         return
     if not trained_length_given and any(s.replaces_host and rotates(s) for s in schemes):
-        other = "" if scaling in adapter.length_dependent else ', or stretch what is there, as with scheme="host+yarn"'
+        name = next((s.extra_repr() for s in schemes if any(part.stretches for part in s.schemes)), "yarn")
+        other = "" if scaling in adapter.length_dependent else f', or stretch what is there: scheme="host+{name}"'
         raise AlreadyScaled(
             f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
             f"trained_length= to say what the weights saw before{other}."
@@ -48,7 +46,7 @@ def check_layer_count(adapter: Adapter, base: nn.Module, geometry: Geometry) -> 
     Raises:
         UnsupportedModel: it has none, or another number than its configuration says.
     """
-    found = sum(1 for _ in adapter.attentions(base))
+    found = adapter.attention_count(base)
     if found == 0 == geometry.layers:
         raise UnsupportedModel(f"This {type(base).__name__} has no layers. Pass a model with attention.")
     if found == 0:
@@ -60,8 +58,24 @@ def check_layer_count(adapter: Adapter, base: nn.Module, geometry: Geometry) -> 
     if found != geometry.layers:
         raise UnsupportedModel(
             f"This {type(base).__name__} has {found} attention layers that can be patched, and its configuration "
-            f"says {geometry.layers}. Patch the whole model, as its class makes it, before it is cut or rewritten."
+            f"says {geometry.layers}. Set num_hidden_layers to the layers that it has, or patch the whole model, as "
+            "its class makes it, before it is cut or rewritten."
         )
+
+
+def check_remembered(adapter: Adapter, base: nn.Module) -> None:
+    """Refuse a model whose modules were built with other numbers than its configuration has now.
+
+    Raises:
+        HostConfigInvalid: as it says.
+    """
+    for name, attribute, expected in adapter.remembered(base):
+        live = getattr(base.get_submodule(name), attribute, None)
+        if live != expected:
+            raise HostConfigInvalid(
+                f"{attribute} of {name} in this {type(base).__name__} is {shown(live)}, and its configuration gives "
+                f"{shown(expected)}: one of the two was changed after the model was built. {PUT_BACK}"
+            )
 
 
 def check_foreign_forward(adapter: Adapter, base: nn.Module, scheme: Scheme) -> None:

@@ -77,6 +77,23 @@ def check_complete(config: Mapping[str, Any], where: str) -> None:
                 )
 
 
+def check_one_configuration(model: Any, base: Any) -> None:
+    """Refuse a model whose configuration says other positions than that of its base model, which computes with its own.
+
+    Raises:
+        HostConfigInvalid: as it says.
+    """
+    outer, config = getattr(model, "config", None), base.config
+    for name in (LENGTHS[0], ROTATIONS[0]) if type(outer) is type(config) else ():
+        said, used = getattr(outer, name, None), getattr(config, name, None)
+        if said != used:
+            raise HostConfigInvalid(
+                f"{name} of this {type(model).__name__} is {shown(said)}, and the {type(base).__name__} in it has a "
+                f"configuration of its own with {shown(used)}, by which it computes. Set model.config = "
+                "model.base_model.config, or load the model with the other configuration."
+            )
+
+
 def rotations(name: str, given: Any, where: str) -> Iterator[Mapping[str, Any]]:
     """The RoPE parameters of a configuration: none, one set, or one for each type of layer."""
     if given is None:

@@ -16,7 +16,7 @@ from torch import nn
 
 from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.patches.cache.provenance import ENTRY
-from hf_posenc.patching.call_stacks import own_stack
+from hf_posenc.patching.in_forward import own_stack
 from hf_posenc.patching.state import STASH, is_patched, stacks_of
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.stored.peft_sidecar import BASE_KEY

@@ -58,6 +58,8 @@ def keys_seen(ctx: PositionContext) -> Tensor:
     """Number of unpadded keys visible to each query, ``[batch or 1, query or 1]``."""
     if ctx.causal:
         return ctx.query_positions + 1
+    if ctx.text_keys is not None:
+        return ctx.text_keys
     if ctx.real_keys is None:
         return torch.full((1, 1), ctx.key_positions.shape[1], device=ctx.device)
     return ctx.real_keys.sum(-1, keepdim=True)

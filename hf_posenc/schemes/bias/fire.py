@@ -72,12 +72,14 @@ class FIRE(Scheme):
 
     def bias(self, ctx: PositionContext) -> BlockBias:
         """Bias of a block of queries, ``[batch or 1, heads, n, key]``, float32, with gradients to all parameters."""
-        reach = None if ctx.causal else keys_seen(ctx) - 1  # [batch or 1, 1]
+        reach = None if ctx.causal else keys_seen(ctx) - 1  # [batch or 1, query or 1]
 
         even = ctx.steady and not is_traced()
 
         def of_block(block: Block) -> Tensor:
             farthest = block.query_positions if reach is None else reach
+            if ctx.text_keys is not None:
+                farthest = farthest[:, block.rows]
             if even:
                 return self.relative(of_even_block(self.numerator, block), farthest)
             return self.of(block.distance, farthest)

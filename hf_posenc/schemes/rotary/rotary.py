@@ -96,9 +96,8 @@ class Rotary(Scheme):
         return d * math.log(trained / (2 * math.pi * rotations)) / (2 * math.log(self.base))
 
     def scaled_as(self, kind: str, **numbers: Any) -> dict[str, Any]:
-        """``rope_parameters`` of one of transformers' types."""
-        partly = {} if self.rotates_all else {"partial_rotary_factor": self.dims / self.geometry.head_dim}
-        return {"rope_type": kind, "rope_theta": self.base, **partly, **numbers}
+        """``rope_parameters`` of one of transformers' types; the share of rotated channels is the model's to say."""
+        return {"rope_type": kind, "rope_theta": self.base, **numbers}
 
 
 def pair_with_frequency(frequencies: tuple[float, ...], wanted: float) -> float:

@@ -93,7 +93,8 @@ class Yarn(NTKByParts):
 
     ``attention_factor`` multiplies cosines and sines, 0.1 ln s + 1 by default; logits get its square.
     DeepSeek's checkpoints have ``mscale`` and ``mscale_all_dim`` in its place, and the factor is
-    (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), as in transformers.
+    (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), as in transformers. Models with a latent cache (MLA) then
+    multiply all logits with (0.1 mscale_all_dim ln s + 1)² as well, rotated or not, and this scheme does so on them.
     """
 
     formula = r"""
@@ -130,13 +131,23 @@ class Yarn(NTKByParts):
                 "Give one of them."
             )
         self.attention_factor = attention_factor or self.grown(mscale or 1.0) / self.grown(mscale_all_dim or 0.0)
+        in_softmax = geometry.rotary is not None and geometry.rotary.scales_softmax
+        self.mscale_in_softmax = mscale_all_dim if in_softmax else None
 
     def grown(self, mscale: float) -> float:
         """0.1 mscale ln s + 1."""
         return 0.1 * mscale * math.log(self.geometry.factor) + 1.0
 
     def logit_scale(self) -> float:
-        return self.attention_factor**2 if self.scales_logits else 1.0
+        own = self.attention_factor**2 if self.scales_logits else 1.0
+        return own * self.grown(self.mscale_in_softmax or 0.0) ** 2
+
+    def native(self) -> dict[str, Any] | None:
+        """transformers' YaRN, with the temperature of all logits where the model's class reads it."""
+        parameters = super().native()
+        if parameters is None or self.mscale_in_softmax is None:
+            return parameters
+        return parameters | {"mscale_all_dim": self.mscale_in_softmax}
 
 
 def slowed_between(first: float, last: float, dims: int, *, truncate: bool = True) -> list[float]:

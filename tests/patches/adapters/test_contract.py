@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention
+from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention, GPTNeoXLayer, GPTNeoXModel
 
 from hf_posenc import is_patched, patch_model
 from hf_posenc.errors import AdapterInvalid, NameNotAllowed, PosEncError, UnsupportedModel, WrongKind
 from hf_posenc.extend import Adapter, PatchedAttention, register_adapter
 from hf_posenc.patches import registry
+from hf_posenc.patching.model_geometry import model_geometry
 
 from .neox import example_adapter, tiny_neox
 
@@ -51,6 +52,7 @@ CLASSES: dict[str, Callable[[ModuleType], type]] = {
         example, attention={GPTNeoXAttention: Unwritten}
     ),
     "base_class": lambda example: variant(example, base_class="GPTNeoXModel"),
+    "base_class = Linear, which is no PreTrainedModel": lambda example: variant(example, base_class=nn.Linear),
     "length_dependent": lambda example: variant(example, length_dependent="dynamic"),
 }
 
@@ -171,14 +173,95 @@ def test_an_attention_class_is_refused_at_the_first_patch(example: ModuleType, m
     assert not is_patched(model)
 
 
+class TakesNoKeywords(GPTNeoXModel):
+    """A base model with the keywords that its author needed."""
+
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, use_cache=None):
+        return super().forward(
+            input_ids, attention_mask, position_ids, past_key_values=past_key_values, use_cache=use_cache
+        )
+
+
+class DropsKeywords(GPTNeoXModel):
+    """A base model that takes any keyword, and passes on those it knows."""
+
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, **_: Any):
+        return super().forward(input_ids, attention_mask, position_ids)
+
+
+class LayerWithoutKeywords(GPTNeoXLayer):
+    """A layer with the keywords that its author needed."""
+
+    def forward(
+        self, hidden_states, attention_mask=None, position_ids=None, use_cache=False, layer_past=None,
+        position_embeddings=None,
+    ):  # fmt: skip
+        return super().forward(hidden_states, attention_mask, position_ids, use_cache, layer_past)
+
+
+def of_base(cls: type) -> Callable[[Any], None]:
+    return lambda model: setattr(model.gpt_neox, "__class__", cls)
+
+
+def of_layer(model: Any) -> None:
+    for layer in model.gpt_neox.layers:
+        layer.__class__ = LayerWithoutKeywords
+
+
+def without_attention(model: Any) -> None:
+    for layer in model.gpt_neox.layers:
+        layer.forward = lambda hidden_states, *_, **__: hidden_states
+
+
+class HidesEmbeddings(GPTNeoXModel):
+    """A base model that does not say where its token embeddings are."""
+
+    def get_input_embeddings(self):
+        raise NotImplementedError
+
+
+FORWARDS = {
+    "HidesEmbeddings.* get_input_embeddings": of_base(HidesEmbeddings),
+    "a TakesNoKeywords that does not take the keyword posenc_forward": of_base(TakesNoKeywords),
+    "a DropsKeywords whose attention does not get the keyword posenc_forward": of_base(DropsKeywords),
+    r"does not take the keyword posenc_forward.* LayerWithoutKeywords\.forward": of_layer,
+    "GPTNeoXModel never comes to `attend`": without_attention,
+}
+
+
+@pytest.mark.parametrize("message", FORWARDS)
+def test_a_forward_that_hands_nothing_on_is_refused_at_the_first_patch(example: ModuleType, message: str) -> None:
+    """It used to fail at the next call, or to compute without padding."""
+    model = tiny_neox()
+    FORWARDS[message](model)
+    before = {name for module in model.modules() for name in vars(module)}
+    with pytest.raises(AdapterInvalid, match=message) as refused:
+        patch_model(model, "yarn", factor=4)
+    assert TWO_SENTENCES.fullmatch(str(refused.value)), str(refused.value)
+    assert not is_patched(model)
+    assert {name for module in model.modules() for name in vars(module)} <= before
+
+
 def test_a_rotation_that_nobody_can_read_is_refused(example: ModuleType) -> None:
     model = tiny_neox()
     model.gpt_neox.config.rope_parameters = {"rope_type": "mrope", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     with pytest.raises(UnsupportedModel, match="of the type 'mrope'"):
-        patch_model(model, "yarn", factor=4)
+        model_geometry(model)
 
 
 def test_a_derived_configuration_has_the_adapter_of_its_parent(example: ModuleType) -> None:
     model = tiny_neox()
     model.gpt_neox.config.__class__ = type("Mine", (type(model.config),), {"model_type": "mine"})
     assert is_patched(patch_model(model, "yarn", factor=4))
+
+
+class OtherNeoX(GPTNeoXModel):
+    """A base class that no model here has."""
+
+
+def test_an_adapter_for_another_class_is_named(example: ModuleType) -> None:
+    """A sentence that asked for an adapter sent its author in a circle."""
+    registry._ADAPTERS.pop("gpt_neox")
+    register_adapter("gpt_neox")(variant(example, base_class=OtherNeoX))
+    with pytest.raises(UnsupportedModel, match=r"Variant is registered .* no OtherNeoX in it, which is its base_class"):
+        patch_model(tiny_neox(), "yarn", factor=4)

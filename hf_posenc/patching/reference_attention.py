@@ -47,15 +47,31 @@ class ReferenceTerms:
     scaling: float
 
 
-def reference_terms(attention: PatchedAttention, positions: Tensor, hidden: Tensor) -> ReferenceTerms:
-    """Evaluate the scheme of a layer for a text ``hidden [1, token, width]`` at ``positions [1, token]``."""
+def reference_terms(
+    attention: PatchedAttention,
+    positions: Tensor,
+    hidden: Tensor,
+    scheme: Scheme | None = None,
+    *,
+    scaling: float | None = None,
+) -> ReferenceTerms:
+    """Evaluate the scheme of a layer for a text ``hidden [1, token, width]`` at ``positions [1, token]``.
+
+    Args:
+        attention: the layer's patched module.
+        positions: of the tokens.
+        hidden: input of the module.
+        scheme: evaluated in place of the layer's own.
+        scaling: factor of q · k in place of the module's.
+    """
+    scheme = attention.scheme if scheme is None else scheme
     ctx = PositionContext(
         positions, positions, causal=attention.is_causal, contiguous=False, hidden=hidden,
         projections=LayerProjections(attention), layer=attention.layer_idx,
     )  # fmt: skip
-    extra_channels = attention.scheme.extra_key_channels(ctx)
+    extra_channels = scheme.extra_key_channels(ctx)
     ctx = ctx if extra_channels is None else replace(ctx, extra_key_channels=extra_channels.float())
-    return ReferenceTerms(attention.scheme, attention.scheme.terms(ctx), ctx, attention.scaling)
+    return ReferenceTerms(scheme, scheme.terms(ctx), ctx, attention.scaling if scaling is None else scaling)
 
 
 def attention_output(
@@ -91,10 +107,11 @@ def rotate_channels(
 
     Angles are float64; products have ``dtype``. ``decay_steps`` maps positions to the exponent's steps.
     """
-    frequencies = torch.as_tensor(rotation.frequencies, dtype=torch.float64, device=x.device)
+    wide = torch.float32 if x.device.type == "mps" else torch.float64  # which Apple's GPUs do not have
+    frequencies = torch.as_tensor(rotation.frequencies, dtype=wide, device=x.device)
     at = positions[..., None] if rotation.axes is None else positions[..., list(rotation.axes)]
-    angle = at.double() * frequencies
-    decay = torch.tensor(rotation.decay or [0.0], dtype=torch.float64, device=x.device)
+    angle = at.to(wide) * frequencies
+    decay = torch.tensor(rotation.decay or [0.0], dtype=wide, device=x.device)
     size = rotation.amplitude * (decay * decay_steps(ctx.query_positions)[..., None]).exp()
     cos, sin = (angle.cos() * size).to(dtype)[:, None], (angle.sin() * size).to(dtype)[:, None]
     rotated, rest = x[..., : rotation.dims].to(dtype), x[..., rotation.dims :].to(dtype)

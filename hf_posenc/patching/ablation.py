@@ -1,0 +1,155 @@
+"""Ablation: what a scheme contributes must reach the patched layer, each term on its own.
+
+The comparison with the unpatched model cannot tell a scheme whose codes, bias or scale were dropped on the way from one
+that took effect: the model's own positions are gone in both. So the hooks of one term are made neutral, and compared:
+
+    formula   on random queries, keys and values, without the adapter: how much the term matters
+    layer     the probe of the adapter: must change as well, where the formula does
+
+With all hooks neutral nothing is left that knows positions: outputs must not depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.core.regions import EVERYTHING, ONE_REGION
+from hf_posenc.errors import NoEffect
+from hf_posenc.patches.general.adapter import GeneralAdapter
+from hf_posenc.patching.reference_attention import attention_output, reference_terms
+from hf_posenc.schemes.base import Scheme, overrides
+
+if TYPE_CHECKING:
+    from hf_posenc.core.geometry import Geometry
+    from hf_posenc.patching.proof import EffectProbe
+
+Hooks = Mapping[str, Callable[..., Any]]
+
+NEUTRAL: Hooks = {
+    "embed": lambda positions: None,
+    "prepare": lambda query, key: (query, key),
+    "rotation": lambda: None,
+    "row_rotation": lambda: None,
+    "regions": lambda ctx: ONE_REGION,
+    "bias": lambda ctx: None,
+    "values": lambda ctx: None,
+    "query_scale": lambda ctx: None,
+    "row_scale": lambda ctx: None,
+    "logit_scale": lambda: 1.0,
+    "visible": lambda: EVERYTHING,
+    "sink": lambda: None,
+}
+"""Hooks of a scheme, and what each returns where a scheme does not have it."""
+
+TERMS: Mapping[str, tuple[str, ...]] = {
+    "a rotation": ("rotation", "row_rotation", "regions"),  # regions may have rotations of their own
+    "remapped positions": ("regions",),
+    "a change of queries and keys": ("prepare",),
+    "a bias of the scores": ("bias",),
+    "a term of the values": ("values",),
+    "a factor of the queries": ("query_scale",),
+    "a factor of each query's logits": ("row_scale",),
+    "a factor of the logits": ("logit_scale",),
+    "a mask by distance": ("visible",),
+    "an attention sink": ("sink",),
+}
+"""What reaches attention, and the hooks that bring it. Codes are added before it."""
+
+
+@contextmanager
+def replaced(scheme: Scheme, hooks: Hooks) -> Iterator[None]:
+    """Run the block with other hooks, in all parts of a scheme."""
+    for part in scheme.schemes:
+        for name, hook in hooks.items():
+            setattr(part, name, hook)
+    try:
+        yield
+    finally:
+        for part in scheme.schemes:
+            for name in hooks:
+                delattr(part, name)
+            part.training = part.training  # an assignment, after which nothing is kept of what the hooks answered
+
+
+def neutral(hooks: Iterable[str]) -> Hooks:
+    """Hooks as of a scheme that does not have them."""
+    return {name: NEUTRAL[name] for name in hooks}
+
+
+def check_terms(probe: EffectProbe, layer: int, scheme: Scheme) -> None:
+    """Refuse a patched layer that leaves out a term of its scheme, or keeps positions that it replaces.
+
+    Args:
+        probe: of the patched model.
+        layer: one of those that it covers.
+        scheme: of that layer, on its device.
+
+    Raises:
+        NoEffect: it does.
+    """
+    adapter, name = type(probe.adapter).__name__, scheme.extra_repr()
+    where = f"attention layer {layer} as {adapter} patches it"
+    here = neutral(hook for hook in NEUTRAL if has_any(scheme, [hook]))
+    if "embed" in here:  # by another code: a normalisation removes those that are the same in all channels
+        code = partial(random_code, width=probe.geometry.code_width)
+        if not probe.changes(layer, neutral(["embed"]), {"embed": code}):
+            raise NoEffect(
+                f"Scheme {name!r} adds codes to the embeddings, and none reaches {where}. In the adapter, have `swaps` "
+                "yield what adds them, and `probe` add them as the model does."
+            )
+    for term, hooks in TERMS.items():
+        if not has_any(scheme, hooks) or not probe.matters(layer, scheme, neutral(hooks)):
+            continue
+        if not probe.changes(layer, {}, neutral(hooks)):
+            raise NoEffect(
+                f"Scheme {name!r} has {term}, without which {where} computes the same. In the adapter, hand q, k and "
+                "v to `attend` before any rotation, with the call's keywords, and return what it returns."
+            )
+    replaces = scheme.replaces_host and not scheme.keeps_table and not isinstance(probe.adapter, GeneralAdapter)
+    if replaces and probe.depends_on_positions(layer, here):
+        raise NoEffect(
+            f"Scheme {name!r} replaces the model's own positions, and {where} still knows them. In the adapter, have "
+            "`swaps` yield what brings them (the rotary module, the position table), and hand q and k to `attend` "
+            "before any rotation."
+        )
+
+
+def has_any(scheme: Scheme, hooks: Iterable[str]) -> bool:
+    """Whether a part of the scheme has one of these hooks."""
+    return any(overrides(part, hook) for part in scheme.schemes for hook in hooks)
+
+
+def random_code(positions: Tensor, width: int) -> Tensor:
+    """A code of each position, ``[1, token]`` to ``[1, token, width]``, that no normalisation removes."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(*positions.shape, width, generator=generator).to(positions.device)
+
+
+def formula_change(
+    attention: Any, scheme: Scheme, geometry: Geometry, positions: Tensor, hidden: Tensor, hooks: Hooks
+) -> float:
+    """Relative change of attention by its formula, on random queries, keys and values, under other hooks.
+
+    Args:
+        attention: the patched module, whose projections some biases read.
+        scheme: of the module, on the device of the positions.
+        geometry: of the layer.
+        positions: ``[1, token]``.
+        hidden: input of the attention module, ``[1, token, width]``.
+        hooks: those to change.
+    """
+    generator, shape = torch.Generator().manual_seed(2), (positions.shape[1], geometry.head_dim)
+    heads = geometry.heads, geometry.kv_heads, geometry.kv_heads
+    q, k, v = (torch.randn(1, count, *shape, generator=generator).to(positions.device) for count in heads)
+    outputs = []
+    for changed in ({}, hooks):
+        with replaced(scheme, changed):
+            terms = reference_terms(attention, positions, hidden, scheme, scaling=geometry.head_dim**-0.5)
+            outputs.append(attention_output(terms, q, k, v, torch.float32))
+    return float((outputs[1] - outputs[0]).abs().max() / outputs[0].abs().max())

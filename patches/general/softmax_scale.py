@@ -1,0 +1,83 @@
+"""Find what a RoPE scaling puts into the attention's own scale of scores, beside its cosines and sines.
+
+    score = scaling · q · k        scaling = head_dim^(−½) (0.1 mscale_all_dim ln s + 1)²,   s = factor
+
+Attention with a latent cache (MLA: DeepSeek V2 and its like) rotates a part of each head, behind the channels that it
+does not rotate. Cosines and sines reach that part alone, so that a temperature of all logits has a second home. It
+belongs to the rotation that it came with: a scheme that puts another rotation in its place drops both.
+
+Nothing is read from code: models of the same class are built under other RoPE parameters, and their scales compared.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from hf_posenc.patches.general.observation import AttentionObservation, Observation
+from hf_posenc.patches.general.stand_in import without_weights
+from hf_posenc.patches.rope_parameters import UNSCALED, rotations
+
+SCALE = "scaling"  # the attribute of attention modules
+TRIED = {
+    **{"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+    "original_max_position_embeddings": 32,
+}
+EXPECTED = (0.1 * math.log(4.0) + 1) ** 2  # what `TRIED` multiplies all logits with
+BESIDE = ("rope_theta", "partial_rotary_factor")
+
+
+def with_softmax_scale(seen: Observation, model: nn.Module, config: Any) -> Observation:
+    """The observation with the factor that the scaling gives to each module's own scale of scores.
+
+    Args:
+        seen: what was observed of ``model``.
+        model: a stand-in.
+        config: that it was made from.
+    """
+    if not any(one.first for one in seen.attentions):
+        return seen  # heads are rotated as a whole, or from their first channel on: no latent cache
+    scaled = any(own.get("rope_type", UNSCALED) != UNSCALED for own in rotations(config).values())
+    own = scales_of(model)
+    unscaled = scales_of(built(type(model), config, {"rope_type": UNSCALED})) if scaled else own
+    tried = scales_of(built(type(model), config, TRIED))
+    return replace(seen, attentions=tuple(_with_factor(one, own, unscaled, tried) for one in seen.attentions))
+
+
+def scales_of(model: nn.Module) -> dict[str, float]:
+    """The scale of scores of every module that keeps one, by name."""
+    found = ((name, getattr(module, SCALE, None)) for name, module in model.named_modules())
+    return {name: scale for name, scale in found if isinstance(scale, float)}
+
+
+def built(cls: type[nn.Module], config: Any, parameters: Mapping[str, Any]) -> nn.Module:
+    """A model without weights, of a configuration with these RoPE parameters in the place of its scaling."""
+    config = copy.deepcopy(config)
+    sets = {
+        kind: {**{name: own[name] for name in BESIDE if name in own}, **parameters}
+        for kind, own in rotations(config).items()
+    }
+    config.rope_parameters = sets.get(None, sets)
+    with without_weights():
+        return cls(config)
+
+
+def _with_factor(
+    one: AttentionObservation, own: Mapping[str, float], unscaled: Mapping[str, float], tried: Mapping[str, float]
+) -> AttentionObservation:
+    rotary = one.kind.rotary
+    if rotary is None or not all(one.name in scales for scales in (own, unscaled, tried)):
+        return one
+    factor, follows = own[one.name] / unscaled[one.name], tried[one.name] / unscaled[one.name]
+    rotary = replace(
+        rotary,
+        logit_scale=rotary.logit_scale * factor,
+        scales_softmax=math.isclose(follows, EXPECTED, rel_tol=1e-6),
+    )
+    held = {**one.held, SCALE: own[one.name]} if rotary.scales_softmax else one.held
+    return replace(one, kind=replace(one.kind, rotary=rotary), softmax_factor=factor, held=held)

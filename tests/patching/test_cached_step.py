@@ -1,0 +1,159 @@
+"""A transformers that renames its KV cache once more is refused in words, before a patched model forgets its text."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, DynamicCache, LlamaConfig, LlamaForCausalLM, LlamaModel
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer
+
+from hf_posenc import patch_model
+from hf_posenc.core import tested_versions
+from hf_posenc.core.lazy import explained_imports
+from hf_posenc.errors import HostChanged, UntestedVersion
+from hf_posenc.patches import attention, host_calls
+from hf_posenc.patches.host_calls import cache_argument, cache_name, cache_of
+from hf_posenc.patching import cached_step
+
+TINY = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
+
+
+@pytest.fixture(autouse=True)
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No class was checked yet, and no warning given."""
+    monkeypatch.setattr(cached_step, "_checked", set())
+    tested_versions.beyond_tested.cache_clear()
+
+
+@pytest.fixture
+def other_release(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """transformers of a later release."""
+    monkeypatch.setattr(tested_versions, "version", lambda package: "5.99.0")
+    yield
+    tested_versions.beyond_tested.cache_clear()
+
+
+class RenamedModel(LlamaModel):
+    """Takes its KV cache under a name that no release has."""
+
+    def forward(
+        self, input_ids: Any = None, kv: Any = None, position_ids: Any = None, use_cache: bool = False, **call: Any
+    ) -> Any:
+        if use_cache and kv is None:
+            kv = DynamicCache(config=self.config)
+        given = {"use_cache": use_cache, "position_ids": position_ids, **cache_argument(LlamaModel, kv)}
+        return super().forward(input_ids, **given, **call)
+
+
+class LosingModel(LlamaModel):
+    """Its layers hand on the KV cache under a name that no release has."""
+
+
+class StrictModel(LlamaModel):
+    """Takes no keywords of callers."""
+
+    def forward(self, input_ids: Any = None, position_ids: Any = None, use_cache: bool = False) -> Any:
+        return super().forward(input_ids, position_ids=position_ids, use_cache=use_cache)
+
+
+@pytest.fixture
+def renamed_in_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention modules of Llama call their cache otherwise, and their layers hand it on so."""
+    attend, run, name = LlamaAttention.forward, LlamaDecoderLayer.forward, str(cache_name(LlamaAttention))
+
+    def attention(self: Any, hidden_states: Any, kv: Any = None, **call: Any) -> Any:
+        return attend(self, hidden_states, **{name: kv}, **call)
+
+    def layer(self: Any, hidden_states: Any, **call: Any) -> Any:
+        module = self.self_attn
+        renamed = lambda *args, **given: module(*args, kv=given.pop(name, None), **given)  # noqa: E731
+        del self._modules["self_attn"]
+        self.__dict__["self_attn"] = renamed
+        try:
+            return run(self, hidden_states, **call)
+        finally:
+            del self.__dict__["self_attn"]
+            self._modules["self_attn"] = module
+
+    monkeypatch.setattr(LlamaAttention, "forward", attention)
+    monkeypatch.setattr(LlamaDecoderLayer, "forward", layer)
+
+
+@pytest.mark.usefixtures("renamed_in_layers")
+def test_a_cache_of_unknown_name_in_the_layers_is_refused() -> None:
+    with pytest.raises(HostChanged, match="LosingModel cannot be called"):
+        patch_model(LosingModel(LlamaConfig(**TINY)), "yarn", factor=2)
+
+
+def test_a_cache_that_gets_lost_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers that do not see the cache raise nothing, and forget the first part of a text."""
+    monkeypatch.setattr(attention, "take_cache", lambda call: call.pop(cache_name(LlamaAttention), None) and None)
+    with pytest.raises(HostChanged, match="in two parts otherwise than at once"):
+        patch_model(LlamaModel(LlamaConfig(**TINY)), "yarn", factor=2)
+
+
+@pytest.mark.parametrize("cls", [RenamedModel, StrictModel])
+def test_a_model_that_would_forget_is_refused(cls: type[LlamaModel]) -> None:
+    model = cls(LlamaConfig(**TINY))
+    with pytest.raises(HostChanged, match=cls.__name__):
+        patch_model(model, "yarn", factor=2)
+    assert type(model.layers[0].self_attn).__name__ == "LlamaAttention"  # the model is as it was
+
+
+def test_the_check_passes_once_a_class() -> None:
+    for _ in range(2):
+        patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
+    assert cached_step._checked == {LlamaModel}
+
+
+def test_an_encoder_is_checked_without_a_cache() -> None:
+    patch_model(BertModel(BertConfig(**TINY)), "alibi")
+    assert cached_step._checked == {BertModel}
+
+
+def test_unknown_names_of_the_cache_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_calls, "CACHE_NAMES", ("memory",))
+    monkeypatch.setattr(cached_step, "cache_name", lambda cls: None)
+    with pytest.raises(HostChanged, match="known name"):
+        patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
+
+
+@pytest.mark.usefixtures("other_release")
+def test_an_untested_release_is_warned_of_once() -> None:
+    with pytest.warns(UntestedVersion, match=r"5\.99"):
+        patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UntestedVersion)
+        patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
+
+
+def test_a_name_that_transformers_lost_is_refused_in_words() -> None:
+    def imported() -> None:
+        raise ImportError(
+            "cannot import name 'Gone' from 'transformers.cache_utils' (/x)", name="transformers.cache_utils"
+        )
+
+    with pytest.raises(HostChanged, match=r"lacks a name .*'Gone'"), explained_imports():
+        imported()
+
+
+def test_a_package_that_is_not_installed_stays_an_import_error() -> None:
+    with pytest.raises(ModuleNotFoundError), explained_imports():
+        raise ModuleNotFoundError("No module named 'lm_eval'", name="lm_eval")
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_callers_may_use_either_name(name: str) -> None:
+    """Cached equals uncached, whatever a caller of the base model calls the cache."""
+    model = patch_model(LlamaModel(LlamaConfig(**TINY)), "yarn", factor=2).eval()
+    ids = torch.arange(3, 13)[None]
+    with torch.no_grad():
+        whole, cache = model(ids).last_hidden_state, DynamicCache()
+        model(ids[:, :6], use_cache=True, **{name: cache})
+        out = model(ids[:, 6:], use_cache=True, **{name: cache})
+    assert cache_of(out) is cache
+    torch.testing.assert_close(out.last_hidden_state, whole[:, 6:], atol=1e-5, rtol=0)

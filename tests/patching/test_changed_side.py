@@ -1,0 +1,274 @@
+"""A live model and its configuration that disagree: the side that was changed is named, and the advice works.
+
+The reference is a model that nobody changed, or one that transformers built from the changed configuration.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GlmConfig,
+    GlmForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from hf_posenc import describe, is_patched, patch_model, unpatch_model
+from hf_posenc.errors import ForeignPatch, HostConfigInvalid, PosEncError, UnsupportedModel
+
+TRAINED = 64
+SIZES: dict[str, Any] = {
+    **{"vocab_size": 99, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"num_key_value_heads": 2, "max_position_embeddings": TRAINED, "pad_token_id": 0},
+}
+ENCODER = {name: size for name, size in SIZES.items() if name != "num_key_value_heads"}
+LOCAL = {"head_dim": 16, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": TRAINED}
+IDS = torch.randint(3, 96, (1, TRAINED), generator=torch.Generator().manual_seed(0))
+MODELS: dict[str, tuple[type, Callable[..., Any]]] = {
+    "llama": (LlamaForCausalLM, lambda **own: LlamaConfig(**SIZES | own)),
+    "mistral": (MistralForCausalLM, lambda **own: MistralConfig(**SIZES | own)),
+    "glm": (GlmForCausalLM, lambda **own: GlmConfig(**SIZES | {"head_dim": 16} | own)),
+    "gemma3": (Gemma3ForCausalLM, lambda **own: Gemma3TextConfig(**SIZES | LOCAL | own)),
+    "gpt2": (
+        GPT2LMHeadModel,
+        lambda **own: GPT2Config(vocab_size=99, n_embd=64, n_layer=2, n_head=4, n_positions=TRAINED),
+    ),
+    "bert": (BertForMaskedLM, lambda **own: BertConfig(**ENCODER)),
+    "roberta": (
+        RobertaForMaskedLM,
+        lambda **own: RobertaConfig(**ENCODER | {"max_position_embeddings": TRAINED + 2, "pad_token_id": 1}),
+    ),
+}
+ROTATES = ["llama", "mistral", "glm"]
+rotary_models = pytest.mark.parametrize("kind", ROTATES)
+
+
+def made(kind: str, **own: Any) -> Any:
+    torch.manual_seed(0)
+    cls, config = MODELS[kind]
+    return cls(config(**own)).eval()
+
+
+@torch.no_grad()
+def logits(model: Any) -> Tensor:
+    return model(IDS).logits
+
+
+def set_rope(model: Any, **parameters: Any) -> None:
+    model.config.rope_parameters = {**model.config.rope_parameters, **parameters}
+
+
+def refused(model: Any, error: type[PosEncError], match: str, scheme: str = "yarn", **given: Any) -> None:
+    with pytest.raises(error, match=match):
+        patch_model(model, scheme, **{"factor": 4, **given})
+    assert not is_patched(model)
+
+
+@rotary_models
+@pytest.mark.parametrize("length", [TRAINED // 2, 4 * TRAINED])
+@pytest.mark.parametrize("replaced", [False, True], ids=["edited", "replaced"])
+def test_a_length_that_the_model_was_not_built_with(kind: str, length: int, replaced: bool) -> None:
+    expected, model = logits(patch_model(made(kind), "yarn", factor=4)), made(kind)
+    if replaced:
+        model.config = model.model.config = copy.deepcopy(model.config)
+    model.config.max_position_embeddings = length
+    told = rf"max_position_embeddings of this .* is {length}, and rotary_emb was built for 64: the configuration was"
+    for scheme in ("yarn", "host", "alibi"):
+        refused(model, HostConfigInvalid, told, scheme)
+    patch_model(model, "yarn", factor=4, trained_length=TRAINED)  # the advice
+    assert torch.equal(logits(model), expected)
+    unpatch_model(model).config.max_position_embeddings = TRAINED  # the other advice
+    assert torch.equal(logits(patch_model(model, "yarn", factor=4)), expected)
+
+
+EDITS: dict[str, tuple[dict[str, Any], str]] = {
+    "base": ({"rope_theta": 500.0}, "give other frequencies than rotary_emb.inv_freq, which holds those that it was"),
+    "scaled": (YARN, "say the rope_type 'yarn', and rotary_emb was built for 'default'"),
+    "dynamic": ({"rope_type": "dynamic", "factor": 4.0}, "say the rope_type 'dynamic', and rotary_emb was built"),
+}
+
+
+@rotary_models
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("given", [{}, {"trained_length": TRAINED}], ids=["", "trained_length"])
+def test_a_rotation_that_the_model_was_not_built_with(
+    kind: str, edit: str, given: dict[str, int], tmp_path: Any
+) -> None:
+    parameters, told = EDITS[edit]
+    model = made(kind)
+    model.save_pretrained(tmp_path)
+    before = dict(model.config.rope_parameters)
+    set_rope(model, **parameters)
+    for scheme in ("yarn", "host", "host+yarn", "alibi"):
+        refused(model, HostConfigInvalid, told + ".*configuration was changed afterwards", scheme, **given)
+    loaded = type(model).from_pretrained(tmp_path, config=model.config).eval()  # the advice
+    built = made(kind, rope_parameters=dict(model.config.rope_parameters))
+    needed = given or ({} if edit == "base" else {"trained_length": TRAINED})
+    assert torch.equal(logits(loaded), logits(built))
+    found, expected = (patch_model(one, "yarn", factor=4, **needed) for one in (loaded, built))
+    assert torch.equal(logits(found), logits(expected))
+    model.config.rope_parameters = before  # the other advice
+    assert describe(patch_model(model, "yarn", factor=4)).trained_length == TRAINED
+
+
+@rotary_models
+def test_a_scaling_taken_out_of_the_configuration(kind: str) -> None:
+    model = made(kind, rope_parameters=dict(YARN), max_position_embeddings=4 * TRAINED)
+    model.config.rope_parameters = {"rope_type": "default", "rope_theta": 1e4}
+    refused(model, HostConfigInvalid, "say the rope_type 'default', and rotary_emb was built for 'yarn'", factor=2)
+
+
+@rotary_models
+@pytest.mark.parametrize("scheme", ["yarn", "host"])
+def test_a_configuration_of_the_base_model_that_was_replaced(kind: str, scheme: str) -> None:
+    """The rotary module keeps the old one, by which alone nothing could be noticed."""
+    model = made(kind)
+    model.config = model.model.config = copy.deepcopy(model.config)
+    set_rope(model, rope_theta=500.0)
+    refused(model, HostConfigInvalid, "give other frequencies than", scheme)
+
+
+@rotary_models
+@pytest.mark.parametrize("name", ["inv_freq", "original_inv_freq"])
+def test_a_buffer_that_was_written_to(kind: str, name: str) -> None:
+    model = made(kind)
+    getattr(model.model.rotary_emb, name).mul_(0.5)
+    refused(model, ForeignPatch, rf"rotary_emb\.{'' if name == 'inv_freq' else '(original_)?'}inv_freq of this .* was")
+    getattr(model.model.rotary_emb, name).mul_(2.0)
+    assert is_patched(patch_model(model, "yarn", factor=4))
+
+
+@rotary_models
+def test_a_temperature_on_either_side(kind: str) -> None:
+    model = made(kind)
+    model.model.rotary_emb.attention_scaling = 2.0
+    refused(model, HostConfigInvalid, r"attention_scaling of this .* is 2\.0, and its configuration gives 1\.0", "host")
+    model = made(kind, rope_parameters=dict(YARN), max_position_embeddings=4 * TRAINED)
+    set_rope(model, attention_factor=2.0)
+    refused(model, HostConfigInvalid, r"attention_scaling .* and its configuration gives 2\.0: one of the two", "host")
+
+
+def test_the_share_of_rotated_channels() -> None:
+    model = made("glm")
+    set_rope(model, partial_rotary_factor=0.25)
+    refused(model, HostConfigInvalid, r"gives rotary_emb\.inv_freq 2 pairs of channels, and it was built with 4")
+
+
+@rotary_models
+def test_the_number_of_layers(kind: str) -> None:
+    expected = made(kind)
+    expected.model.layers, expected.config.num_hidden_layers = expected.model.layers[:1], 1
+    expected = logits(patch_model(expected, "yarn", factor=4))
+    for stated in (1, 4):
+        model = made(kind)
+        model.config.num_hidden_layers = stated
+        refused(model, UnsupportedModel, f"has 2 attention layers .* says {stated}. Set num_hidden_layers")
+    cut = made(kind)
+    cut.model.layers = cut.model.layers[:1]
+    refused(cut, UnsupportedModel, "has 1 attention layers .* says 2. Set num_hidden_layers to the layers that it has")
+    cut.config.num_hidden_layers = 1  # the advice
+    assert torch.equal(logits(patch_model(cut, "yarn", factor=4)), expected)
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "host", "alibi"])
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        ({"sliding_window": 40}, "sliding_window of layers.0.self_attn .* is 16, and its configuration gives 40"),
+        ({"layer_types": LOCAL["layer_types"][::-1]}, "sliding_window of layers.0.self_attn .* is 16, .* gives None"),
+        ({"layer_types": ["full_attention"] * 2}, "rotary_emb was built for {'full_attention': 'default', 'sliding"),
+    ],
+)
+def test_windows_that_attention_was_not_built_with(scheme: str, edit: dict[str, Any], told: str) -> None:
+    model = made("gemma3")
+    for name, value in edit.items():
+        setattr(model.config, name, value)
+    refused(model, HostConfigInvalid, told, scheme)
+
+
+def test_a_window_that_is_read_from_the_configuration_may_change() -> None:
+    """Mistral's modules keep none: the model itself computes with the new one."""
+    model, built = made("mistral", sliding_window=16), made("mistral", sliding_window=40)
+    model.config.sliding_window = 40
+    found, expected = (logits(patch_model(one, "yarn", factor=4)) for one in (model, built))
+    assert torch.equal(found, expected)
+    assert not torch.equal(found, logits(patch_model(made("mistral", sliding_window=16), "yarn", factor=4)))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert", "roberta"])
+@pytest.mark.parametrize("length", [TRAINED // 2, 4 * TRAINED])
+def test_a_length_that_is_not_the_tables(kind: str, length: int) -> None:
+    model = made(kind)
+    before = model.config.max_position_embeddings
+    model.config.max_position_embeddings = length
+    told = "num_embeddings of .*position_embeddings" if kind == "roberta" else "table has rows for 64. Set it to 64"
+    for scheme in ("rope", "alibi", "host"):
+        refused(model, HostConfigInvalid, told, scheme, factor=1)
+    model.config.max_position_embeddings = before
+    assert describe(patch_model(model, "rope", factor=4)).trained_length == TRAINED
+
+
+def test_a_table_that_was_resized() -> None:
+    model = made("gpt2")
+    model.transformer.wpe = nn.Embedding(4 * TRAINED, 64)
+    refused(model, HostConfigInvalid, "is 64, which gives 64 positions, and its position table has rows for 256. Set")
+    model.config.max_position_embeddings = 4 * TRAINED  # the advice
+    assert describe(patch_model(model, "rope", factor=4)).trained_length == 4 * TRAINED
+
+
+@rotary_models
+@pytest.mark.parametrize("edit", [{"max_position_embeddings": 256}, {"rope_parameters": dict(YARN)}], ids=str)
+def test_two_configurations_in_one_model(kind: str, edit: dict[str, Any]) -> None:
+    """That of the outer model is written into a checkpoint, and that of the base model computes."""
+    model = made(kind)
+    model.config = copy.deepcopy(model.config)
+    for name, value in edit.items():
+        setattr(model.config, name, value)
+    refused(model, HostConfigInvalid, "in it has a configuration of its own .* by which it computes")
+    model.config = model.base_model.config  # the advice
+    assert describe(patch_model(model, "yarn", factor=4)).trained_length == TRAINED
+
+
+@rotary_models
+def test_one_configuration_of_two_models(kind: str) -> None:
+    one = made(kind)
+    two = type(one)(one.config).eval()
+    before = logits(two)
+    patch_model(one, "yarn", factor=4)
+    assert torch.equal(logits(two), before)
+    assert two.config.max_position_embeddings == TRAINED
+    patch_model(two, "alibi", factor=2)
+    assert (describe(one).target_length, describe(two).target_length) == (4 * TRAINED, 2 * TRAINED)
+
+
+@rotary_models
+def test_what_is_no_disagreement(kind: str) -> None:
+    """Another attention implementation, a second patch, a cast, a copy, and a scale of scores that a user has set."""
+    expected = logits(patch_model(made(kind), "yarn", factor=4))
+    model = copy.deepcopy(made(kind))
+    model.set_attn_implementation("eager")
+    assert torch.allclose(logits(patch_model(model, "yarn", factor=4)), expected, atol=1e-5)
+    model = unpatch_model(model).to(torch.bfloat16).to(torch.float32)
+    assert is_patched(patch_model(model, "yarn", factor=4))
+    sharper = made(kind)
+    for layer in sharper.model.layers:
+        layer.self_attn.scaling *= 2
+    own = logits(sharper)
+    assert torch.allclose(logits(patch_model(sharper, "host")), own, atol=1e-5)
