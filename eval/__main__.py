@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.eval.lm.load import require_lm_eval
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.task_folder import TASKS
 
 
+@explained_imports()
 def main() -> None:
     """Run lm-eval's command line."""
     require_lm_eval()

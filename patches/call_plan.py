@@ -52,7 +52,7 @@ from hf_posenc.patches.shared_terms import PER_LAYER, FixedPart, ReadsLayer, Sha
 from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:
-    from transformers.cache_utils import Cache
+    from transformers import Cache
 
 
 class PlannedLayer(Protocol):
