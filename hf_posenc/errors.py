@@ -151,6 +151,14 @@ class NothingStretched(UserWarning):
     """A scheme that stretches the context was given no length to stretch it to, so that it changes nothing."""
 
 
+class ReadOtherwise(UserWarning):
+    """A program other than transformers reads a plain checkpoint without an error, and otherwise."""
+
+
+class LimitKept(UserWarning):
+    """A limit on the length of texts is below the trained length, so that it was kept and still cuts them."""
+
+
 class SchemeCodeChanged(UserWarning):
     """A scheme of one's own has other code than when the checkpoint was saved."""
 

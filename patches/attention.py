@@ -30,7 +30,7 @@ from hf_posenc.patches.context_parallel import check_context_parallel
 from hf_posenc.patches.current_forward import OWNER
 from hf_posenc.patches.engine_backend import PACKAGES, ComputeCall, engine_for, within_window
 from hf_posenc.patches.engine_backend import AttentionOutput as AttentionOutput
-from hf_posenc.patches.host_calls import cache_of_layer
+from hf_posenc.patches.host_calls import PARTED, cache_of_self_attention, take_cache
 from hf_posenc.patches.packed_decode import for_queries
 from hf_posenc.patches.packed_documents import attend_in_documents
 from hf_posenc.patches.rotate_qk import rotated, scale
@@ -129,7 +129,10 @@ class PatchedAttention(nn.Module):
             BackendCannotCarry: the scheme needs more of the backend than it can do.
             PositionOutOfTable: a position is past the scheme's end.
         """
-        cache = cache_of_layer(cache, host)
+        if cache is None:
+            cache = take_cache(host)
+        if isinstance(cache, PARTED):
+            cache = cache_of_self_attention(cache, host)
         if plan is None:
             plan = plan_of(self, q, cache, mask, host)
         if plan.documents and self.posenc_group_length is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hf_posenc.attention import dispatch
+from hf_posenc.attention import custom_operator, dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
 from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
@@ -71,7 +71,7 @@ def engine_for(
         reference = length_rotation if call.terms.row_rotation is not None else dense_blocks
         compute: ComputeCall = partial(_with_weights, reference.attend_with_weights)
     else:
-        compute = partial(_without_weights, dispatch.prepare(trimmed(call, seen) if trim else call))
+        compute = partial(_without_weights, custom_operator.prepare(trimmed(call, seen) if trim else call))
     return partial(_trimmed, seen, compute) if trim else compute
 
 

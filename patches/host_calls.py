@@ -14,7 +14,7 @@ from collections.abc import Container, Mapping, MutableMapping
 from dataclasses import fields
 from typing import Any
 
-from transformers import Cache
+from transformers import Cache, EncoderDecoderCache
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -22,11 +22,13 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 from hf_posenc.core.tested_versions import tested_versions
 from hf_posenc.errors import HostChanged, InvalidInput
-from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.forward_parameters import forward_parameters
 
 CACHE_NAMES = ("cache", "past_key_values", "past_key_value", "layer_past")
 """What calls and results of models, and their attention modules, call a KV cache; the newest name first."""
+
+PARTED = (EncoderDecoderCache, PagedAttentionCache)
+"""Classes of caches that attention modules do not write to as they are."""
 
 MODULES_FILL_PAGES = "cache" in forward_parameters(LlamaAttention)
 """Whether attention modules write to the paged cache, and not the attention functions that they call."""
@@ -90,19 +92,12 @@ def take_cache(call: MutableMapping[str, Any]) -> Any:
     return found
 
 
-def cache_of_layer(cache: Any, call: MutableMapping[str, Any]) -> Cache | None:
-    """The KV cache of self-attention in a call of an attention module; a paged cache is put among its keywords.
-
-    Args:
-        cache: as an argument that the module names; None where it names none.
-        call: its other keywords, which the cache is taken out of.
-    """
-    if cache is None:
-        cache = take_cache(call)
+def cache_of_self_attention(cache: Any, call: MutableMapping[str, Any]) -> Cache | None:
+    """The part of one of the `PARTED` caches that attention modules write to; a paged cache becomes a keyword again."""
     if isinstance(cache, PagedAttentionCache):
         call["cache"] = cache
         return None
-    return self_attention_cache(cache)
+    return cache.self_attention_cache
 
 
 def paged_cache(call: Mapping[str, Any]) -> PagedAttentionCache | None:

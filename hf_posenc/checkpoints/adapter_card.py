@@ -38,6 +38,8 @@ model = hf_posenc.from_pretrained({base!r}, peft_adapter={name!r})
 The base is loaded, patched and given the adapter. A base that is patched with the same scheme takes it from PEFT as
 well: `PeftModel.from_pretrained(model, {name!r})`, where `hf_posenc` is imported.
 
+A tokenizer cuts texts at its `model_max_length`: set that to {target} or more.
+
 The scheme is in `{sidecar}`{parameters}; keep the files together.
 """
 

@@ -21,13 +21,15 @@ import torch
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.old_rope_keys import add_old_form, is_misread_before_5
+from hf_posenc.checkpoints.other_readers import read_otherwise
 from hf_posenc.checkpoints.plain_config import explained_refusal, plain_config
 from hf_posenc.checkpoints.tokenizer import copy_tokenizer
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
-from hf_posenc.errors import NotExpressible, NotReadBefore5, OnlyWithinTrainedLength
+from hf_posenc.errors import NotExpressible, NotReadBefore5, OnlyWithinTrainedLength, ReadOtherwise
 from hf_posenc.patching.state import describe
+from hf_posenc.patching.text_limits import raise_limits_in
 
 
 def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -44,6 +46,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     Warns:
         OnlyWithinTrainedLength: logits are equal up to the trained length, and differ beyond.
         NotReadBefore5: an older transformers would leave the scaling out.
+        ReadOtherwise: vLLM would accept longer texts, or mlx-lm rotate otherwise.
+        LimitKept: the tokenizer cuts texts below the trained length, and still does.
 
     Raises:
         NotPatched: the model carries no scheme.
@@ -52,8 +56,10 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         PosEncError: a name leads to no model.
     """
     if isinstance(model, (str, os.PathLike)):
-        parameters = export_native(merge_adapter(from_pretrained(model)), folder)
+        loaded = merge_adapter(from_pretrained(model))
+        parameters = export_native(loaded, folder)
         copy_tokenizer(ModelName.of(model), Path(folder))
+        raise_limits_in(Path(folder), loaded)
         return parameters
     folder = folder_to_write(folder)
     found, trained = plain_config(model), describe(model).trained_length
@@ -65,6 +71,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     with staged(folder) as staging:
         plain.save_pretrained(staging)
         add_old_form(staging, found.of_base, found.section)
+        raise_limits_in(Path(folder), model, into=staging)
     if found.short:
         warnings.warn(
             f"In texts longer than {trained} tokens transformers computes something else than scheme "
@@ -80,6 +87,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
             NotReadBefore5,
             stacklevel=2,
         )
+    for remark in read_otherwise(found.of_base, describe(model).target_length):
+        warnings.warn(remark, ReadOtherwise, stacklevel=2)
     return found.parameters
 
 

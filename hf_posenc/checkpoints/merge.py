@@ -29,6 +29,7 @@ from hf_posenc.core.files.paths import folder_to_write, nearest_existing
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, shown
 from hf_posenc.patching.state import describe, is_patched
+from hf_posenc.patching.text_limits import raise_limits_in
 
 TOKENS, SEED = 512, 0
 """Length and seed of the random text whose logits are compared."""
@@ -105,6 +106,7 @@ def merge(
         scheme = describe(merged).scheme if is_patched(merged) else None
         expressible = is_expressible(merged)
         copied = copy_tokenizer(named, staging, **hub)
+        raise_limits_in(staging, merged)
         del model, merged
         again = from_pretrained(staging, **{**without_hub_options(hf_kwargs), "dtype": dtype}).eval()
         if not torch.equal(logits_of(again, ids), got):

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
@@ -41,6 +42,7 @@ from hf_posenc.patching.float32_copies import keep_in_float32
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR, write_sidecar_on_save
+from hf_posenc.patching.text_limits import raise_limits_in
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -118,6 +120,7 @@ def save_peft_adapter(model: PeftModel, save_directory: str | os.PathLike[str], 
         return type(model).save_pretrained(model, str(save_directory), **kwargs)
     with staged(save_directory, companions=(SIDECAR, PARAMETERS)) as staging:
         type(model).save_pretrained(model, str(staging), **kwargs)
+        raise_limits_in(Path(save_directory), model, into=staging)
 
 
 def load_peft_adapter(

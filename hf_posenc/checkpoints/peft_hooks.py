@@ -9,6 +9,7 @@ load     the adapter's scheme must be the base's, and its file complete; afterwa
          are those of the model
 save     the sidecar is written, and a model card that says what the adapter needs; where PEFT converts PiSSA or OLoRA
          to LoRA, it loads what the adapter began from beside it, whose positions are not those of the model
+prepare  PEFT's prompts are put before a generated text once, under whatever name transformers has for the KV cache
 merge    what trained in float32 gets the dtype of the base
 """
 
@@ -31,6 +32,7 @@ from hf_posenc.checkpoints.adapter_checks import (
 from hf_posenc.checkpoints.adapter_folder import read_adapter_weights, read_position_parameters
 from hf_posenc.checkpoints.auto import auto_enabled
 from hf_posenc.checkpoints.peft_methods import FOLDER_ARGUMENTS, check_methods
+from hf_posenc.checkpoints.prompt_cache import preparing as preparing
 from hf_posenc.checkpoints.prompt_shapes import fill_in_shapes
 from hf_posenc.checkpoints.scheme_adapter import scheme_adapter
 from hf_posenc.core.tested_versions import beyond_tested

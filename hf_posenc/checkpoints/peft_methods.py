@@ -29,6 +29,8 @@ METHODS = {
     "peft:PeftModel.save_pretrained": "saving",
     "peft:PeftModel.create_or_update_model_card": "describing",
     "peft:PeftConfig.from_json_file": "unguarding",
+    "peft:PeftModelForCausalLM.prepare_inputs_for_generation": "preparing",
+    "peft:PeftModelForSeq2SeqLM.prepare_inputs_for_generation": "preparing",
     "peft.tuners.tuners_utils:BaseTuner._unload_and_optionally_merge": "merging",
 }
 """Module and method → the hook that is put in its place."""

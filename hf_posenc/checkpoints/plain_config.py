@@ -17,6 +17,7 @@ from transformers import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.checkpoints.native_parameters import INSTEAD, kept_parameters, rope_parameters_of
 from hf_posenc.checkpoints.old_rope_keys import check_both_forms
+from hf_posenc.checkpoints.other_readers import OTHER_WINDOWS
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
 from hf_posenc.errors import NotExpressible, NotPatched, PosEncError
@@ -24,6 +25,7 @@ from hf_posenc.patches.adapter import Adapter
 from hf_posenc.patching.expected_effect import same_rotation
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.patching.stored.config_guard import PATCH_KEYS
+from hf_posenc.patching.text_limits import Lengths
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.host_rotation import HostRotation
 
@@ -66,7 +68,11 @@ def plain_config(model: Any) -> PlainConfig:
     check_rotates(base.config, adapter)
     own = rope_parameters_of(model)
     plain = PlainConfig(copy.deepcopy(model.config), section_of(model.config, base.config), own.parameters, own.short)
-    config, trained_length = plain.of_base, describe(model).trained_length
+    config, lengths = plain.of_base, Lengths(describe(model).trained_length, describe(model).target_length)
+    trained_length = lengths.trained
+    for name in OTHER_WINDOWS:
+        if lengths.are_cut_at(vars(config).get(name)):
+            setattr(config, name, lengths.target)
     for name in PATCH_KEYS:
         for holder in (plain.config, config):
             if hasattr(holder, name):

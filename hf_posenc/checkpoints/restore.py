@@ -29,6 +29,7 @@ from hf_posenc.patching.stored.config_guard import CODE_KEY, PATCH_KEYS, guarded
 from hf_posenc.patching.stored.own_code import warn_of_changed_code
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.patching.swap import freeze, out_of_use
+from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.spec import Plan, SchemeSpec
 
@@ -157,6 +158,7 @@ def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
     check_finite(model)
     for part in parts_of(model):
         finish_part(part)
+    raise_limits(model)
 
 
 def finish_part(model: nn.Module) -> None:

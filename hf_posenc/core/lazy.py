@@ -17,9 +17,6 @@ INSTALL = {
     "transformers": "pip install transformers", "peft": "pip install 'hf-posenc[train]'",
     "accelerate": "pip install accelerate", "lm_eval": "pip install 'hf-posenc[eval]'",
 }  # fmt: skip
-CARRIERS = ("importlib", "torch", "transformers.utils.import_utils", "transformers.configuration_utils")
-"""Modules whose code passes a look-up on."""
-
 Lost = (ImportError, AttributeError)
 
 
@@ -63,9 +60,13 @@ def lost_name(error: ImportError | AttributeError) -> str | None:
 
 def reader(error: BaseException) -> str:
     """The package whose code could not import or read a name."""
-    modules = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
-    own = [module for module in modules if not str(module.get("__name__")).startswith(CARRIERS)]
-    return str(own[-1].get("__package__") or own[-1].get("__name__")).partition(".")[0] if own else ""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    readers = [
+        str(frame.f_globals.get("__package__") or frame.f_globals.get("__name__")).partition(".")[0]
+        for frame in frames
+        if frame.f_code.co_name not in ("__getattr__", "__getattribute__")
+    ]
+    return next((name for name in reversed(readers) if name != "importlib"), "")
 
 
 def lazy_exports(

@@ -2,7 +2,7 @@
 
 Which keyword a model has for its KV cache, and what its mask functions make of it, changes with the versions of
 transformers. A cache that gets lost raises nothing: the model forgets what it has read. So the first model of each
-class that a process patches is checked, on a stand-in of two heads and few layers with random weights.
+class that a process patches is checked, on a stand-in of two heads with random weights.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.tested_versions import beyond_tested, tested_versions
-from hf_posenc.errors import HostChanged, PosEncError
+from hf_posenc.errors import HostChanged
 from hf_posenc.patches.cache.prepare import own_cache_class
 from hf_posenc.patches.general.blindness import deviation
 from hf_posenc.patches.general.observer import inputs_of
-from hf_posenc.patches.general.stand_in import stand_in
+from hf_posenc.patches.general.stand_in import fill, weightless
 from hf_posenc.patches.host_calls import cache_argument, cache_name, cache_of
 from hf_posenc.patches.positions import KEYWORD
 
@@ -66,12 +66,11 @@ def small_model(base: nn.Module) -> nn.Module | None:
     forms = [narrowed, copy.deepcopy] if getattr(config, "hidden_size", WIDE) < WIDE else [narrowed]
     for form in forms:
         with suppress(Exception):  # whatever the constructor of a class raises
-            made = stand_in(type(base), form(config), backend)
-            if made.kinds:
-                made.model.config.num_hidden_layers = max(made.kinds) + 1
-            made.model(**call_of(made.model))
-            made.model.__dict__[STAND_IN] = True
-            return made.model
+            model = weightless(type(base), form(config), backend).eval()
+            fill(model)
+            model(**call_of(model))
+            model.__dict__[STAND_IN] = True
+            return model
     return None
 
 
@@ -94,10 +93,10 @@ def refuse_lost_cache(model: Any, patch: Callable[[nn.Module], Any]) -> None:
     name = type(model).__name__
     remedy = f"Install transformers{tested_versions('transformers')}; if one of these is installed, report this."
     call = call_of(model)
-    continues = deviation(in_two_parts(model, call), model(**call)[0]) < LIMIT  # encoders do not
     try:
+        continues = deviation(in_two_parts(model, call), model(**call)[0]) < LIMIT  # encoders do not
         patch(model)
-    except PosEncError:  # which the patch of the model itself will raise, if it is not of this scheme
+    except Exception:  # the patch of the model itself says what is wrong, if it is not this scheme
         return
     try:
         whole = model(**call)[0]

@@ -44,6 +44,7 @@ from hf_posenc.patching.stacks import patched_together, unpatch_together
 from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of, stacks_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo, write_config
+from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.trained_length import trained_length_under, unscaled_geometry
 from hf_posenc.schemes.base import implements
 from hf_posenc.schemes.spec import SchemeSpec
@@ -93,6 +94,7 @@ def patch_model(
 
     Warns:
         NothingStretched: the scheme stretches the context by a factor, and was given neither that nor a length.
+        LimitKept: a `SentenceTransformer` cuts texts below the trained length, and still does.
 
     Forward passes of other threads finish on the model as it was, and new ones wait for the patch.
     """
@@ -106,6 +108,7 @@ def patch_model(
     with patched_together(model, stacks) if stacks else nullcontext(), float32_by_default(), explained_imports():
         for part in stacks.values() or (model,):
             _patch(part, scheme, dict(options), **given)
+    raise_limits(model)
     return model
 
 

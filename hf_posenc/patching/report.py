@@ -132,6 +132,8 @@ class PatchReport:
             f"  parameters  {self.parameters_added:,} added, {self.parameters_frozen:,} frozen",
             f"  proof       {_describe_proof(self.proof)}",
         ]
+        if self.target_length > self.trained_length:
+            lines.append(f"  tokenizer   cuts texts at its model_max_length: set that to {self.target_length} or more")
         if self.kinds:
             lines.insert(1, f"  layers      {'; '.join(f'{n} × {kind}' for kind, n in self.kinds.items())}")
         elif self.layers:

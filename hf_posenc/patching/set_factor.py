@@ -35,6 +35,7 @@ from hf_posenc.patching.stacks import alone_with
 from hf_posenc.patching.state import base_model_of, patch_of, stacks_of
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
 from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.base import KEPT, Scheme
 
@@ -53,8 +54,9 @@ def set_factor(model: M, factor: float) -> M:
     """Change the factor of a patched model, as if it had been patched with it; what it has learned is kept.
 
     Scheme, options, layers and trained length stay as they are; the target length is the trained length times the
-    factor, and ``max_position_embeddings``, the report, and what is saved follow. A KV cache that was filled before is
-    refused at its next use. Forward passes of other threads finish under the old factor, and new ones wait.
+    factor, and ``max_position_embeddings``, limits of the length of texts, the report, and what is saved follow. A KV
+    cache that was filled before is refused at its next use. Forward passes of other threads finish under the old
+    factor, and new ones wait.
 
     Args:
         model: a patched model, or a PEFT model around one; of an encoder–decoder both stacks are changed.
@@ -75,6 +77,9 @@ def set_factor(model: M, factor: float) -> M:
     with changed_together(model, stacks) if stacks else nullcontext(), float32_by_default():
         for part in stacks.values() or (model,):
             _set_factor(part, factor)
+    if (patch := first_patch(model)) is not None:
+        restore_limits(patch)
+        raise_limits(model)
     return model
 
 

@@ -43,6 +43,7 @@ class Patch:
         report: what was done; None until the patch is finished.
         record: of the configuration, which tells whether it was changed after the patch.
         layout: the schemes that were asked for, by layer.
+        limits: owner, attribute, value before and value now of limits on the length of texts that were moved.
     """
 
     model: nn.Module | None = None
@@ -55,6 +56,7 @@ class Patch:
     report: PatchReport | None = None
     record: ConfigRecord | None = None
     layout: Layout | None = None
+    limits: list[tuple[Any, str, int, int]] = field(default_factory=list)
 
 
 def describe(model: nn.Module) -> PatchReport:

@@ -36,6 +36,7 @@ from hf_posenc.patching.stored.config_guard import (
 from hf_posenc.patching.stored.own_code import own_code
 from hf_posenc.patching.stored.saver_check import check_saver
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.text_limits import restore_limits
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
@@ -192,6 +193,7 @@ def undo(base: nn.Module, patch: Patch) -> None:
         remove_batching_check(patch.model)
         restore_outer_config(patch.model)
     restore_config(patch, base)
+    restore_limits(patch)
     remove_hooks(base)
     forget_attributes(base)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from hf_posenc.errors import LimitKept
+from hf_posenc.patching.text_limits import raise_limits_in
 from hf_posenc.training.growing_length import parts_at, split_rows
 
 WINDOWS = "_windows"
@@ -41,6 +46,15 @@ class LengthTrainer(Trainer):
         )  # fmt: skip
         self.losses += self.accelerator.gather_for_metrics(losses).tolist()
         return losses.mean(), None, None
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """A checkpoint or the result, whose tokenizer cuts texts where the model ends; remarks are of the result."""
+        super()._save(output_dir, state_dict)
+        folder = Path(output_dir or self.args.output_dir)
+        with warnings.catch_warnings():
+            if folder.name.startswith(PREFIX_CHECKPOINT_DIR):
+                warnings.simplefilter("ignore", LimitKept)
+            raise_limits_in(folder, self.model)
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
         """One dataset, or several, for which this is called again with each."""

@@ -26,7 +26,6 @@ class EvictingLayer(DynamicLayer):
     ``pads`` columns of padding before the first token of some row are kept beside them.
     """
 
-    is_croppable = False
     evicts = True
 
     def __init__(self, first: int, last: int) -> None:
@@ -56,6 +55,11 @@ class EvictingLayer(DynamicLayer):
     def gaps(self) -> bool:
         """Whether something was dropped."""
         return self.held < self.total
+
+    @property
+    def is_croppable(self) -> bool:  # type: ignore[override]
+        """Whether the newest keys can be removed: where nothing was dropped that would have to come back for them."""
+        return not self.gaps
 
     def get_seq_length(self) -> int:
         """Tokens seen so far."""

@@ -49,11 +49,8 @@ def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
     Raises:
         UnsupportedModel: the model does not ask transformers for that function.
     """
-    config = copy.deepcopy(config)
-    config._attn_implementation_internal = interface
     try:
-        with without_weights(), float32_by_default():
-            model: Any = cls(config)
+        model = weightless(cls, config, interface)
     except KeyError as error:
         if error.args != (interface,):
             raise
@@ -61,10 +58,6 @@ def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
             f"A {cls.__name__} chooses its attention class from a list of its own, not a function from the "
             "AttentionInterface of transformers. Write an adapter for it (see docs/add-model.md)."
         ) from error
-    for module in model.modules():
-        if getattr(module, "config", None) is not None and hasattr(module.config, "_attn_implementation_internal"):
-            module.config._attn_implementation_internal = interface
-            module.config._experts_implementation_internal = "eager"  # fused kernels take contiguous weights only
     name = layers_of(model)
     kinds = () if name is None else kinds_of(model.get_submodule(name))
     if kinds:
@@ -73,6 +66,19 @@ def stand_in(cls: type[nn.Module], config: Any, interface: str) -> StandIn:
         setattr(model.get_submodule(parent), own, every[: max(kinds) + 1])
     fill(model)
     return StandIn(model.eval(), name, kinds)
+
+
+def weightless(cls: type[nn.Module], config: Any, interface: str) -> Any:
+    """A model with its parameters on the meta device, whose attention calls the function named ``interface``."""
+    config = copy.deepcopy(config)
+    config._attn_implementation_internal = interface
+    with without_weights(), float32_by_default():
+        model: Any = cls(config)
+    for module in model.modules():
+        if getattr(module, "config", None) is not None and hasattr(module.config, "_attn_implementation_internal"):
+            module.config._attn_implementation_internal = interface
+            module.config._experts_implementation_internal = "eager"  # fused kernels take contiguous weights only
+    return model
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
-from hf_posenc.attention.routes import custom_operator
+from hf_posenc.attention import custom_operator
 
 from .formula import ALL, Problem, tokens
 

@@ -93,7 +93,7 @@ from transformers import LlamaForCausalLM
 try:
     PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained("base"), "adapter")
 except KeyError as error:
-    assert "use hf_posenc.load_peft_adapter" in str(error), error
+    assert "with hf_posenc.load_peft_adapter" in str(error), error
 else:
     raise AssertionError("loaded without the scheme")
 assert "hf_posenc" not in sys.modules

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from transformers import PreTrainedModel
 
 from hf_posenc import patch_model
@@ -58,7 +60,8 @@ def test_families_that_read_a_row_as_one_text(family: str, scheme: str | None) -
 
 def test_falcon_tells_texts_apart_once_it_is_patched() -> None:
     model = tiny("falcon")
-    assert not told_apart(model, use_cache=False)
+    if Version(transformers.__version__) < Version("5.24"):  # Falcon's masks know positions since
+        assert not told_apart(model, use_cache=False)
     assert told_apart(patch_model(model, "host"), use_cache=False)
 
 

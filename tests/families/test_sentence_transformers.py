@@ -49,7 +49,7 @@ def test_read_past_the_trained_length_saved_and_loaded(name: str, tmp_path: Path
     stock = model.encode([LONG, SHORT])
     assert np.allclose(stock[0], model.encode([start])[0], atol=1e-6)  # it reads no further
     patch_model(model, CASES[name][0], factor=4)
-    model.max_seq_length = describe(model).target_length
+    assert model.max_seq_length == describe(model).target_length == 4 * TRAINED
     found = model.encode([LONG, SHORT])
     assert np.abs(found[0] - model.encode([start])[0]).max() > 1e-3
     assert np.allclose(found[1], model.encode([SHORT])[0], atol=1e-5)  # beside padding and alone

@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecode
 from hf_posenc import patch_model
 from hf_posenc.core import tested_versions
 from hf_posenc.errors import HostChanged, UntestedVersion
-from hf_posenc.patches import host_calls
+from hf_posenc.patches import attention, host_calls
 from hf_posenc.patches.host_calls import cache_argument, cache_name, cache_of
 from hf_posenc.patching import cached_step
 
@@ -90,7 +90,7 @@ def test_a_cache_of_unknown_name_in_the_layers_is_refused() -> None:
 
 def test_a_cache_that_gets_lost_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers that do not see the cache raise nothing, and forget the first part of a text."""
-    monkeypatch.setattr(host_calls, "take_cache", lambda call: call.pop(cache_name(LlamaAttention), None) and None)
+    monkeypatch.setattr(attention, "take_cache", lambda call: call.pop(cache_name(LlamaAttention), None) and None)
     with pytest.raises(HostChanged, match="in two parts otherwise than at once"):
         patch_model(LlamaModel(LlamaConfig(**TINY)), "yarn", factor=2)
 

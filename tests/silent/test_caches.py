@@ -143,7 +143,7 @@ def test_a_cache_of_another_model() -> None:
         ours(ids[:, 11:], past_key_values=held)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::hf_posenc.errors.UnknownKeys")
 @torch.no_grad()
 def test_a_cache_of_the_same_scheme() -> None:
     """Control: a copy of the model goes on where the first one stopped, and an emptied cache is anybody's."""

@@ -53,6 +53,7 @@ def export(
     from hf_posenc.checkpoints.push import check_upload, upload
     from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.patching.state import is_patched
+    from hf_posenc.patching.text_limits import raise_limits_in
 
     named, options = model_named(model, base), scheme_options(scheme, option)
     if out.exists() and any(out.iterdir()):
@@ -67,8 +68,10 @@ def export(
         )
         if not is_patched(patched):
             raise BadArgument(f"{model!r} carries no scheme, and none is named. Pass one with --scheme.")
-        parameters = export_native(merge_adapter(patched), out)
+        merged = merge_adapter(patched)
+        parameters = export_native(merged, out)
         tokenizer.save_pretrained(out)
+        raise_limits_in(out, merged)
     if push_to_hub is not None:
         output.note(f"Uploaded to {upload(out, push_to_hub)}")
     remarks = [of_text(str(one.message)) for one in caught if one.category.__module__.startswith("hf_posenc")]

@@ -7,6 +7,7 @@ leaves the weights of one scheme under the configuration of another, which load 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -15,6 +16,7 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.patches.offloading import offloaded_values
 from hf_posenc.patching.state import STASH
 from hf_posenc.patching.stored.saver_check import check_said
+from hf_posenc.patching.text_limits import raise_limits_in
 
 METHOD = "save_pretrained"
 
@@ -49,6 +51,7 @@ class AtomicSave:
             )  # transformers saves offloaded weights only with a device map
         with staged(save_directory) as staging:
             own(self.model, str(staging), **kwargs)
+            raise_limits_in(Path(save_directory), self.model, into=staging)
 
 
 def install_atomic_save(model: nn.Module) -> None:

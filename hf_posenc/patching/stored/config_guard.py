@@ -3,7 +3,8 @@
 Plain transformers keeps an unknown key of ``config.json``, drops unknown weights, and computes something else. On disk,
 and only there, these entries of a patched model's configuration are therefore such that no other program can build it:
 
-- ``model_type`` is one that no Auto class knows, nor any program that chooses its model by it;
+- ``model_type`` is one that no Auto class knows, nor any program that chooses its model by it: it says what to call,
+  and that a newer transformers does not help, which transformers' own message advises after it;
 - the number of layers is a sentence that says what to do, which transformers' own classes refuse as no integer;
 - the kinds of layers, where there are any, are left out: `AutoTokenizer` compares their number with that of the layers.
 
@@ -53,11 +54,14 @@ def guard(content: Mapping[str, Any], depth: str = LAYERS_KEY) -> dict[str, Any]
     if content.get(SCHEME_KEY) is None or GUARD_KEY in content:
         return dict(content)
     kind, layers = content.get("model_type"), content.get(depth)
-    replaced: dict[str, Any] = {"model_type": f"load-{kind}-with-hf_posenc.from_pretrained"}
+    replaced: dict[str, Any] = {
+        "model_type": f"{kind} with positions of the package hf_posenc: load it with hf_posenc.from_pretrained, or "
+        "call hf_posenc.enable_auto() first; updating transformers does not help"
+    }
     if isinstance(layers, int):
         replaced[depth] = (
-            f"{layers} layers whose positions need the package hf_posenc. Load this checkpoint with "
-            "hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first."
+            "Load this checkpoint with hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first: the positions "
+            f"of its {layers} layers need the package hf_posenc."
         )
     if isinstance(content.get(KINDS_KEY), list):
         replaced[KINDS_KEY] = None

@@ -23,6 +23,8 @@ import hf_posenc
 {imports}
 model = hf_posenc.from_pretrained("{name}")
 ```
+
+A tokenizer cuts texts at its `model_max_length`: set that to {target_length} or more.
 """
 
 

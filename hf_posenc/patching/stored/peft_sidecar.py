@@ -37,6 +37,7 @@ from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
 from hf_posenc.patching.stored.own_code import own_code
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.text_limits import raise_limits_in
 
 SIDECAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"
 DIGEST, OWN_DIGEST = "parameters_sha256", "sha256"
@@ -48,7 +49,8 @@ CONVERTED_FROM: ContextVar[Any] = ContextVar("CONVERTED_FROM", default=None)
 PEFT writes the configuration of that folder again, whose positions are not those of the model any more.
 """
 GUARD_TEXT = (
-    "{kind} on positions of the package hf_posenc: use hf_posenc.load_peft_adapter or hf_posenc.from_pretrained"
+    "Load this adapter with hf_posenc.from_pretrained, or on a base with hf_posenc.load_peft_adapter: it is {kind} on "
+    "positions of the package hf_posenc."
 )
 
 
@@ -81,6 +83,7 @@ def sidecar_writing_class(cls: Any) -> Any:
             cls.save_pretrained(self, str(staging), **kwargs)
             if not began:
                 write_sidecar(base, staging)
+                raise_limits_in(Path(save_directory), base, into=staging)
             if is_patched(base):
                 write_json(staging / PEFT_CONFIG, guard_adapter_config(read_json(staging / PEFT_CONFIG)))
 

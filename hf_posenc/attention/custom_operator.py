@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.routes import exported
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Band, Region
 from hf_posenc.core.terms import Bias, KeyBias, Terms, ToeplitzBias
@@ -22,6 +24,11 @@ from hf_posenc.core.tracing import transformed
 
 NO_BOUND = -(1 << 62)
 """Stands for None in the numbers of a band."""
+
+
+def prepare(call: AttentionCall) -> dispatch.Compute:
+    """Choose how to compute a call: as one operator of a graph, or by a route, as of `dispatch.prepare`."""
+    return attend if exported.accepts(call) and accepts(call) else dispatch.prepare(call)
 
 
 def accepts(call: AttentionCall) -> bool:
@@ -110,9 +117,7 @@ def operator(
     )  # fmt: skip
     ctx = PositionContext(query_positions, key_positions, causal, contiguous, real_keys)
     call = AttentionCall(tuple(queries), tuple(keys), values, terms, ctx, mask, scaling)
-    from hf_posenc.attention.dispatch import attend as attend_by_route  # which imports this route
-
-    return attend_by_route(call).contiguous()
+    return dispatch.attend(call).contiguous()
 
 
 @operator.register_fake

@@ -1,0 +1,147 @@
+"""Limits on the length of a text that stand beside a model, and that a patch moves to its target length.
+
+live      ``max_length`` of the generation configuration; what a `SentenceTransformer` cuts its texts at
+on disk   the tokenizer's limits, in `FILES`, wherever this package writes into a folder that has one
+
+A limit at the trained length, or between it and the target, would cut texts that the patched model reads, and becomes
+the target length. A smaller one was chosen by somebody and is kept; where texts are cut by it, a warning says so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from hf_posenc.core.files.atomic import write_json
+from hf_posenc.core.files.json_file import read_object
+from hf_posenc.errors import LimitKept
+from hf_posenc.patching.state import STASH
+
+if TYPE_CHECKING:
+    from hf_posenc.patching.state import Patch
+
+OF_GENERATION, OF_TOKENIZER, OF_SENTENCES = "max_length", "model_max_length", "max_seq_length"
+FILES = {
+    "tokenizer_config.json": ((OF_TOKENIZER,), ("max_length",)),
+    "tokenizer.json": (("truncation", "max_length"),),
+    "sentence_*_config.json": ((OF_SENTENCES,),),
+}
+"""Files with limits, and the keys that lead to each; the last are of sentence-transformers."""
+LARGEST_FILE = 1 << 28  # bytes, as a tokenizer's vocabulary is in one of them
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The lengths of a patch, which decide what becomes of a limit."""
+
+    trained: int
+    target: int
+
+    def are_cut_at(self, limit: Any) -> bool:
+        """Whether a limit would cut texts that the patched model reads, and was not chosen to be short."""
+        return isinstance(limit, int) and self.trained <= limit < self.target
+
+    def warn_of_short(self, limit: Any, name: str) -> None:
+        """Warn of a limit below the trained length, which is kept."""
+        if self.target > self.trained and isinstance(limit, int) and 0 < limit < self.trained:
+            warnings.warn(
+                f"{name} is {limit:,}, below the trained length of {self.trained:,} tokens, so it was kept, and texts "
+                f"are cut there. Set it to {self.target:,} if the model is to read so far.",
+                LimitKept,
+                stacklevel=4,
+            )
+
+
+def lengths_of(patch: Patch | None) -> Lengths | None:
+    """The lengths of a finished patch; None where there is none."""
+    report = None if patch is None else patch.report
+    return None if report is None else Lengths(report.trained_length, report.target_length)
+
+
+def first_patch(model: nn.Module) -> Patch | None:
+    """The patch of a model, of an encoder–decoder that of its encoder; None of an unpatched one."""
+    return next((module.__dict__[STASH] for module in model.modules() if STASH in module.__dict__), None)
+
+
+def raise_limits(model: nn.Module) -> None:
+    """Move the limits inside a patched model to its target length; its patch records what they were.
+
+    Warns:
+        LimitKept: a limit of what reads texts is below the trained length.
+    """
+    patch = first_patch(model)
+    lengths = lengths_of(patch)
+    if patch is None or lengths is None:
+        return
+    kept: dict[Any, str] = {}  # one warning a number: a `SentenceTransformer` shows its tokenizer's as its own
+    for owner, name in limits_inside(model):
+        limit: Any = getattr(owner, name, None)
+        if lengths.are_cut_at(limit):
+            patch.limits.append((owner, name, limit, lengths.target))
+            setattr(owner, name, lengths.target)
+        elif name != OF_GENERATION:
+            kept[limit] = f"{name} of this {type(model).__name__}"
+    for limit, name in kept.items():
+        lengths.warn_of_short(limit, name)
+
+
+def restore_limits(patch: Patch) -> None:
+    """Undo `raise_limits`; a limit that was changed since is the caller's, and stays."""
+    while patch.limits:
+        owner, name, before, after = patch.limits.pop()
+        if getattr(owner, name, None) == after:
+            setattr(owner, name, before)
+
+
+def limits_inside(model: nn.Module) -> Iterator[tuple[Any, str]]:
+    """What holds a limit, and its attribute, in all modules of a model."""
+    for module in model.modules():
+        if (generation := module.__dict__.get("generation_config")) is not None:
+            yield generation, OF_GENERATION
+        if isinstance(tokenizer := getattr(module, "tokenizer", None), PreTrainedTokenizerBase):
+            yield tokenizer, OF_TOKENIZER
+            yield module, OF_SENTENCES
+
+
+def raise_limits_in(folder: Path, model: nn.Module, *, into: Path | None = None) -> None:
+    """Move the limits in the files of a folder to the target length of a patched model that is saved there.
+
+    Args:
+        folder: that may have a tokenizer.
+        model: patched; of any other, nothing is changed.
+        into: where changed files are written; by default ``folder``.
+
+    Warns:
+        LimitKept: a limit is below the trained length.
+    """
+    lengths = lengths_of(first_patch(model))
+    for pattern, places in FILES.items() if lengths is not None and folder.is_dir() else ():
+        for file in sorted(folder.glob(pattern)):
+            if (content := moved_content(file, places, lengths)) is not None:  # type: ignore[arg-type]
+                write_json((into or folder) / file.name, content)
+
+
+def moved_content(file: Path, places: tuple[tuple[str, ...], ...], lengths: Lengths) -> dict[str, Any] | None:
+    """The content of a file with its limits moved; None where none is, or where it is no such file."""
+    try:
+        content = read_object(file, LARGEST_FILE)
+    except (OSError, ValueError):  # whoever loads it says what is wrong
+        return None
+    moved = False
+    for *outer, name in places:
+        holder: Any = content
+        for key in outer:
+            holder = holder.get(key)
+        if not isinstance(holder, dict):
+            continue
+        if lengths.are_cut_at(holder.get(name)):
+            holder[name], moved = lengths.target, True
+        elif (*outer, name) != ("max_length",):  # which nothing reads
+            lengths.warn_of_short(holder.get(name), f"{'.'.join((*outer, name))} in {file.name}")
+    return content if moved else None

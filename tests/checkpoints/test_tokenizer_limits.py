@@ -1,0 +1,137 @@
+"""Where this package writes into a folder with a tokenizer, that cuts texts at the target length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from hf_posenc import export_native, from_pretrained, get_peft_model, load_starter, patch_model
+from hf_posenc.checkpoints.merge import merge
+from hf_posenc.cli import main
+from hf_posenc.errors import LimitKept
+from hf_posenc.training import Training, finetune
+
+peft = pytest.importorskip("peft", reason="adapters need the extra `train`")
+TRAINED, FACTOR = 256, 4
+SENTENCES = "sentence_bert_config.json"
+TEXTS = [f"{'the dog chased another dog. ' * 40}{end}" for end in ("the first end", "the other end")]
+
+
+def stated(folder: Path) -> tuple[Any, Any]:
+    """The limits in the files of a folder: the tokenizer's, and that of the library it is made with."""
+    config, whole = (json.loads((folder / name).read_text()) for name in ("tokenizer_config.json", "tokenizer.json"))
+    return config["model_max_length"], (whole["truncation"] or {}).get("max_length")
+
+
+def reads_both_ends(folder: Path) -> bool:
+    """Whether stock transformers tells two long texts apart that differ at their ends."""
+    one, other = AutoTokenizer.from_pretrained(folder)(TEXTS, truncation=True).input_ids
+    return one != other
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A model whose tokenizer ends at the trained length, in all places that can say so."""
+    return base_of(tmp_path / "base", TRAINED)
+
+
+def base_of(folder: Path, limit: int) -> Path:
+    model, tokenizer = load_starter("llama")
+    assert model.config.max_position_embeddings == TRAINED
+    tokenizer.model_max_length = limit
+    tokenizer.backend_tokenizer.enable_truncation(limit)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    assert stated(folder) == (limit, limit)
+    return folder
+
+
+def run(*words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    assert ended.value.code in (0, None)
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_finetune_merge_and_export(base: Path, tmp_path: Path, method: str) -> None:
+    """Every folder on the way, the checkpoints of the run included."""
+    out, plain = tmp_path / "run", tmp_path / "plain"
+    words = ["-s", "yarn", "-f", str(FACTOR), "--steps", "1", "--length", "64", "--eval-lengths", "64"]
+    run("finetune", "-m", str(base), *words, "--method", method, "--out", str(out))
+    folders = [out, out / "checkpoint-1"]
+    if method == "lora":
+        run("merge", "-m", str(out), "--out", str(tmp_path / "merged"))
+        folders.append(tmp_path / "merged")
+    run("export", "-m", str(folders[-1] if method == "lora" else out), "--out", str(plain))
+    assert not reads_both_ends(base), "control"
+    for folder in (*folders, plain):
+        assert stated(folder)[0] == FACTOR * TRAINED, folder
+        assert stated(folder)[1] in (None, FACTOR * TRAINED), folder  # training may have switched it off
+        assert reads_both_ends(folder), folder
+
+
+def test_an_adapter_is_merged_and_exported_in_python(base: Path, tmp_path: Path) -> None:
+    model = from_pretrained(base, scheme="yarn", factor=FACTOR)
+    adapter = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    get_peft_model(model, adapter).save_pretrained(tmp_path / "adapter")
+    merge(tmp_path / "adapter", tmp_path / "merged")
+    export_native(tmp_path / "adapter", tmp_path / "plain")
+    for name in ("merged", "plain"):
+        assert stated(tmp_path / name) == (FACTOR * TRAINED,) * 2
+    assert f"set that to {FACTOR * TRAINED} or more" in (tmp_path / "adapter" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("wrap", [get_peft_model, peft.get_peft_model])
+def test_an_adapter_that_is_saved_where_a_tokenizer_is(base: Path, wrap: Callable[..., Any]) -> None:
+    model = patch_model(load_starter("llama")[0], "yarn", factor=FACTOR)
+    wrapped = wrap(model, peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    wrapped.save_pretrained(base)
+    assert stated(base) == (FACTOR * TRAINED,) * 2
+
+
+def test_the_callers_tokenizer_is_unchanged(base: Path, tmp_path: Path) -> None:
+    model, tokenizer = from_pretrained(base, scheme="yarn", factor=FACTOR), AutoTokenizer.from_pretrained(base)
+    finetune(model, tokenizer, TEXTS, Training(steps=1, length=64, eval_lengths=(64,)), out=tmp_path / "run")
+    assert (tokenizer.model_max_length, stated(tmp_path / "run")[0]) == (TRAINED, FACTOR * TRAINED)
+
+
+@pytest.mark.parametrize("write", ["save", "export"])
+def test_a_model_that_is_saved_where_a_tokenizer_is(base: Path, write: str) -> None:
+    """And a limit of sentence-transformers, whose other entries stay."""
+    (base / SENTENCES).write_text(json.dumps({"max_seq_length": TRAINED, "do_lower_case": True}))
+    before = json.loads((base / "tokenizer.json").read_text())
+    model = patch_model(load_starter("llama")[0], "yarn", factor=FACTOR)
+    if write == "save":
+        model.save_pretrained(base)
+        assert f"set that to {FACTOR * TRAINED} or more" in (base / "README.md").read_text()
+    else:
+        export_native(model, base)
+    assert stated(base) == (FACTOR * TRAINED,) * 2
+    assert reads_both_ends(base)
+    assert json.loads((base / SENTENCES).read_text()) == {"max_seq_length": FACTOR * TRAINED, "do_lower_case": True}
+    before["truncation"]["max_length"] = FACTOR * TRAINED
+    assert json.loads((base / "tokenizer.json").read_text()) == before
+
+
+@pytest.mark.parametrize("limit", [TRAINED - 1, 2 * FACTOR * TRAINED])
+def test_other_limits_stay(limit: int, tmp_path: Path) -> None:
+    """One below the trained length was chosen, and is said; one beyond the target cuts nothing."""
+    base = base_of(tmp_path / "base", limit)
+    if limit < TRAINED:
+        with pytest.warns(LimitKept) as said:
+            from_pretrained(base, scheme="yarn", factor=FACTOR).save_pretrained(base)
+        wanted = ("model_max_length in tokenizer_config.json is 255", "truncation.max_length in tokenizer.json is 255")
+        assert sorted(str(one.message).partition(", below the trained length of 256")[0] for one in said) == [*wanted]
+    else:
+        from_pretrained(base, scheme="yarn", factor=FACTOR).save_pretrained(base)
+    assert stated(base) == (limit, limit)
+
+
+def test_an_unpatched_model_moves_nothing(base: Path) -> None:
+    load_starter("llama")[0].save_pretrained(base)
+    assert stated(base) == (TRAINED, TRAINED)
