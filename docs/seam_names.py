@@ -94,7 +94,7 @@ def value_of(name: Name) -> Any:
     """
     found: Any = import_module(name[0])
     for part in name[1].split("."):
-        if inspect.ismodule(found) and not hasattr(found, part) and find_spec(f"{found.__name__}.{part}"):
+        if hasattr(found, "__path__") and not hasattr(found, part) and find_spec(f"{found.__name__}.{part}"):
             return None
         found = getattr(found, part)
     return found
