@@ -15,11 +15,24 @@ from xml.etree import ElementTree
 
 from points import Point, number
 
+ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 2 * 3600  # seconds of one suite
 
 
 class CannotBuild(Exception):
     """An environment that could not be made, or whose tests did not end, and why."""
+
+
+def git(*words: str) -> bytes:
+    """What git says."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True).stdout
+
+
+def exported(commit: str, tree: Path) -> Path:
+    """The files of a commit."""
+    tree.mkdir()
+    subprocess.run(["tar", "-x", "-C", tree], input=git("archive", commit), check=True)
+    return tree
 
 
 def build(point: Point, env: Path, code: Path) -> Path:

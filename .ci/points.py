@@ -20,7 +20,8 @@ class Point:
     Attributes:
         name: of it.
         python: version of the interpreter, ``"3.11"``.
-        base: ``"constraints"`` or ``"floors"``; see the head of `.ci/matrix.toml`.
+        base: ``"constraints"`` or ``"floors"``, see the head of `.ci/matrix.toml`; or ``"registry"``, the newest that
+            the package registry has, beside the torch of constraints.txt.
         pins: requirements ``name==version`` that replace those of the base.
         free: packages that keep no version of the base.
     """
@@ -33,7 +34,7 @@ class Point:
 
     def constraints(self, root: Path) -> str:
         """The text of the constraints file of this environment."""
-        lines = {"constraints": pinned, "floors": floors}[self.base](root)
+        lines = {"constraints": pinned, "floors": floors, "registry": torch_alone}[self.base](root)
         replaced = {canonical(name) for name in (*self.pins, *self.free)}
         kept = [line for line in lines if canonical(line) not in replaced]
         return "\n".join([*self.pins, *kept]) + "\n"
@@ -49,6 +50,16 @@ def pinned(root: Path) -> Iterator[str]:
     for line in (root / "constraints.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             yield line
+
+
+def torch_alone(root: Path) -> Iterator[str]:
+    """The requirement of torch in constraints.txt: of all else pip takes the newest."""
+    return (line for line in pinned(root) if canonical(line) == "torch")
+
+
+def without_upper_bounds(pyproject: str) -> str:
+    """The text of a pyproject.toml whose requirements have no upper bounds."""
+    return re.sub(r"(>=[\w.]+),<[\w.]+", r"\1", pyproject)
 
 
 def floors(root: Path) -> Iterator[str]:

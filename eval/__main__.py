@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.lm.load import require_lm_eval
 from hf_posenc.eval.lm.register import register_models
@@ -17,12 +18,13 @@ from hf_posenc.eval.task_folder import TASKS
 def main() -> None:
     """Run lm-eval's command line."""
     try:
-        require_lm_eval()
-        from lm_eval.__main__ import cli_evaluate
+        with explained_imports():
+            require_lm_eval()
+            from lm_eval.__main__ import cli_evaluate
 
-        register_models()
-        sys.argv[1:] = with_our_tasks(sys.argv[1:])
-        cli_evaluate()
+            register_models()
+            sys.argv[1:] = with_our_tasks(sys.argv[1:])
+            cli_evaluate()
     except PosEncError as error:
         sys.exit(f"Error: {error}")
 

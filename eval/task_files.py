@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import BadComparison, MissingPackage, PosEncError, first_line, shown
 from hf_posenc.eval.errors import TaskDataMissing
 
@@ -98,7 +99,8 @@ def explained_task_errors(names: Sequence[str]) -> Iterator[None]:
         BadComparison: lm-eval raised any other error.
     """
     try:
-        yield
+        with explained_imports():
+            yield
     except (PosEncError, MemoryError):
         raise
     except Exception as error:  # of lm-eval, datasets, jinja, and of what the file names

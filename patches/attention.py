@@ -39,8 +39,7 @@ from hf_posenc.patches.shifted_groups import RotatedCall, attend_in_groups
 from hf_posenc.patches.validate_keywords import check_keywords
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
-    from transformers.cache_utils import Cache
+    from transformers import Cache, PreTrainedConfig
 
     from hf_posenc.schemes.base import Scheme
 

@@ -11,13 +11,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig
-from transformers.models.bert.modeling_bert import (
-    BertEmbeddings,
-    BertModel,
-    BertSelfAttention,
-    eager_attention_forward,
-)
+from transformers import BertConfig, BertModel
+from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention, eager_attention_forward
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.patches.adapter import Adapter, eager_mask

@@ -9,8 +9,8 @@ from functools import wraps
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from transformers import BloomConfig
-from transformers.models.bloom.modeling_bloom import BloomAttention, BloomModel, dropout_add
+from transformers import BloomConfig, BloomModel
+from transformers.models.bloom.modeling_bloom import BloomAttention, dropout_add
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import UnsupportedModel

@@ -53,7 +53,7 @@ from hf_posenc.patches.validate_keywords import refuse_keyword
 from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:
-    from transformers.cache_utils import Cache
+    from transformers import Cache
 
 
 class PlannedLayer(Protocol):

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from transformers import DebertaV2Model
 from transformers.models.deberta_v2.modeling_deberta_v2 import (
     DebertaV2Encoder,
-    DebertaV2Model,
     DisentangledSelfAttention,
     make_log_bucket_position,
 )

@@ -20,7 +20,7 @@ from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.patches.cache.key_layout import grows
 
 if TYPE_CHECKING:
-    from transformers.cache_utils import Cache
+    from transformers import Cache
 
 AttentionOutput = tuple[Tensor, Tensor | None]
 ComputeCall = Callable[[AttentionCall], AttentionOutput]

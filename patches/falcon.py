@@ -13,13 +13,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import FalconConfig
-from transformers.models.falcon.modeling_falcon import (
-    FalconAttention,
-    FalconFlashAttention2,
-    FalconModel,
-    apply_rotary_pos_emb,
-)
+from transformers import FalconConfig, FalconModel
+from transformers.models.falcon.modeling_falcon import FalconAttention, FalconFlashAttention2, apply_rotary_pos_emb
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.patches.inline_attention import InlineAttention

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from transformers import GPT2Config
-from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, GPT2Model, eager_attention_forward
+from transformers import GPT2Config, GPT2Model
+from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, eager_attention_forward
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.patches.adapter import Adapter, eager_mask

@@ -14,7 +14,7 @@ from collections.abc import Container, Mapping, MutableMapping
 from dataclasses import fields
 from typing import Any
 
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers import Cache, EncoderDecoderCache
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast

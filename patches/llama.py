@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from transformers import LlamaConfig
+from transformers import LlamaConfig, LlamaModel
 from transformers.models.llama.modeling_llama import (
     LlamaAttention,
     LlamaDecoderLayer,
-    LlamaModel,
     LlamaRotaryEmbedding,
     eager_attention_forward,
 )

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetModel, MPNetSelfAttention
+from transformers import MPNetModel
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAttention
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry

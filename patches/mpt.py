@@ -10,8 +10,8 @@ from functools import wraps
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from transformers import MptConfig
-from transformers.models.mpt.modeling_mpt import MptAttention, MptModel
+from transformers import MptConfig, MptModel
+from transformers.models.mpt.modeling_mpt import MptAttention
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.patches.inline_attention import InlineAttention

@@ -12,12 +12,13 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from hf_posenc.core.tested_versions import beyond_tested
 
 HOOK = "_hf_hook"
 OWN = ("forward", "_old_forward")  # where a module's bound forward may be kept on the instance
@@ -55,8 +56,15 @@ def offload_of(module: nn.Module, inherited: Offload | None = None) -> Offload |
 
 
 def offloads_of(model: nn.Module) -> Offloads:
-    """All modules of a model whose own weights are offloaded, and how."""
-    return dict(_walk(model, None))
+    """All modules of a model whose own weights are offloaded, and how.
+
+    Warns:
+        UntestedVersion: accelerate, whose hooks are read, is newer than this package is tested with.
+    """
+    found = dict(_walk(model, None))
+    if found:
+        beyond_tested("accelerate")
+    return found
 
 
 def _walk(module: nn.Module, inherited: Offload | None) -> Iterator[tuple[nn.Module, Offload]]:
@@ -117,7 +125,9 @@ def offload_beside(owner: nn.Module, name: str, neighbour: nn.Module, offloads: 
             around.hook.weights_map[around.path + key] = weight.detach().to("cpu")
         child.to("meta")
     elif beside is not None:  # each of its modules then keeps its own weights
-        import_module("accelerate.hooks").attach_align_device_hook(
+        from accelerate.hooks import attach_align_device_hook
+
+        attach_align_device_hook(
             child, beside.hook.execution_device, offload=True, offload_buffers=beside.hook.offload_buffers
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache
+from transformers import Cache
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput

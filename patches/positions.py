@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache
+from transformers import Cache
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.core.geometry import HostRotary, Layout, Rotation, geometric
 from hf_posenc.core.half_precision import HALF

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.evaluation_mode import evaluation_mode_if_live
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison
@@ -48,6 +49,7 @@ TASK_FILES = (".yaml", ".yml", ".py", ".json", ".jsonl", ".csv", ".tsv", ".txt",
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
+@explained_imports()
 def compare(
     model: Any,
     schemes: str | Sequence[Given],

@@ -8,7 +8,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import CheckpointMismatch, MissingPackage, WrongKind, shown
+from hf_posenc.core.lazy import explained_imports
+from hf_posenc.core.tested_versions import beyond_tested
+from hf_posenc.errors import CheckpointMismatch, WrongKind, shown
 from hf_posenc.eval.errors import NotMeasurable
 
 
@@ -104,7 +106,7 @@ def model_name(lm: Any) -> str:
     if not hasattr(lm, "model"):  # of an interface to a server
         return type(lm).__name__
     inner = unwrapped(lm.model)
-    return getattr(getattr(inner, "config", None), "_name_or_path", "") or type(inner).__name__
+    return getattr(getattr(inner, "config", None), "name_or_path", "") or type(inner).__name__
 
 
 def scheme_name(lm: Any) -> str:
@@ -138,10 +140,7 @@ def refuse_loading(lm: Any, given: dict[str, Any]) -> None:
 
 
 def require_lm_eval() -> None:
-    """Raise an error that names the missing extra instead of the module."""
-    try:
+    """Raise an error that names the missing extra instead of the module; warn of an untested version."""
+    with explained_imports():
         import lm_eval  # noqa: F401
-    except ImportError as error:
-        raise MissingPackage(
-            "Evaluation needs lm-eval, which is not installed. pip install 'hf-posenc[eval]'"
-        ) from error
+    beyond_tested("lm-eval")

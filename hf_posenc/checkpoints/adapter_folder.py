@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import checked_name
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, PosEncError
 from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
 from hf_posenc.patching.stored.own_code import warn_of_changed_code
@@ -75,7 +76,8 @@ def explained_peft_errors(folder: Path) -> Iterator[None]:
         PeftAdapterMismatch: the adapter is damaged, or does not fit its base.
     """
     try:
-        yield
+        with explained_imports():
+            yield
     except PosEncError:
         raise
     except Exception as error:  # PEFT checks little, and fails with whatever it meets

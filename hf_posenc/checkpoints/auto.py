@@ -19,6 +19,7 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.config import config_content
 from hf_posenc.checkpoints.remote_code import check_no_remote_code
 from hf_posenc.checkpoints.restore import PATCHED_CLASS_MARK, load_weights, patched_class
+from hf_posenc.core.tested_versions import host_changed
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY, unguard
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
@@ -27,8 +28,15 @@ _ORIGINALS: dict[str, Any] = {}
 
 
 def enable_auto() -> None:
-    """From now on every model and Auto class restores the scheme of a checkpoint. Calling it again does nothing."""
+    """From now on every model and Auto class restores the scheme of a checkpoint. Calling it again does nothing.
+
+    Raises:
+        HostChanged: the installed transformers lacks a method that this replaces.
+    """
     if not _ORIGINALS:
+        for name, (owner, _) in HOOKS.items():
+            if not isinstance(vars(owner).get(name), classmethod):
+                raise host_changed("transformers", f"the class method {owner.__name__}.{name} that hf-posenc replaces")
         for name, (owner, hook) in HOOKS.items():
             _ORIGINALS[name] = owner.__dict__[name]
             setattr(owner, name, classmethod(hook))

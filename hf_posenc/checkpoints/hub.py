@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from transformers.utils import CONFIG_NAME
+from transformers import CONFIG_NAME
 
 from hf_posenc.core.files.hf_errors import explained_errors, reason_of
 from hf_posenc.errors import ModelNotFound, shown

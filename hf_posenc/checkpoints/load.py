@@ -20,6 +20,7 @@ from hf_posenc.checkpoints.hub import with_hub_options
 from hf_posenc.checkpoints.peft import attach_adapter
 from hf_posenc.checkpoints.request import SchemeRequest, option_names
 from hf_posenc.checkpoints.restore import load_weights
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.patching.length_options import take_lengths
 from hf_posenc.schemes.spec import SchemeSpec
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["disable_auto", "enable_auto", "from_pretrained"]
 
 
+@explained_imports()
 def from_pretrained(
     name_or_path: str | os.PathLike[str],
     *,

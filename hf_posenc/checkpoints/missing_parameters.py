@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch import nn
-from transformers.utils import logging
+from transformers import logging
 
 from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.schemes.base import Scheme

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers.utils import CONFIG_NAME
+from transformers import CONFIG_NAME
 
 from hf_posenc.checkpoints.adapter_folder import base_of_adapter, base_revision, local_folder
 from hf_posenc.checkpoints.hub import is_hub_adapter, of_other_names

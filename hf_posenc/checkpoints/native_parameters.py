@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import transformers
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.errors import NotExpressible
 from hf_posenc.patches.forward_hook import ATTENTIONS

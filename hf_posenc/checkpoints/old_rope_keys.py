@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers.utils import CONFIG_NAME
+from transformers import CONFIG_NAME
 
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object

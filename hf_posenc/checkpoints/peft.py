@@ -32,8 +32,10 @@ from hf_posenc.checkpoints.adapter_folder import (
     read_position_parameters,
 )
 from hf_posenc.checkpoints.hub import hub_options, without_hub_options
+from hf_posenc.checkpoints.peft_methods import check_methods
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import PosEncError, TrainingImpossible, UnsupportedModel, WrongKind, shown
 from hf_posenc.patches.offloading import offloads_of
 from hf_posenc.patching.float32_copies import keep_in_float32
@@ -51,6 +53,7 @@ OFFLOADED = (
 )
 
 
+@explained_imports()
 def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftModel:
     """``peft.get_peft_model`` with the same arguments; ``save_pretrained`` of the result writes the sidecar as well.
 
@@ -61,6 +64,7 @@ def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftM
     """
     import peft
 
+    check_methods()
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"A live model is needed, got {shown(model)}. Load it with hf_posenc.from_pretrained.")
     if not isinstance(config, peft.PeftConfig):
@@ -157,12 +161,14 @@ def load_peft_adapter(
     return attach_adapter(model, adapter, patch=patch == "apply", adapter_name=adapter_name, **others)
 
 
+@explained_imports()
 def attach_adapter(
     model: nn.Module, adapter: AdapterFolder, *, patch: bool, adapter_name: str = "default", **kwargs: Any
 ) -> PeftModel:
     """`load_peft_adapter` of a folder that has been opened; ``patch`` allows to patch the base. Raises as that does."""
     from peft import PeftModel
 
+    check_methods()
     if offloads_of(model) and not any(hasattr(module, "hf_device_map") for module in model.modules()):
         raise UnsupportedModel(OFFLOADED.format(kind=type(model).__name__))
     folder = adapter.path

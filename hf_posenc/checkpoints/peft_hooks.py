@@ -31,9 +31,11 @@ from hf_posenc.checkpoints.adapter_checks import (
 )
 from hf_posenc.checkpoints.adapter_folder import read_adapter_weights, read_position_parameters
 from hf_posenc.checkpoints.auto import auto_enabled
+from hf_posenc.checkpoints.peft_methods import FOLDER_ARGUMENTS, check_methods
 from hf_posenc.checkpoints.prompt_cache import preparing as preparing
 from hf_posenc.checkpoints.prompt_shapes import fill_in_shapes
 from hf_posenc.checkpoints.scheme_adapter import scheme_adapter
+from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.patching.float32_copies import keep_in_float32, restore_dtype
 from hf_posenc.patching.preconditions.tables import check_adapted_tables
 from hf_posenc.patching.rollback import rollback_on_error
@@ -46,7 +48,18 @@ from hf_posenc.patching.stored.peft_sidecar import (
 )
 
 Hook = Callable[..., Any]
-FOLDER_ARGUMENTS = ("model_id", "peft_model_id", "model_name_or_path")  # of the functions that load
+
+
+def refusing(original: Hook, *args: Any, **kwargs: Any) -> Any:
+    """Any of them, where one lacks: a patched model is refused, since what is hooked would do half of it.
+
+    Raises:
+        HostChanged: the model is patched.
+    """
+    models = [one for one in (*args, *kwargs.values()) if isinstance(one, nn.Module) and vars(one).get("_modules")]
+    if any(is_patched(one) for one in models):
+        check_methods()
+    return original(*args, **kwargs)
 
 
 def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,6 +74,7 @@ def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
         fill_in_shapes(given.get("peft_config", given.get("adapter_config")), base)
     if not isinstance(base, nn.Module) or not is_patched(base):
         return original(model, *args, **kwargs)
+    beyond_tested("peft")
     with rollback_on_error(base):
         result = original(model, *args, **kwargs)
         check_adapted_tables(base)
@@ -73,6 +87,7 @@ def loading_on_base(original: Hook, cls: type, model: nn.Module, model_id: Any, 
     adapter = scheme_adapter(model_id, kwargs)
     if adapter is None:
         return original(cls, model, model_id, *args, **kwargs)
+    beyond_tested("peft")
     with rollback_on_error(model):
         match_base(model, adapter, patch=auto_enabled() and not is_patched(model))
         return original(cls, model, model_id, *args, **kwargs)
@@ -86,6 +101,7 @@ def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     adapter = None if folder is None else scheme_adapter(folder, options)
     if adapter is None or CONVERTED_FROM.get() is not None:
         return original(model, *args, **kwargs)
+    beyond_tested("peft")
     parameters, name = read_position_parameters(adapter.path), options.get("adapter_name") or "default"
     loaded = getattr(model, "peft_config", {})
     match_base(model, adapter, patch=auto_enabled() and not loaded and not is_patched(model))

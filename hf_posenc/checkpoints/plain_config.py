@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.checkpoints.native_parameters import INSTEAD, kept_parameters, rope_parameters_of
 from hf_posenc.checkpoints.old_rope_keys import check_both_forms

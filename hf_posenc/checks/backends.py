@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 
 from hf_posenc.checks.batching import SIDES, pad_batch
 from hf_posenc.checks.case import Case

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, StaticCache
+from transformers import Cache, DynamicCache, StaticCache
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation

@@ -166,7 +166,7 @@ class Case:
                 f'python -c "from hf_posenc.checks import CHECKS, Case; '
                 f"print(CHECKS['{check}'](Case('{self.model}', '{self.scheme_name}'{options})))\""
             )
-        path = getattr(self.model.config, "_name_or_path", "") or "MODEL"
+        path = getattr(self.model.config, "name_or_path", "") or "MODEL"
         if "layers" in self.asked:  # which the command line cannot say
             options = "".join(f", {name}={value!r}" for name, value in self.asked.items())
             call = f"check_scheme({path!r}, {self.scheme_name!r}{options}, checks=[{check!r}])"

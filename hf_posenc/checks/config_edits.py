@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from transformers.cache_utils import DynamicCache
+from transformers import DynamicCache
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation

@@ -9,8 +9,7 @@ from math import inf
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation.configuration_utils import ContinuousBatchingConfig
+from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transformers.cache_utils import DynamicCache
+from transformers import DynamicCache
 
 from hf_posenc.checks.batching import SIDES, pad_batch
 from hf_posenc.checks.case import Case

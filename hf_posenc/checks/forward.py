@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
-from transformers.cache_utils import Cache, DynamicCache, StaticCache
+from transformers import Cache, DynamicCache, PreTrainedConfig, StaticCache
 
 from hf_posenc.core.random_state import drawn_from
 from hf_posenc.patches.host_calls import cache_argument

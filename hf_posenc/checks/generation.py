@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from importlib import import_module
 
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicCache
+from transformers import DynamicCache
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation
@@ -51,7 +50,9 @@ def offloaded_equals_resident(case: Case) -> Deviation:
 def offload(model: nn.Module) -> nn.Module:
     """Move the model's weights to CPU memory, from where accelerate loads them for each call."""
     device = next(model.parameters()).device
-    return import_module("accelerate").cpu_offload(model, execution_device=device)
+    from accelerate import cpu_offload
+
+    return cpu_offload(model, execution_device=device)
 
 
 def decode(model: nn.Module, tokens: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
+from transformers import Conv1D, PreTrainedModel
 
 from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
 from hf_posenc.checks.case import Case

@@ -13,6 +13,7 @@ from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.registry import Check, applicable_checks, check_named
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import PosEncError
 from hf_posenc.patching.state import describe
 from hf_posenc.schemes.spec import SchemeSpec
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 MAX_PARAMETERS_TO_COPY = 50_000_000
 
 
+@explained_imports()
 def check_scheme(
     model: PreTrainedModel | str | os.PathLike[str],
     scheme: SchemeSpec,

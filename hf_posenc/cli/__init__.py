@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from hf_posenc.cli.environment import DEBUG
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.plugin_files import import_file
 
 
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from hf_posenc.cli.wording import plain_warnings
 
         try:
-            with plain_warnings():
+            with plain_warnings(), explained_imports():
                 words, files = taken([word for word in given if word != DEBUG])
                 for file in files:
                     import_file(file)

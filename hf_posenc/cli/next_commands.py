@@ -49,7 +49,7 @@ def after_merge(folder: Path, *, expressible: bool) -> list[str]:
 
 def after_export(folder: Path) -> list[str]:
     """Load the export without this package."""
-    from transformers.utils import CONFIG_NAME
+    from transformers import CONFIG_NAME
 
     from hf_posenc.core.files.json_file import read_object
 

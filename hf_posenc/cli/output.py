@@ -84,7 +84,7 @@ def progress(quiet: bool = False) -> Iterator[OpenProgressCallback]:
 @contextmanager
 def other_bars_off() -> Iterator[None]:
     """Switch the progress bars of transformers off."""
-    from transformers.utils import logging
+    from transformers import logging
 
     were_on = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

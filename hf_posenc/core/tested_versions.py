@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from hf_posenc.errors import UntestedVersion
+from hf_posenc.errors import HostChanged, UntestedVersion
 
 
 @lru_cache(maxsize=8)
@@ -47,3 +47,11 @@ def beyond_tested(package: str) -> bool:
         stacklevel=2,
     )
     return True
+
+
+def host_changed(package: str, lacks: str) -> HostChanged:
+    """The error that says what the installed version of a package lacks, and which versions to install."""
+    return HostChanged(
+        f"{package} {version(package)} lacks {lacks}. "
+        f"Install {package}{tested_versions(package)}; if one of these is installed, report this."
+    )

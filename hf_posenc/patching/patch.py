@@ -20,6 +20,7 @@ from torch import nn
 
 from hf_posenc.core.default_dtype import float32_by_default
 from hf_posenc.core.evaluation_mode import evaluation_mode
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import NothingStretched
@@ -106,7 +107,7 @@ def patch_model(
         "layers": layers,
     }
     stacks = stacks_of(model)
-    with patched_together(model, stacks) if stacks else nullcontext(), float32_by_default():
+    with patched_together(model, stacks) if stacks else nullcontext(), float32_by_default(), explained_imports():
         for part in stacks.values() or (model,):
             _patch(part, scheme, dict(options), **given)
     raise_limits(model)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import UnknownStarter, nearest, shown
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def starter_path(name: Starter) -> Path:
     return FOLDER / name
 
 
+@explained_imports()
 def load_starter(name: Starter) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a bundled model (a starter), in float32 and evaluation mode, and its tokenizer; trained length 256.
 

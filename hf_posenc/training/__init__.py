@@ -3,14 +3,17 @@
 Text as rows of tokens, training methods, a loss that never holds all logits, and runs that can be killed and resumed.
 """
 
-from hf_posenc.training.config import Training
-from hf_posenc.training.finetune import Tuned, finetune
-from hf_posenc.training.held_out_split import HeldOutSplit
-from hf_posenc.training.learning_rate_finder import RangeTest, find_learning_rate, range_test
-from hf_posenc.training.loss_curve import LossPoint
-from hf_posenc.training.methods import METHODS
-from hf_posenc.training.recipes import RECIPES, FinetuneRecipe
-from hf_posenc.training.rows import lengths_of
+from hf_posenc.core.lazy import explained_imports
+
+with explained_imports():  # not lazily: a function and its module have one name
+    from hf_posenc.training.config import Training
+    from hf_posenc.training.finetune import Tuned, finetune
+    from hf_posenc.training.held_out_split import HeldOutSplit
+    from hf_posenc.training.learning_rate_finder import RangeTest, find_learning_rate, range_test
+    from hf_posenc.training.loss_curve import LossPoint
+    from hf_posenc.training.methods import METHODS
+    from hf_posenc.training.recipes import RECIPES, FinetuneRecipe
+    from hf_posenc.training.rows import lengths_of
 
 __all__ = [
     "METHODS",

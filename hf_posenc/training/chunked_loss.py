@@ -19,6 +19,7 @@ from torch.nn import functional
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.loss.loss_utils import ForCausalLMLoss
 
+from hf_posenc.core.tested_versions import host_changed
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training.dataset import IGNORED_LABEL
 
@@ -61,6 +62,8 @@ def output_replaced(
     outer.forward = lambda hidden, *args, **kwargs: output_layer(hidden)
     model._loss_function = loss
     try:
+        if model.loss_function is not loss:
+            raise host_changed("transformers", "the attribute _loss_function of models, which hf-posenc replaces")
         yield
     finally:
         del outer.forward, model._loss_function

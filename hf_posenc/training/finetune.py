@@ -11,13 +11,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch.utils.data import Dataset
-from transformers import TrainerCallback, TrainingArguments, set_seed
-from transformers.trainer_callback import PrinterCallback
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.peft import get_peft_model
 from hf_posenc.checkpoints.run_checkpoints import last_complete, step_of
 from hf_posenc.core.files.paths import folder_to_write
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched
 from hf_posenc.texts import DatasetObject, HubDataset, TextPart, TextSource
@@ -135,6 +135,7 @@ def finetune(
     inputs = read_inputs(plan, model, tokenizer, folder=folder, on_read=on_read)
     masters = inputs.trains_all and in_half_precision(model)
     with ExitStack() as held:
+        held.enter_context(explained_imports())
         path = folder or Path(held.enter_context(TemporaryDirectory()))
         checkpoint = last_complete(path) if resume else None
         asked = training_arguments(

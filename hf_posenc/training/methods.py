@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
+from transformers import Conv1D
 
 from hf_posenc.checkpoints.four_bit import is_quantised
 from hf_posenc.errors import TrainingImpossible, nearest, shown

@@ -74,7 +74,7 @@ def settings_before_reading(model: nn.Module, training: Training, *, whole: bool
     stored = SchemeConfig.of_model(model)
     shared = {name: value for name, value in training.to_dict().items() if name not in FREE_SETTINGS}
     quantised = {"quantised": True} if is_quantised(model) else {}
-    loaded = bool(getattr(model.config, "_name_or_path", ""))
+    loaded = bool(getattr(model.config, "name_or_path", ""))
     code = own_code_digest(model)
     return {
         **shared, **quantised, **({CODE: code} if code else {}), "scheme": None if stored is None else stored.to_json(),

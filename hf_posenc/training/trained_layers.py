@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from transformers.pytorch_utils import Conv1D
+from transformers import Conv1D
 
 from hf_posenc.patching.state import base_model_of
 

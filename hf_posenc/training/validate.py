@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,7 @@ def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArgume
         made = TrainingArguments(**{**settings, **(more or {})})
     except TypeError as error:
         name = UNEXPECTED.search(str(error))
-        known = TrainingArguments.__dataclass_fields__
+        known = {field.name for field in fields(TrainingArguments)}
         raise UnknownOption(
             f"TrainingArguments takes no {name[1]!r}.{nearest(name[1], known)} Leave it out."
             if name

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers import Cache, DynamicCache, DynamicLayer
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced

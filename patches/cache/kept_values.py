@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache
+from transformers import Cache
 
 from hf_posenc.core.tracing import is_traced
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers import Cache, DynamicLayer
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, StaticLayer
+from transformers import Cache, StaticLayer
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import UnknownKeys

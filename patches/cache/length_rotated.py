@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers import Cache, DynamicLayer
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.cache.preallocated import Buffer, PreallocatedLayer

@@ -7,7 +7,7 @@ reads them as they are; which of the cached keys they are, nothing says.
 from __future__ import annotations
 
 from torch import Tensor
-from transformers.cache_utils import Cache
+from transformers import Cache
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput

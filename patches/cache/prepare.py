@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
+from transformers import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 
 from hf_posenc.patches.cache.eviction import (
     EVICTS,

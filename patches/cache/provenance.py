@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from torch import nn
-from transformers.cache_utils import Cache
+from transformers import Cache
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput, UnknownKeys

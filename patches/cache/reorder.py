@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers import Cache, CacheLayerMixin
 
 FOLLOWER = "posenc_follower"  # attribute of a cache layer: what follows its rows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers import Cache, EncoderDecoderCache
 
 
 def self_attention_cache(cache: Cache | None) -> Cache | None:

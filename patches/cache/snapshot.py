@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers.cache_utils import Cache, StaticLayer
+from transformers import Cache, StaticLayer
 
 COUNT = "cumulative_length"  # of a static layer, a tensor that is added to in place
 

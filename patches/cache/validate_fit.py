@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers import Cache, CacheLayerMixin
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput, shown

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from transformers import cache_utils
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, QuantizedLayer, StaticLayer
+from transformers import Cache, CacheLayerMixin, DynamicLayer, StaticLayer, cache_utils
+from transformers.cache_utils import QuantizedLayer
 
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
 from hf_posenc.patches.cache.eviction import EvictingLayer

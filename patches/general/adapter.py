@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.models.auto import modeling_auto
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import PosEncError, UnsupportedModel
@@ -208,7 +212,7 @@ def adapter_of_configuration(config: PreTrainedConfig) -> GeneralAdapter | None:
     Raises:
         UnsupportedModel: a model of its class has no attention that can be intercepted.
     """
-    classes = (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING)
+    classes = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING)
     cls = next((mapping[type(config)] for mapping in classes if type(config) in mapping), None)
     if cls is None:
         return None

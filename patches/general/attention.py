@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
-from transformers.cache_utils import Cache
+from transformers import AttentionInterface, Cache
 from transformers.models.bert.modeling_bert import eager_attention_forward
 
 from hf_posenc.core.tracing import is_traced

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
+from transformers import Cache
 
 from hf_posenc.patches.general.attention import parameters_of
 from hf_posenc.patches.general.inline import Inline

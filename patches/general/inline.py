@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.cache_utils import Cache
+from transformers import Cache, PreTrainedModel
 
 from hf_posenc.errors import InvalidInput
 from hf_posenc.patches.cache.self_attention import self_attention_cache

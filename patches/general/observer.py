@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
-from transformers.cache_utils import Cache
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, Cache
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.patches.general.attention import eager_of, goes_through_interface, parameters_of

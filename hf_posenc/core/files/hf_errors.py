@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import (
     CheckpointMismatch,
     MissingPackage,
@@ -43,7 +44,8 @@ def explained_errors(name: str, options: Iterable[str] = ()) -> Iterator[None]:
         NoMemory: it is larger than the machine's memory.
     """
     try:
-        yield
+        with explained_imports():
+            yield
     except PosEncError:
         raise
     except Exception as error:

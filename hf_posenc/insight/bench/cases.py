@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicCache, StaticCache, StaticLayer
+from transformers import Cache, DynamicCache, StaticCache, StaticLayer
 
 from hf_posenc.core.nested_tensors import tensors_in
 from hf_posenc.errors import PosEncError

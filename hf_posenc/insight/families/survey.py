@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import transformers
-from transformers import CONFIG_MAPPING
+from transformers import CONFIG_MAPPING, logging
 from transformers.models.auto import modeling_auto
-from transformers.utils import logging
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.core.geometry import Geometry, LayerKind

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
+from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.errors import AlreadyPatched, CellMissing, UnknownFinding
@@ -28,6 +29,7 @@ FOLDER = {False: "results/findings", True: "results/findings-quick"}
 """Where results go by default, with the full budget and with the quick one."""
 
 
+@explained_imports()
 def reproduce(
     finding: str | Finding,
     *,

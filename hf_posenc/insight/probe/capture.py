@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_posenc.attention.call import AttentionCall
@@ -144,7 +145,7 @@ def captured_attention(
     return function(module, q, k, v, mask, scaling=scaling, **host)
 
 
-ALL_ATTENTION_FUNCTIONS.register(FUNCTION, captured_attention)  # used by captured modules only
+AttentionInterface.register(FUNCTION, captured_attention)  # used by captured modules only
 
 
 def release(attention: Any) -> None:

@@ -127,7 +127,7 @@ def check_numbers(values: Mapping[str, Any], where: str) -> None:
 
 def check_rope_type(kind: Any, where: str) -> None:
     """Refuse a RoPE type that transformers does not have."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    from transformers import ROPE_INIT_FUNCTIONS
 
     known = sorted({"default", "mrope", *ROPE_INIT_FUNCTIONS})
     if kind not in known:

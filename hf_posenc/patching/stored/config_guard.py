@@ -25,8 +25,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig
-from transformers.utils import CONFIG_NAME
+from transformers import CONFIG_NAME, PreTrainedConfig
 
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged

@@ -1,0 +1,53 @@
+"""Write docs/seams.md: each name of another package that this one reaches into, found in the source.
+
+python docs/make_seams.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+from seam_names import Name, Use, seams
+
+from hf_posenc.core.lazy import HOSTS
+
+PAGE = Path(__file__).parent / "seams.md"
+SHOWN = 3  # files of a name
+HEAD = """# Names of other packages
+
+What the source of hf-posenc uses of {versions}.
+*Public* is what a package exports at its top, without an underscore. A name is followed by the keywords it is called
+with. A method of theirs that a class here defines anew is listed as well. Where a name is gone, its first use raises
+`HostChanged`, which says the versions to install.
+
+This page is written by `python docs/make_seams.py`.
+"""
+
+
+def page(found: Mapping[Name, Use]) -> str:
+    """The page in Markdown, a table a package."""
+    text = HEAD.format(versions=", ".join(f"{host} {version(host)}" for host in HOSTS.values()))
+    for package, host in HOSTS.items():
+        text += f"\n## {host}\n\n| name | module | | used by |\n|---|---|---|---|\n"
+        for module, name in sorted(one for one in found if one[0].partition(".")[0] == package):
+            use = found[module, name]
+            keywords = f"({', '.join(f'{one}=' for one in sorted(use.keywords))})" if use.keywords else ""
+            more = f" and {len(use.files) - SHOWN} more" if len(use.files) > SHOWN else ""
+            where = ", ".join(f"`{file}`" for file in sorted(use.files)[:SHOWN])
+            public = "public" if is_public((module, name)) else "private"
+            text += f"| `{name}{keywords}` | `{module}` | {public} | {where}{more} |\n"
+    return text
+
+
+def is_public(name: Name) -> bool:
+    """Whether a package exports a name at its top, and neither it nor its attribute has one underscore before it."""
+    package, parts = import_module(name[0].partition(".")[0]), name[1].split(".")
+    private = any(part.startswith("_") and not part.startswith("__") for part in parts)
+    return hasattr(package, parts[0]) and not private
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(seams()), encoding="utf-8")

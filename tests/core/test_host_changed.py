@@ -1,0 +1,233 @@
+"""A name that a later release of another package renames is refused in one sentence, wherever it is met first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from hf_posenc import enable_auto, patch_model
+from hf_posenc.checkpoints import peft_methods
+from hf_posenc.checkpoints.auto import auto_enabled
+from hf_posenc.core import tested_versions
+from hf_posenc.core.lazy import explained_imports
+from hf_posenc.errors import HostChanged, MissingPackage, UntestedVersion
+
+BOUNDS = ["transformers>=5.4,<5.25", "peft>=0.18,<0.22", "lm-eval[hf]>=0.4.13,<0.5", "accelerate>=1.3,<2"]
+TINY = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
+START = "import hf_posenc; model, tokenizer = hf_posenc.load_starter('llama')\n"
+RENAMED = {
+    "patch_model": (
+        START + "import transformers.models.llama.modeling_llama as m; del m.eager_attention_forward\n"
+        "hf_posenc.patch_model(model, 'yarn', factor=2)",
+        "transformers",
+    ),
+    "get_peft_model": (
+        "import peft; config = peft.LoraConfig(target_modules=['q_proj']); del peft.PeftConfig\n"
+        + START
+        + "hf_posenc.get_peft_model(hf_posenc.patch_model(model, 'yarn', factor=2), config)",
+        "peft",
+    ),
+    "evaluate": (
+        START + "import lm_eval.api.instance as m; del m.Instance\n"
+        "import hf_posenc.eval; hf_posenc.eval.evaluate(model, tokenizer, lengths=[64])",
+        "lm-eval",
+    ),
+    "training": (
+        "import transformers; transformers._class_to_module.pop('PrinterCallback')\nimport hf_posenc.training",
+        "transformers",
+    ),
+    "command line": (
+        "import transformers; transformers._class_to_module.pop('PrinterCallback')\nfrom hf_posenc.cli import main\n"
+        "main(['finetune', '--model', 'starter:llama', '--scheme', 'yarn', '--factor', '4', '--out', 'nowhere'])",
+        "transformers",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", RENAMED)
+def test_a_renamed_name_is_one_sentence(where: str) -> None:
+    """In a process of its own, which has imported nothing yet."""
+    code, package = RENAMED[where]
+    if package != "transformers":
+        pytest.importorskip(package.replace("-", "_"))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith("Error: " if where == "command line" else "hf_posenc.errors.HostChanged: ")
+    assert f"{package} " in last
+    assert " lacks " in last
+    assert f"Install {package}" in last
+    assert ("Traceback" in done.stderr) == (where != "command line")
+
+
+def run_in(module: str, code: str, **names: Any) -> None:
+    """Run code as if it stood in a module."""
+    exec(code, {"__name__": module, "__package__": module.rpartition(".")[0], **names})
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from transformers.cache_utils import Gone",
+        "from transformers import Gone",
+        "import transformers.gone",
+        "from importlib import import_module\nimport_module('transformers.gone')",
+        "import transformers\ntransformers.gone",
+        "from transformers import Cache\nCache.gone",
+        "config._gone",
+        "model._gone",
+    ],
+)
+def test_lost_names_of_every_form(code: str) -> None:
+    config = LlamaConfig(**TINY)
+    names = {"config": config, "model": LlamaForCausalLM(config)}
+    with pytest.raises(HostChanged, match=r"transformers \S+ lacks a name that hf-posenc needs"), explained_imports():
+        run_in("hf_posenc.anything", code, **names)
+    with pytest.raises(HostChanged, match="lacks a name that peft needs"), explained_imports():
+        run_in("peft.anything", code, **names)
+    with pytest.raises((ImportError, AttributeError)), explained_imports():  # of a checkpoint's own code, for example
+        run_in("transformers_modules.anything", code, **names)
+
+
+@pytest.mark.parametrize("code", ["import gone", "[].gone", "config.gone", "own._gone", "from math import gone"])
+def test_other_errors_stay_as_they_are(code: str) -> None:
+    names = {"config": LlamaConfig(**TINY), "own": ModuleType("own")}
+    with pytest.raises((ImportError, AttributeError)) as raised, explained_imports():
+        run_in("hf_posenc.anything", code, **names)
+    assert not isinstance(raised.value, MissingPackage)
+
+
+@pytest.mark.parametrize(("package", "extra"), [("peft", "train"), ("lm_eval", "eval")])
+def test_a_package_that_is_absent(package: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with (
+        pytest.raises(MissingPackage, match=rf"not installed\. pip install 'hf-posenc\[{extra}\]'"),
+        explained_imports(),
+    ):
+        run_in("hf_posenc.anything", f"import {package}")
+
+
+@pytest.mark.parametrize("name", ["_from_config", "from_pretrained"])
+def test_auto_classes_stay_as_they_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(PreTrainedModel, name)
+    before = dict(vars(transformers.PreTrainedModel))
+    with pytest.raises(HostChanged, match=f"PreTrainedModel.{name}"):
+        enable_auto()
+    assert dict(vars(transformers.PreTrainedModel)) == before
+    assert not auto_enabled()
+
+
+@pytest.fixture
+def lacking(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """PEFT lacks a method that is hooked."""
+    pytest.importorskip("peft")
+    monkeypatch.setattr(peft_methods, "METHODS", {"peft:PeftModel.gone": "saving", "peft.gone:load": "loading_into"})
+    monkeypatch.setattr(peft_methods, "lacking", [])
+    peft_methods.install()
+    return peft_methods.lacking
+
+
+def test_peft_without_a_hooked_method_refuses_patched_models_only(lacking: list[str]) -> None:
+    import peft
+
+    from hf_posenc import get_peft_model
+
+    assert lacking == ["peft:PeftModel.gone", "peft.gone:load"]
+    config = peft.LoraConfig(target_modules=["q_proj"])
+    plain = peft.get_peft_model(LlamaForCausalLM(LlamaConfig(**TINY)), config)
+    assert torch.isfinite(plain(torch.arange(4)[None]).logits).all()
+    patched = patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
+    for wrap in (peft.get_peft_model, get_peft_model):
+        with pytest.raises(HostChanged, match=r"peft \S+ lacks peft\.PeftModel\.gone and peft\.gone\.load"):
+            wrap(patched, config)
+
+
+def test_a_renamed_parameter_is_a_lost_method() -> None:
+    class Renamed:
+        def load_adapter(self, path: str) -> None: ...
+
+        def unload(self) -> None: ...
+
+    with pytest.raises(AttributeError):
+        peft_methods.wrap(Renamed, "load_adapter", "loading_into")
+    before = Renamed.unload
+    peft_methods.wrap(Renamed, "unload", "merging")
+    assert Renamed.unload is not before
+
+
+@pytest.fixture
+def much_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each package is of a later release than the bounds of pyproject.toml."""
+    monkeypatch.setattr(tested_versions, "version", lambda package: "99.0")
+    monkeypatch.setattr(tested_versions, "requires", lambda package: BOUNDS)
+    tested_versions.beyond_tested.cache_clear()
+    tested_versions.tested_versions.cache_clear()
+    yield
+    tested_versions.beyond_tested.cache_clear()
+    tested_versions.tested_versions.cache_clear()
+
+
+def about(found: list[warnings.WarningMessage], package: str) -> list[str]:
+    """The warnings of one package's version."""
+    said = [str(one.message) for one in found if issubclass(one.category, UntestedVersion)]
+    return [one for one in said if f"and {package} 99.0" in one]
+
+
+@pytest.mark.usefixtures("much_later")
+def test_an_untested_peft_is_warned_of_once_where_it_meets_a_patched_model() -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj"])
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        peft.get_peft_model(LlamaForCausalLM(LlamaConfig(**TINY)), config)
+        assert not about(found, "peft")
+        for _ in range(2):
+            peft.get_peft_model(patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2), config)
+    assert len(about(found, "peft")) == 1
+    assert "<0.22" in about(found, "peft")[0]
+
+
+@pytest.mark.usefixtures("much_later")
+def test_an_untested_lm_eval_is_warned_of_once() -> None:
+    pytest.importorskip("lm_eval")
+    from hf_posenc.eval.lm.load import require_lm_eval
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            require_lm_eval()
+    assert len(about(found, "lm-eval")) == 1
+
+
+@pytest.mark.usefixtures("much_later")
+def test_an_untested_accelerate_is_warned_of_where_it_offloads() -> None:
+    from accelerate import cpu_offload
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
+        assert not about(found, "accelerate")
+        patch_model(cpu_offload(LlamaForCausalLM(LlamaConfig(**TINY)), "cpu"), "yarn", factor=2)
+    assert len(about(found, "accelerate")) == 1
+
+
+def test_bounds_are_those_of_pyproject() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="in the standard library from Python 3.11")
+    from pathlib import Path
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert {*BOUNDS} <= {*project["dependencies"], *extras["train"], *extras["eval"]}

@@ -1,0 +1,79 @@
+"""Each name of another package that the source uses is one that the installed versions have, and docs/seams.md has."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from hf_posenc.core.lazy import HOSTS
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "docs")]
+
+pytest.importorskip("peft")
+pytest.importorskip("lm_eval")
+
+import seam_names  # noqa: E402
+from make_seams import PAGE, page  # noqa: E402
+
+Seams = dict[seam_names.Name, seam_names.Use]
+
+
+@pytest.fixture(scope="module")
+def found() -> Seams:
+    """All of them; a name that is gone fails here."""
+    return seam_names.seams()
+
+
+def test_the_page_is_current(found: Seams) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    if lacking := [one for one in HOSTS.values() if f"{one} {version(one)}" not in text.partition("\n##")[0]]:
+        pytest.skip(f"the page was written with another version of {', '.join(lacking)}")
+    assert page(found) == text, "Run: python docs/make_seams.py"
+
+
+def test_each_keyword_is_taken(found: Seams) -> None:
+    for name, use in found.items():
+        value = seam_names.value_of(name) if use.keywords else None
+        if value is None:
+            continue
+        taken = inspect.signature(value).parameters.values()
+        if not any(one.kind is one.VAR_KEYWORD for one in taken):
+            assert use.keywords <= {one.name for one in taken}, name
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("from transformers.utils import logging as log\nlog.set_verbosity(1)", "logging.set_verbosity"),
+        ("import transformers\ntransformers.set_seed(0)", "set_seed"),
+        ("import lm_eval.tasks\nlm_eval.tasks.TaskManager", "tasks.TaskManager"),
+        ("HOOKED = {'peft:PeftModel.add_adapter': 1}", "PeftModel.add_adapter"),
+    ],
+)
+def test_names_are_found_however_they_are_written(code: str, name: str) -> None:
+    assert name in {found for (_, found), _ in seam_names.names(list(seam_names.nodes(ast.parse(code))))}
+
+
+def test_a_name_that_is_gone_is_noticed() -> None:
+    """Control."""
+    with pytest.raises(AttributeError, match="Gone"):
+        seam_names.value_of(("transformers.cache_utils", "Gone"))
+    typing_only = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from peft import Gone"
+    assert not list(seam_names.names(list(seam_names.nodes(ast.parse(typing_only)))))
+
+
+def test_private_names_are_found_where_they_come_from(found: Seams) -> None:
+    for name in (
+        ("transformers.configuration_utils", "PreTrainedConfig._attn_implementation"),
+        ("accelerate.hooks", "_hf_hook"),
+        ("peft.tuners.tuners_utils", "BaseTuner._unload_and_optionally_merge"),
+        ("lm_eval.models.huggingface", "HFLM._create_model"),
+        ("transformers.models.llama.modeling_llama", "LlamaAttention.forward"),
+    ):
+        assert found[name].files
