@@ -18,7 +18,7 @@ from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observer import Observer, inputs_of, observed
 
 TOKENS = 12
-LIMIT = 1e-3  # of the spread of the outputs; rounding is a hundredth of it, a forgotten position a thousand times it
+LIMIT = 1e-3  # of the spread of the outputs, a layer; rounding is a tenth of it, a forgotten position is about 1
 REMEDY = "Write an adapter for it (see docs/add-model.md)."
 
 
@@ -37,7 +37,8 @@ def check_blindness(model: Any, seen: Observation) -> None:
     stock = outputs(model, Observer(positions), call)
     restored = Observer(positions, silent=True, restored={one.name: one for one in seen.attentions})
     change = deviation(outputs(model, restored, call), stock) if not seen.tables else 0.0
-    if change > LIMIT:
+    limit = LIMIT * max(1, len(seen.attentions))
+    if change > limit:
         raise UnsupportedModel(
             f"The rotation of this {type(model).__name__} was measured, but applied to its queries and keys it gives "
             f"other outputs than the model's own, by {change:.1e} of their spread. {REMEDY}"
@@ -53,7 +54,7 @@ def check_blindness(model: Any, seen: Observation) -> None:
     straight = outputs(model, blind(), call)
     permuted = outputs(model, blind(), {**call, "input_ids": call["input_ids"][:, order]})
     change = deviation(permuted, straight[:, order])
-    if change > LIMIT:
+    if change > limit:
         raise UnsupportedModel(
             f"With its rotations and position tables off, this {type(model).__name__} still knows the order of its "
             f"tokens: permuting them changes its outputs by {change:.1e} of their spread. {REMEDY}"
