@@ -23,7 +23,8 @@ from hf_posenc.eval.comparison.shared_options import check_read
 from hf_posenc.eval.comparison.space import space_of
 from hf_posenc.eval.comparison.tune import TUNING, TunedOptions, choose_options
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
-from hf_posenc.eval.lm.load import is_masked, language_model
+from hf_posenc.eval.lm.load import language_model
+from hf_posenc.eval.lm.model_kinds import is_masked
 from hf_posenc.eval.lm.native_length import trained_length_of_lm
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.comparison import Comparison

@@ -32,9 +32,9 @@ from hf_posenc.eval.lm.live_models import (
     refuse_unused,
     ties_held,
 )
-from hf_posenc.eval.lm.load import check_head, check_one_stack
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.long_texts import expect_long_texts
+from hf_posenc.eval.lm.model_kinds import check_head, check_one_stack
 from hf_posenc.eval.lm.named import model_arguments
 from hf_posenc.eval.lm.response_cache import lm_digest, separate
 from hf_posenc.eval.lm.scorer import Scored, TokenRequest

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import CallbackParam, Context, Option
 
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.environment import DEBUG
-from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.imports import program
 from hf_posenc.core.lengths import tokens
 from hf_posenc.errors import ModelNotFound, UnknownStarter

@@ -23,7 +23,7 @@ import yaml  # which transformers requires
 from typer import Context, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.plugin_files import import_file, imported_files
 from hf_posenc.errors import nearest, shown

@@ -10,15 +10,12 @@ from typing import NoReturn
 
 from hf_posenc import errors
 from hf_posenc.cli import output
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.wording import in_options
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 
 FAILED, USAGE, PARTLY, CONTRACT, INTERRUPTED = 1, 2, 3, 4, 130
-
-
-class BadArgument(errors.PosEncError, ValueError):
-    """An argument on the command line is invalid."""
 
 
 USAGE_ERRORS = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperOption
 
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 
 SEVERAL = {"model": " hf-posenc compare takes several models."}
 """Where an option that is repeated may be repeated."""

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.files.paths import nearest_existing
 
 RESULT_FILES = {

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from typer import Context, Option
 
 from hf_posenc.cli.arguments import is_given
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 
 Samples = Annotated[int, Option(min=1, help="Windows of text at each length.")]
 Scored = Annotated[int, Option(min=1, help="Tokens scored at the end of each window.")]

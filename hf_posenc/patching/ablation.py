@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from hf_posenc.schemes.base import Scheme, overrides
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patching.proof import EffectProbe
+    from hf_posenc.patches.adapter import Adapter
 
 Hooks = Mapping[str, Callable[..., Any]]
 
@@ -82,7 +82,23 @@ def neutral(hooks: Iterable[str]) -> Hooks:
     return {name: NEUTRAL[name] for name in hooks}
 
 
-def check_terms(probe: EffectProbe, layer: int, scheme: Scheme) -> None:
+class ProbedLayers(Protocol):
+    """What is asked of the layers of a patched model (`hf_posenc.patching.proof.EffectProbe`)."""
+
+    adapter: Adapter
+    geometry: Geometry
+
+    def changes(self, layer: int, one: Hooks, other: Hooks) -> bool:
+        """Whether a layer's outputs differ between two replacements of its scheme's hooks."""
+
+    def depends_on_positions(self, layer: int, hooks: Hooks) -> bool:
+        """Whether a layer's outputs depend on positions with its scheme's hooks replaced."""
+
+    def matters(self, layer: int, scheme: Scheme, hooks: Hooks) -> bool:
+        """Whether replacing hooks changes attention by its formula."""
+
+
+def check_terms(probe: ProbedLayers, layer: int, scheme: Scheme) -> None:
     """Refuse a patched layer that leaves out a term of its scheme, or keeps positions that it replaces.
 
     Args:

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +31,7 @@ from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.ablation import Hooks, check_terms, formula_change, replaced
 from hf_posenc.patching.expected_effect import differs_from_host, has_learned_bias, spread_positions
 from hf_posenc.patching.float32_run import in_float32, packed, runs_in_float32
+from hf_posenc.patching.report import Proof
 from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.base import Scheme
 
@@ -48,22 +48,6 @@ ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 1e-2, torch
 MATTERS = 1e3  # times the rounding: how much a term has to change attention by its formula to be looked for in a layer
 # Change in units of what float32 angles change in the unpatched model: measured on 144 models, mostly 0.2 to 1.
 MIN_CHANGE, MAX_CHANGE = 2.0, 8.0  # a change is more than the one; what must be left alone moves less than the other
-
-
-@dataclass(frozen=True)
-class Proof:
-    """The result of the effect probe.
-
-    Attributes:
-        verdict: ``moved``; ``identity`` where the scheme equals the unpatched model by definition; ``deferred`` on the
-            meta device, and where a module around the attention loads its weights, so that it cannot be run alone.
-        change: largest change of the probed outputs, relative to the largest output.
-        unchanged_below: tokens below this position were checked to be unchanged.
-    """
-
-    verdict: Literal["moved", "identity", "deferred"]
-    change: float = 0.0
-    unchanged_below: int = 0
 
 
 class EffectProbe:

@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
-
-from hf_posenc.patching.proof import Proof
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
     from hf_posenc.schemes.spec import Layout
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The result of the effect probe.
+
+    Attributes:
+        verdict: ``moved``; ``identity`` where the scheme equals the unpatched model by definition; ``deferred`` on the
+            meta device, and where a module around the attention loads its weights, so that it cannot be run alone.
+        change: largest change of the probed outputs, relative to the largest output.
+        unchanged_below: tokens below this position were checked to be unchanged.
+    """
+
+    verdict: Literal["moved", "identity", "deferred"]
+    change: float = 0.0
+    unchanged_below: int = 0
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,7 @@ class PatchReport:
         kinds: what layers have of their own, with their scheme, and how many there are; empty where layers are alike.
         mixes_otherwise: whether layers without attention carry order as well.
         stacks: reports of the encoder and the decoder, where both were patched at once; the other numbers are of both.
-        proof: see `hf_posenc.patching.proof.Proof`.
+        proof: see `Proof`.
     """
 
     scheme: str

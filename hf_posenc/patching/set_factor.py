@@ -42,7 +42,7 @@ from hf_posenc.schemes.base import KEPT, Scheme
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
     from hf_posenc.patching.config_changes import ConfigRecord
-    from hf_posenc.patching.proof import Proof
+    from hf_posenc.patching.report import Proof
     from hf_posenc.patching.state import Patch
     from hf_posenc.schemes.spec import Layout
 

@@ -10,7 +10,7 @@ import pytest
 from hf_posenc import errors
 from hf_posenc.cli import main
 from hf_posenc.cli.arguments import model_named, scheme_options
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 
 WRONG = {
     "command": (["lst"], 2, "'list'"),

@@ -16,11 +16,11 @@ import hf_posenc.training
 from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.cli import main
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands import finetune_setup
 from hf_posenc.cli.commands.finetune import held_out_words
 from hf_posenc.cli.commands.finetune_result import compared, show_result
 from hf_posenc.cli.commands.finetune_setup import check_effect
-from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_finetune
 from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.trained_parameters import RunStart

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.output_paths import RESULT_FILES, UNFINISHED, check_results_folder
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.store import Store

@@ -49,6 +49,15 @@ def test_every_arrow_points_downwards() -> None:
     assert all(level[a] > level[b] for a, b in graph.folder_arrows())
 
 
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Imports for type checkers and inside functions count."""
+    arrows = graph.file_arrows()
+    assert graph.levels(arrows)
+    one, other = min(arrows)
+    with pytest.raises(ValueError, match="circle"):  # control
+        graph.levels(arrows | {(other, one)})
+
+
 def test_a_circle_is_noticed() -> None:
     with pytest.raises(ValueError, match=r"circle among \['a', 'b'\]"):
         graph.levels(frozenset({("a", "b"), ("b", "a"), ("b", "c")}))

@@ -16,7 +16,8 @@ from hf_posenc.cli.arguments import (
     dtype_of,
     model_named,
 )
-from hf_posenc.cli.errors import PARTLY, BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
+from hf_posenc.cli.errors import PARTLY
 from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 

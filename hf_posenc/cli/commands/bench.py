@@ -25,8 +25,9 @@ from hf_posenc.cli.arguments import (
     whole_numbers,
     words_of,
 )
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.bench_results import RESULTS, BenchResults, about_run
-from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument
+from hf_posenc.cli.errors import FAILED, PARTLY
 from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.threads import MOST_THREADS
 

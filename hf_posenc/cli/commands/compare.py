@@ -23,9 +23,9 @@ from hf_posenc.cli.arguments import (
     model_named,
     words_of,
 )
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.compare_result import finish
 from hf_posenc.cli.config_file import ConfigFile
-from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.task_arguments import (

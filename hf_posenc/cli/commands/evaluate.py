@@ -27,7 +27,7 @@ from hf_posenc.cli.arguments import (
     scheme_options,
     words_of,
 )
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.output_paths import check_replaces_results
 from hf_posenc.cli.task_arguments import (
     DEPTHS,

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, words_of
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 
 if TYPE_CHECKING:
     from hf_posenc.insight.lessons import LessonResult

@@ -22,7 +22,7 @@ from hf_posenc.cli.arguments import (
     model_named,
     scheme_options,
 )
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.next_commands import after_export, show_next
 from hf_posenc.cli.wording import of_text
 

@@ -10,11 +10,11 @@ from typer import Context, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, PushToHub
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.finetune_options import FinetuneOptions
 from hf_posenc.cli.commands.finetune_result import show_result
 from hf_posenc.cli.commands.finetune_setup import set_up
 from hf_posenc.cli.config_file import write_config
-from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.next_commands import after_finetune, show_next
 from hf_posenc.cli.option_group import expands
 from hf_posenc.cli.output_paths import check_results_folder

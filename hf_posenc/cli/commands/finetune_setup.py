@@ -17,9 +17,9 @@ from hf_posenc.cli.arguments import (
     scheme_options,
     words_of,
 )
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.finetune_options import FinetuneOptions
 from hf_posenc.cli.config_file import either
-from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.text_arguments import check_reading, two_sources
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.registry import scheme_record
 

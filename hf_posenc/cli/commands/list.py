@@ -9,7 +9,7 @@ from typer import Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.errors import nearest
 from hf_posenc.schemes.registry import list_schemes
 

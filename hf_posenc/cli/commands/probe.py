@@ -23,7 +23,7 @@ from hf_posenc.cli.arguments import (
     model_named,
     scheme_options,
 )
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 

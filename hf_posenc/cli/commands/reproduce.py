@@ -12,7 +12,8 @@ from typer import Argument, Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, check_unread, is_debugging
-from hf_posenc.cli.errors import FAILED, PARTLY, BadArgument, message_of, was_interrupted
+from hf_posenc.cli.bad_argument import BadArgument
+from hf_posenc.cli.errors import FAILED, PARTLY, message_of, was_interrupted
 from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 

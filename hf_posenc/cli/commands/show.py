@@ -22,9 +22,9 @@ from hf_posenc.cli.arguments import (
     model_named,
     words_of,
 )
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.show_arguments import channels_of, choice, entries_with, file_name
 from hf_posenc.cli.commands.show_interactive import write_interactive
-from hf_posenc.cli.errors import BadArgument
 from hf_posenc.cli.output_paths import check_output_file
 
 if TYPE_CHECKING:

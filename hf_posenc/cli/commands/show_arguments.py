@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hf_posenc.cli.arguments import words_of
-from hf_posenc.cli.errors import BadArgument
+from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.files.slug import slug
 from hf_posenc.errors import UnknownOption, nearest
 

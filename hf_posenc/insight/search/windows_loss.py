@@ -10,7 +10,7 @@ from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.measure import is_final, measure_cells
 from hf_posenc.eval.comparison.tune import METRIC
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
-from hf_posenc.eval.lm.load import is_masked
+from hf_posenc.eval.lm.model_kinds import is_masked
 from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.store import Store
