@@ -99,7 +99,7 @@ def _by_positions(
     module: nn.Module, kwargs: dict[str, Any], cache: Cache | None, coordinates: Tensor | None, *, causal: bool
 ) -> Tensor | None:
     """Texts by positions that begin again, or, where nothing is cached, leave a gap; as transformers has it."""
-    positions = kwargs.get("position_ids")
+    positions: Any = kwargs.get("position_ids")
     cached = caches(module, kwargs, cache) if causal else False
     if positions is None and coordinates is None:
         return None

@@ -49,7 +49,8 @@ def check_class(cls: type[Adapter]) -> None:
         _refuse(cls, f"has attention = {shown(pairs)}", "Map each attention class of the model to its patched class")
     for old, new in pairs.items():
         _check_attention(cls, old, new)
-    if not _is_module_class(base := getattr(cls, "base_class", None)):
+    base: Any = getattr(cls, "base_class", None)
+    if not _is_module_class(base):
         _refuse(cls, f"has base_class = {shown(base)}", "Name the class of the model without a head, such as GPT2Model")
     if not issubclass(base, PreTrainedModel):
         _refuse(

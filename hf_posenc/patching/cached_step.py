@@ -63,7 +63,9 @@ def small_model(base: nn.Module) -> nn.Module | None:
     backend = config._attn_implementation
     if backend not in ("eager", "sdpa"):
         backend = "sdpa" if base._supports_sdpa else "eager"
-    forms = [narrowed, copy.deepcopy] if getattr(config, "hidden_size", WIDE) < WIDE else [narrowed]
+    forms: list[Callable[[Any], Any]] = (
+        [narrowed, copy.deepcopy] if getattr(config, "hidden_size", WIDE) < WIDE else [narrowed]
+    )
     for form in forms:
         with suppress(Exception):  # whatever the constructor of a class raises
             model = weightless(type(base), form(config), backend).eval()

@@ -57,7 +57,7 @@ class EvictingLayer(DynamicLayer):
         return self.held < self.total
 
     @property
-    def is_croppable(self) -> bool:  # type: ignore[override]
+    def is_croppable(self) -> bool:
         """Whether the newest keys can be removed: where nothing was dropped that would have to come back for them."""
         return not self.gaps
 

@@ -43,6 +43,7 @@ class PatchedLayer(Protocol):
     scheme: Scheme
     layer_idx: int | None
     scaling: float
+    score_factor: str
     live_dropout: float
 
 

@@ -19,6 +19,7 @@ from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patches.cache.self_attention import self_attention_cache
 from hf_posenc.patches.call_plan import CallPlan, plan_of
 from hf_posenc.patches.forward_hook import ATTENTIONS
+from hf_posenc.patches.host_calls import take_cache
 from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme, implements
 
@@ -33,13 +34,13 @@ class Rerotating(PatchedAttention):
         v: Tensor,
         *,
         hidden: Tensor,
-        cache: Any,
         mask: Any,
         host: dict[str, Any],
+        cache: Any = None,
         plan: CallPlan | None = None,
     ) -> AttentionOutput:
         """See `PatchedAttention.attend`."""
-        scheme, cache = self.scheme, self_attention_cache(cache)
+        scheme, cache = self.scheme, self_attention_cache(take_cache(host) if cache is None else cache)
         plan = replace(plan or plan_of(self, q, cache, mask, host), shared=None, at_read=None)
         ctx = self._context(plan, hidden, cache)
         q, k = scheme.prepare(q, k)

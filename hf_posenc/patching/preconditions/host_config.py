@@ -155,7 +155,7 @@ def check_factors_of_pairs(parameters: Mapping[str, Any], pairs: int | None, whe
         factors = parameters.get(name)
         if factors is None:
             continue
-        listed = factors if isinstance(factors, (list, tuple)) else [None]
+        listed: list[Any] = list(factors) if isinstance(factors, (list, tuple)) else [None]
         if not all(type(factor) in (int, float) and 0 < factor < math.inf for factor in listed):
             raise HostConfigInvalid(
                 f"{name} of {where} must be a list of finite numbers greater than 0, got {shown(factors)}. "
