@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -52,21 +50,6 @@ def test_citation_is_of_this_version() -> None:
 
 def test_changelog_begins_with_unreleased() -> None:
     assert re.findall(r"^## (.*)$", CHANGELOG, re.MULTILINE)[0].startswith("Unreleased")
-
-
-def test_new_names_in_the_changelog_exist() -> None:
-    table = CHANGELOG.partition("### Renamed")[2].partition("\n## ")[0]
-    new = re.findall(r"\| `(hf_posenc\.[\w.]+)`[^|]*\|\n", table)
-    assert len(new) > 20
-    missing = [name for name in new if ".KIND." not in name and not exists(name)]
-    assert not missing
-
-
-def exists(name: str) -> bool:
-    """Whether a dotted name is a module, or something in one."""
-    module, _, attribute = name.rpartition(".")
-    parent = import_module(module)
-    return hasattr(parent, attribute) or (hasattr(parent, "__path__") and find_spec(name) is not None)
 
 
 def test_the_example_scheme_passes_checks(monkeypatch: pytest.MonkeyPatch) -> None:
