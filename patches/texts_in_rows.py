@@ -105,6 +105,8 @@ def _by_positions(
         return None
     if is_traced():  # values are not known: the mask of every call separates, where nothing is cached
         return _numbered(positions.diff(dim=-1) != 1) if causal and cached is False and positions is not None else None
+    if coordinates is not None and not causal:  # patches of a picture stand in any order
+        return None
     if coordinates is not None:  # a picture leaves gaps, and time does not run back within a text
         again = borders = coordinates[..., 0].diff(dim=-1) < 0
     elif in_steps_of_one(positions):

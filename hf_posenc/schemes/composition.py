@@ -48,6 +48,8 @@ class Composition(Scheme):
         self._refuse("choose which keys are seen", choosing if len(choosing) > 1 else [])
         by_row = [p for p in parts if overrides(p, "row_rotation")]
         self._refuse("decide where keys are rotated", by_row + remapping if by_row and remapping else [])
+        by_axes = [p for p in parts if overrides(p, "coordinates")]  # distances on one axis mean nothing to them
+        self._refuse("say where tokens stand", by_axes + remapping if by_axes and remapping else [])
 
     @property
     def schemes(self) -> list[Scheme]:

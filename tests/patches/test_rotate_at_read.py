@@ -299,8 +299,13 @@ def test_stored_is_the_copy_that_most_keys_are_read_of() -> None:
 REFUSED = {
     "an encoder": ("bert", "rope+rerope", OptionOutOfRange, "an encoder has no KV cache"),
     "nothing rotated": ("gpt2", "alibi+lm_infinite", CannotCombine, "rotates nothing"),
-    "axes": ("llama", "rope_nd+rerope", CannotCombine, "several axes"),
 }
+
+
+@pytest.mark.parametrize("scheme", ["rope_nd+rerope", "mrope+self_extend"])
+def test_positions_on_several_axes_are_not_remapped(scheme: str) -> None:
+    with pytest.raises(CannotCombine, match="say where tokens stand"):
+        patched(scheme, "copies")
 
 
 @pytest.mark.parametrize("what", REFUSED)

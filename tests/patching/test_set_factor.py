@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -252,29 +251,6 @@ def test_a_compiled_graph_follows(scheme: str) -> None:
     expected = logits(patched("llama", scheme, 2), ids)
     assert (logits(compiled, ids, use_cache=False) - expected).abs().max() < 1e-5
     assert (first - expected).abs().max() > 1e-3
-
-
-def test_forward_passes_of_other_threads_see_one_factor_or_the_other() -> None:
-    model, ids = patched("llama", "yarn", 4), random_tokens(tiny_model("llama"), LENGTH)
-    known = [logits(patched("llama", "yarn", factor), ids) for factor in (2, 4)]
-    wrong: list[float] = []
-    stop = threading.Event()
-
-    def run() -> None:
-        while not stop.is_set():
-            found = logits(model, ids)
-            if not any(torch.equal(found, one) for one in known):
-                wrong.append(min(float((found - one).abs().max()) for one in known))
-
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for factor in [2, 4] * 5:
-        set_factor(model, factor)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
 
 
 def test_the_random_generator_is_not_advanced() -> None:

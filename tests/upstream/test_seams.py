@@ -21,7 +21,10 @@ from transformers.models.bert.modeling_bert import BertSelfAttention
 from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaModel
 
+from hf_posenc.patches.host_calls import cache_name
+
 READ = Version("5.23.0")
+CACHE = str(cache_name(LlamaModel))
 pytestmark = pytest.mark.skipif(
     Version(transformers.__version__) < READ, reason=f"seams are written down as of transformers {READ}"
 )
@@ -68,23 +71,23 @@ class Seam:
 SEAMS = [
     Seam(
         "LlamaAttention.forward", lambda: LlamaAttention.forward,
-        ("hidden_states", "position_embeddings", "attention_mask", "past_key_values"), "patches/llama.py",
-        (("past_key_values.update(", "keys go to the cache after they are rotated"),
+        ("hidden_states", "position_embeddings", "attention_mask", CACHE), "patches/llama.py",
+        ((f"{CACHE}.update(", "keys go to the cache after they are rotated"),
          ("self.o_proj(", "the output projection comes last")),
     ),
     Seam(
         "LlamaModel.forward", lambda: LlamaModel.forward, ("input_ids", "attention_mask", "position_ids",
-        "past_key_values", "inputs_embeds", "use_cache"), "patches/forward_hook.py",
+        CACHE, "inputs_embeds", "use_cache"), "patches/forward_hook.py",
         (("position_embeddings = self.rotary_emb(", "one table of angles is made for all layers"),),
     ),
     Seam(
         "GPT2Attention.forward", lambda: GPT2Attention.forward,
-        ("hidden_states", "past_key_values", "attention_mask", "encoder_hidden_states"), "patches/gpt2.py",
+        ("hidden_states", CACHE, "attention_mask", "encoder_hidden_states"), "patches/gpt2.py",
         (("self.c_attn(", "query, key and value are one projection"), ("self.resid_dropout(", "dropout comes last")),
     ),
     Seam(
         "BertSelfAttention.forward", lambda: BertSelfAttention.forward,
-        ("hidden_states", "attention_mask", "past_key_values"), "patches/bert.py",
+        ("hidden_states", "attention_mask", CACHE), "patches/bert.py",
         (("EncoderDecoderCache", "a decoder's cache holds the keys of the other text as well"),),
     ),
     Seam("Cache.get_mask_sizes", lambda: cache_utils.Cache.get_mask_sizes, ("query_length", "layer_idx"),
@@ -96,7 +99,7 @@ SEAMS = [
     Seam("StaticLayer.update", lambda: cache_utils.StaticLayer.update, ("key_states", "value_states"),
          "patches/positions.py", (("cumulative_length", "it counts its tokens in place, in a tensor"),)),
     Seam("create_causal_mask", lambda: masking_utils.create_causal_mask,
-         ("config", "inputs_embeds", "attention_mask", "past_key_values", "position_ids"), "patches/forward_hook.py"),
+         ("config", "inputs_embeds", "attention_mask", CACHE, "position_ids"), "patches/forward_hook.py"),
     Seam("ALL_ATTENTION_FUNCTIONS.get_interface", lambda: ALL_ATTENTION_FUNCTIONS.get_interface,
          ("attn_implementation", "default"), "patches/attention.py"),
     Seam(
