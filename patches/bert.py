@@ -17,6 +17,7 @@ from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAtten
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.patches.adapter import Adapter, eager_mask
 from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.patches.host_calls import MODULES_FILL_PAGES
 from hf_posenc.patches.position_table import SchemePositionTable
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.schemes.base import Scheme
@@ -26,6 +27,7 @@ class PatchedBertSelfAttention(PatchedAttention, BertSelfAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
     dropout: nn.Dropout
+    batches_continuously = not MODULES_FILL_PAGES  # its model asks the paged cache for a length, which that has not
     host_eager = staticmethod(eager_attention_forward)
 
     @property

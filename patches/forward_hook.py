@@ -189,8 +189,8 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
     config: Any = base.config
     if not base.__dict__[ATTENTIONS][0].batches_continuously:
         raise BackendCannotCarry(
-            f"The layers of this {type(base).__name__} do not hand on what continuous batching passes to a model. "
-            "Use model.generate."
+            f"This {type(base).__name__} does not hand on to its layers what continuous batching passes to it, in this "
+            "version of transformers. Use model.generate."
         )
     windowed = getattr(config, "sliding_window", None) is not None or "sliding_attention" in (
         getattr(config, "layer_types", None) or ()

@@ -64,7 +64,8 @@ TERMS: Mapping[str, tuple[str, ...]] = {
 
 @contextmanager
 def replaced(scheme: Scheme, hooks: Hooks) -> Iterator[None]:
-    """Run the block with other hooks, in all parts of a scheme."""
+    """Run the block with other hooks, in all parts of a scheme; what is kept of its own answers is kept afterwards."""
+    kept = [(memo, dict(memo)) for one in {scheme, *scheme.schemes} if (memo := vars(one).get("kept_answers"))]
     for part in scheme.schemes:
         for name, hook in hooks.items():
             setattr(part, name, hook)
@@ -75,6 +76,8 @@ def replaced(scheme: Scheme, hooks: Hooks) -> Iterator[None]:
             for name in hooks:
                 delattr(part, name)
             part.training = part.training  # an assignment, after which nothing is kept of what the hooks answered
+        for memo, answers in kept:
+            memo.update(answers)
 
 
 def neutral(hooks: Iterable[str]) -> Hooks:

@@ -20,7 +20,7 @@ LYING: list[tuple[str, str, Any, Errors, str]] = [
     ("llama", "num_key_value_heads", 1, HOST, r"\(1 of keys\).+\(2 of keys\)"),
     ("llama", "num_key_value_heads", None, errors.AdapterInvalid, "kv_heads = None.+put back"),
     ("llama", "head_dim", 8, HOST, "of 8 channels.+of 16 channels"),
-    ("llama", "head_dim", 15, HOST, "of 15 channels.+of 16 channels"),
+    ("llama", "head_dim", 15, HOST, "widths of this LlamaModel.+configuration was changed"),
     ("llama", "max_position_embeddings", None, HOST, "max_position_embeddings.+None"),
     ("llama", "rope_parameters", None, HOST, "rope_parameters .+no rope_type, they are None"),
     ("llama", "rope_parameters", {"rope_type": "default", "rope_theta": None}, HOST, "no rope_theta"),

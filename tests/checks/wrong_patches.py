@@ -18,6 +18,7 @@ from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.patches.cache.key_positions import RECORD
+from hf_posenc.patches.host_calls import cache_name
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import scheme_of
 
@@ -164,7 +165,7 @@ def forget_cached_positions(model: PreTrainedModel) -> Callable[[], None]:
     """A KV cache without the positions of its keys, which are then assumed to end right before the new tokens."""
 
     def drop_positions(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        vars(kwargs.get("past_key_values") or module).pop(RECORD, None)
+        vars(kwargs.get(str(cache_name(type(module)))) or module).pop(RECORD, None)
         return args, kwargs
 
     return model.base_model.register_forward_pre_hook(drop_positions, with_kwargs=True, prepend=True).remove
@@ -174,7 +175,9 @@ def drop_mask_with_cache(model: PreTrainedModel) -> Callable[[], None]:
     """An attention mask that is ignored if there is a cache."""
 
     def drop(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        return args, {**kwargs, "attention_mask": None} if kwargs.get("past_key_values") is not None else kwargs
+        return args, {**kwargs, "attention_mask": None} if kwargs.get(
+            str(cache_name(type(module)))
+        ) is not None else kwargs
 
     return model.base_model.register_forward_pre_hook(drop, with_kwargs=True, prepend=True).remove
 

@@ -151,8 +151,8 @@ def changed_side(name: str, buffer: str, module: Any, cls: str) -> PosEncError:
         )
     if alike(module._buffers[buffer].cpu(), kept.cpu()):
         return HostConfigInvalid(
-            f"rope_parameters of this {cls} give other frequencies than {name}.{buffer}, which holds those that it was "
-            f"built with: the configuration was changed afterwards. {PUT_BACK}"
+            f"rope_parameters and widths of this {cls} give other frequencies than {name}.{buffer}, which holds those "
+            f"that it was built with: the configuration was changed afterwards. {PUT_BACK}"
         )
     return ForeignPatch(
         f"{name}.{buffer} of this {cls} was changed after the model was built and differs from its configuration, "
@@ -170,7 +170,7 @@ def follows_length(module: Any) -> bool:
 
 def alike(live: Tensor, fresh: Tensor) -> bool:
     """Whether frequencies are equal up to rounding, or equal once both are cast to half precision."""
-    live, fresh = live.double(), fresh.double()
+    live, fresh = live.double(), fresh.to(live.dtype).double()  # whatever a model was cast to
     if bool(((live - fresh).abs() <= ROUNDING * fresh.abs()).all()):
         return True
     return is_cast_of(live, fresh)
