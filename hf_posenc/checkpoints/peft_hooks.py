@@ -144,6 +144,8 @@ def merging(original: Hook, tuner: Any, *args: Any, **kwargs: Any) -> Any:
     """``merge_and_unload`` and ``unload``: no layer of the base stays in float32."""
     base = original(tuner, *args, **kwargs)
     restore_dtype(base.modules())
+    if is_patched(base):
+        vars(base).pop("peft_config", None)  # which PEFT before 0.19 leaves behind
     return base
 
 

@@ -23,6 +23,8 @@ def fill_in_shapes(config: Any, base: nn.Module) -> None:
     if "num_key_value_heads" in model.config.get_text_config().to_dict():
         return
     geometry, prefix = scheme_of(base).geometry, config.peft_type in OF_KEYS
+    if config.num_layers is None:  # which PEFT before 0.19 asks for
+        config.num_layers = geometry.layers
     if config.num_attention_heads is None:
         config.num_attention_heads = geometry.kv_heads if prefix else geometry.heads
     if config.token_dim is None and prefix:

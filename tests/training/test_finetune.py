@@ -172,13 +172,18 @@ def test_gradient_checkpointing_gives_the_same_weights(tokenizer) -> None:
     assert not any(getattr(module, "gradient_checkpointing", False) for module in saving.modules())
 
 
+def checkpointed(model) -> None:
+    """Switch gradient checkpointing on, by the name that this transformers has for it."""
+    getattr(model, "activation_checkpointing_enable", getattr(model, "gradient_checkpointing_enable", None))()
+
+
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("on", [False, True])
 def test_gradient_checkpointing_is_as_it_was_after_a_run(method, on, tokenizer) -> None:
     model = llama()
     embeddings = model.get_input_embeddings()
     if on:
-        model.activation_checkpointing_enable()
+        checkpointed(model)
         model.enable_input_require_grads()
     hooks = list(embeddings._forward_hooks)
     settings = {"method": method, "train_embeddings": method == "full", "steps": 1, "length": TRAINED}
@@ -186,7 +191,7 @@ def test_gradient_checkpointing_is_as_it_was_after_a_run(method, on, tokenizer) 
     with_peft = [hook for hook in embeddings._forward_hooks if hook not in hooks]  # PEFT's own, where it was on
     again = llama()
     if on:
-        again.activation_checkpointing_enable()
+        checkpointed(again)
         again.enable_input_require_grads()
     tune(again, tokenizer, gradient_checkpointing=True, **settings)
     assert len(again.get_input_embeddings()._forward_hooks) == len(hooks) + len(with_peft)
