@@ -145,7 +145,7 @@ def merging(original: Hook, tuner: Any, *args: Any, **kwargs: Any) -> Any:
     base = original(tuner, *args, **kwargs)
     restore_dtype(base.modules())
     if is_patched(base):
-        vars(base).pop("peft_config", None)  # which PEFT before 0.19 leaves behind
+        base.__dict__.pop("peft_config", None)  # which PEFT before 0.19 leaves behind
     return base
 
 
