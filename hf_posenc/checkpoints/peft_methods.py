@@ -90,7 +90,7 @@ def check_methods() -> None:
     """Refuse a PEFT, or a transformers, that lacks what has to be hooked.
 
     Raises:
-        HostChanged: it does.
+        HostChanged: a method or a parameter of one is missing.
     """
     if lacking:
         from hf_posenc.core.lazy import HOSTS

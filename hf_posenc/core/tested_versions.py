@@ -31,7 +31,7 @@ def beyond_tested(package: str) -> bool:
     """Whether the installed version of a package is newer than those this one is tested with; a warning says so once.
 
     Warns:
-        UntestedVersion: it is.
+        UntestedVersion: the installed version is beyond the upper bound.
     """
     try:
         installed = Version(version(package))

@@ -110,7 +110,7 @@ def check_terms(probe: ProbedLayers, layer: int, scheme: Scheme) -> None:
         scheme: of that layer, on its device.
 
     Raises:
-        NoEffect: it does.
+        NoEffect: a term does not reach the layer, or the model's own positions are left in it.
     """
     adapter, name = type(probe.adapter).__name__, scheme.extra_repr()
     where = f"attention layer {layer} as {adapter} patches it"

@@ -22,7 +22,7 @@ def check_not_in_forward(model: nn.Module) -> None:
     """Refuse to change a model that this thread is computing with.
 
     Raises:
-        ModelInUse: it is.
+        ModelInUse: a call of the model is on the stack of this thread.
     """
     parts = {id(module) for module in model.modules()}
     if any(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in parts for frame in own_stack()):
