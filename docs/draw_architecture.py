@@ -137,16 +137,17 @@ COLUMN, CHIP_WIDTH, CHIP_HEIGHT, CHIP_STEP = 248, 198, 32, 42
 def call_columns() -> list[tuple[str, list[str]]]:
     """The files a query passes, by stage; each stage is found in the tree by what its files do."""
     arrows = file_arrows()
-    patches = [name for name, module in modules().items() if name.startswith("patches.") and not module.is_package]
-    adapters = [name for name in patches if registers(modules()[name])]
-    layer = [name for name in patches if has_method(modules()[name], "attend")]
-    helpers = {b for a, b in arrows if a in layer and b in patches} - {*adapters, *layer}
+    rooms = ("patches.", "forward.", "cache.")
+    below = [name for name, module in modules().items() if name.startswith(rooms) and not module.is_package]
+    adapters = [name for name in below if registers(modules()[name])]
+    layer = [name for name in below if has_method(modules()[name], "attend")]
+    helpers = {b for a, b in arrows if a in layer and b in below} - {*adapters, *layer}
     engine = {name for name, module in modules().items() if name.startswith("attention.") and not module.is_package}
     routes = {name for name in engine if name.startswith("attention.routes.")}
     asked = {b for a, b in arrows if a in {*layer, *helpers, "attention.dispatch"} and b in engine - routes}
     choice = {"attention.dispatch", *(name for name in asked if not name.startswith("attention.kernels."))}
     return [
-        ("a forward pass", ["patches.forward_hook", *sorted(adapters)]),
+        ("a forward pass", ["forward.forward_hook", *sorted(adapters)]),
         ("a layer", sorted(layer)),
         ("what a layer asks", ["schemes.base", *sorted(helpers)]),
         ("choice of a route", sorted(choice, key=lambda name: (name != "attention.dispatch", name))),

@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from hf_posenc.errors import OptionOutOfRange as OptionOutOfRange
     from hf_posenc.errors import PosEncError as PosEncError
     from hf_posenc.errors import UnsupportedModel as UnsupportedModel
+    from hf_posenc.forward.attention import PatchedAttention as PatchedAttention
     from hf_posenc.patches.adapter import Adapter as Adapter
     from hf_posenc.patches.adapter import eager_mask as eager_mask
-    from hf_posenc.patches.attention import PatchedAttention as PatchedAttention
-    from hf_posenc.patches.position_table import SchemePositionTable as SchemePositionTable
     from hf_posenc.patches.registry import register_adapter as register_adapter
-    from hf_posenc.patches.rotary_host import AddsPositionCode as AddsPositionCode
-    from hf_posenc.patches.rotary_host import DisabledRotary as DisabledRotary
-    from hf_posenc.patches.rotary_host import as_configured as as_configured
-    from hf_posenc.patches.rotary_host import host_rotary as host_rotary
+    from hf_posenc.patches.shared.position_table import SchemePositionTable as SchemePositionTable
+    from hf_posenc.patches.shared.rotary_host import AddsPositionCode as AddsPositionCode
+    from hf_posenc.patches.shared.rotary_host import DisabledRotary as DisabledRotary
+    from hf_posenc.patches.shared.rotary_host import as_configured as as_configured
+    from hf_posenc.patches.shared.rotary_host import host_rotary as host_rotary
     from hf_posenc.schemes.base import Scheme as Scheme
     from hf_posenc.schemes.base import implements as implements
     from hf_posenc.schemes.options import AtLeastOne as AtLeastOne
@@ -75,10 +75,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ),
         "hf_posenc.errors": ("AdapterInvalid", "OptionOutOfRange", "PosEncError", "UnsupportedModel"),
         "hf_posenc.patches.adapter": ("Adapter", "eager_mask"),
-        "hf_posenc.patches.attention": ("PatchedAttention",),
-        "hf_posenc.patches.position_table": ("SchemePositionTable",),
+        "hf_posenc.forward.attention": ("PatchedAttention",),
+        "hf_posenc.patches.shared.position_table": ("SchemePositionTable",),
         "hf_posenc.patches.registry": ("register_adapter",),
-        "hf_posenc.patches.rotary_host": ("AddsPositionCode", "DisabledRotary", "as_configured", "host_rotary"),
+        "hf_posenc.patches.shared.rotary_host": ("AddsPositionCode", "DisabledRotary", "as_configured", "host_rotary"),
         "hf_posenc.schemes.base": ("Scheme", "implements"),
         "hf_posenc.schemes.options": (
             *("AtLeastOne", "AtLeastTwo", "Base", "Fraction", "NotNegative"),

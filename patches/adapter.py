@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.patches.rope_parameters import UNSCALED, rotations
+from hf_posenc.patches.shared.rope_parameters import UNSCALED, rotations
 from hf_posenc.schemes.host_rotation import HostRotation
 
 if TYPE_CHECKING:

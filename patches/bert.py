@@ -15,11 +15,11 @@ from transformers import BertConfig, BertModel
 from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention, eager_attention_forward
 
 from hf_posenc.core.geometry import Geometry
+from hf_posenc.forward.attention import PatchedAttention
+from hf_posenc.forward.host_calls import MODULES_FILL_PAGES
 from hf_posenc.patches.adapter import Adapter, eager_mask
-from hf_posenc.patches.attention import PatchedAttention
-from hf_posenc.patches.host_calls import MODULES_FILL_PAGES
-from hf_posenc.patches.position_table import SchemePositionTable
 from hf_posenc.patches.registry import register_adapter
+from hf_posenc.patches.shared.position_table import SchemePositionTable
 from hf_posenc.schemes.base import Scheme
 
 

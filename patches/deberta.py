@@ -25,14 +25,14 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import (
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import UnsupportedModel
+from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
+from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.adapter import Adapter
-from hf_posenc.patches.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
 from hf_posenc.patches.general.classes import above
-from hf_posenc.patches.lookup_attention import LAYER, KeepsForwardAndCode, LookupAttention, of_visible
-from hf_posenc.patches.position_table import SchemePositionTable, as_wide
-from hf_posenc.patches.positions import KEYWORD
 from hf_posenc.patches.registry import register_adapter
-from hf_posenc.patches.rotary_host import AddsPositionCode
+from hf_posenc.patches.shared.lookup_attention import LAYER, KeepsForwardAndCode, LookupAttention, of_visible
+from hf_posenc.patches.shared.position_table import SchemePositionTable, as_wide
+from hf_posenc.patches.shared.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.content.deberta import DeBERTa
 from hf_posenc.schemes.host_rotation import HostRotation

@@ -10,10 +10,10 @@ from transformers import GPT2Config, GPT2Model
 from transformers.models.gpt2.modeling_gpt2 import GPT2Attention, eager_attention_forward
 
 from hf_posenc.core.geometry import Geometry
+from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.patches.adapter import Adapter, eager_mask
-from hf_posenc.patches.attention import PatchedAttention
-from hf_posenc.patches.position_table import SchemePositionTable
 from hf_posenc.patches.registry import register_adapter
+from hf_posenc.patches.shared.position_table import SchemePositionTable
 from hf_posenc.schemes.base import Scheme
 
 

@@ -15,10 +15,10 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from hf_posenc.core.geometry import Geometry
+from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.patches.adapter import Adapter, eager_mask
-from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patches.registry import register_adapter
-from hf_posenc.patches.rotary_host import AddsPositionCode, DisabledRotary, as_configured, host_rotary
+from hf_posenc.patches.shared.rotary_host import AddsPositionCode, DisabledRotary, as_configured, host_rotary
 from hf_posenc.schemes.base import Scheme, implements
 
 

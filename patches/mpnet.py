@@ -20,13 +20,13 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAtte
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import ToeplitzBias
+from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
 from hf_posenc.patches.adapter import Adapter
-from hf_posenc.patches.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
 from hf_posenc.patches.general.classes import above
-from hf_posenc.patches.lookup_attention import LAYER, LookupAttention
-from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable
 from hf_posenc.patches.registry import register_adapter
-from hf_posenc.patches.t5_bias import biases
+from hf_posenc.patches.shared.lookup_attention import LAYER, LookupAttention
+from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable
+from hf_posenc.patches.shared.t5_bias import biases
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.host_rotation import HostRotation
 

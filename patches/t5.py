@@ -25,13 +25,13 @@ from transformers.models.umt5.modeling_umt5 import UMT5Attention, UMT5Stack
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import UnsupportedModel
+from hf_posenc.forward.attention import PatchedAttention
+from hf_posenc.forward.validate_keywords import refuse_keyword
 from hf_posenc.patches.adapter import Adapter, eager_mask
-from hf_posenc.patches.attention import PatchedAttention
 from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.registry import register_adapter
-from hf_posenc.patches.rotary_host import AddsPositionCode
-from hf_posenc.patches.t5_bias import OwnT5Bias, own_bias
-from hf_posenc.patches.validate_keywords import refuse_keyword
+from hf_posenc.patches.shared.rotary_host import AddsPositionCode
+from hf_posenc.patches.shared.t5_bias import OwnT5Bias, own_bias
 from hf_posenc.schemes.base import Scheme, implements
 
 if not hasattr(modeling_t5, "eager_attention_forward"):

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
 from hf_posenc.errors import AdapterInvalid, PosEncError, shown
-from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.forward.attention import PatchedAttention
 
 if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter

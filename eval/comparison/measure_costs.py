@@ -10,7 +10,7 @@ from hf_posenc.core import resident_memory
 from hf_posenc.core.nested_tensors import tensors_in
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.results.costs import Costs
-from hf_posenc.patches.host_calls import cache_name, cache_of
+from hf_posenc.forward.host_calls import cache_name, cache_of
 
 FEW, MANY = 16, 32
 """Tokens of the two caches whose difference is that of a token: fewer than any window that schemes have by default."""

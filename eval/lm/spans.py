@@ -15,8 +15,8 @@ from typing import Any
 
 from hf_posenc.errors import NotPatched, UnsupportedModel
 from hf_posenc.eval.lm.log_probs import unwrapped
-from hf_posenc.patches.current_forward import OWNER
-from hf_posenc.patches.rope_parameters import by_layer_type
+from hf_posenc.forward.current_forward import OWNER
+from hf_posenc.patches.shared.rope_parameters import by_layer_type
 from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.state import is_patched
 

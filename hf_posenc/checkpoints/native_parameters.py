@@ -15,8 +15,8 @@ import transformers
 from transformers import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.errors import NotExpressible
-from hf_posenc.patches.forward_hook import ATTENTIONS
-from hf_posenc.patches.rope_parameters import by_layer_type
+from hf_posenc.forward.forward_hook import ATTENTIONS
+from hf_posenc.patches.shared.rope_parameters import by_layer_type
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme, overrides
 from hf_posenc.schemes.host_rotation import HostRotation

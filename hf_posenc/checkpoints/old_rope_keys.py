@@ -21,7 +21,7 @@ from transformers import CONFIG_NAME
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import NotExpressible
-from hf_posenc.patches.rope_parameters import UNSCALED, by_layer_type
+from hf_posenc.patches.shared.rope_parameters import UNSCALED, by_layer_type
 
 BESIDE = ("rope_theta", "partial_rotary_factor")  # stood outside ``rope_scaling``
 LENGTH = "original_max_position_embeddings"

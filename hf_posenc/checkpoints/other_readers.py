@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hf_posenc.patches.rope_parameters import by_layer_type
+from hf_posenc.patches.shared.rope_parameters import by_layer_type
 
 NOT_MULTIPLIED = ("yarn", "longrope", "llama3")  # yarn: the original length is multiplied, which is right
 NEVER_MULTIPLIED = "gemma3"  # part of a model type that vLLM excepts

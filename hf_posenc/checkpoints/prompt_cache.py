@@ -12,7 +12,7 @@ from typing import Any
 import peft
 from packaging.version import Version
 
-from hf_posenc.patches.host_calls import cache_name
+from hf_posenc.forward.host_calls import cache_name
 from hf_posenc.patching.state import is_patched
 
 NAME = "past_key_values"  # as PEFT knows it

@@ -21,7 +21,7 @@ from hf_posenc.checks.reference_model import (
 )
 from hf_posenc.checks.registry import register_check
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
-from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
+from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
 
 MIN_LOG_WEIGHT = math.log(1e-6)  # smaller attention weights are zeros or rounding errors
 

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hf_posenc.cache.prepare import own_cache_class
 from hf_posenc.core.tested_versions import beyond_tested, tested_versions
 from hf_posenc.errors import HostChanged
-from hf_posenc.patches.cache.prepare import own_cache_class
+from hf_posenc.forward.host_calls import cache_argument, cache_name, cache_of
+from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.general.blindness import deviation
 from hf_posenc.patches.general.observer import inputs_of
 from hf_posenc.patches.general.stand_in import fill, weightless
-from hf_posenc.patches.host_calls import cache_argument, cache_name, cache_of
-from hf_posenc.patches.positions import KEYWORD
 
 TOKENS = 8
 LIMIT = 1e-3  # of the spread of the outputs; rounding is a hundredth of it, a lost cache a thousand times it

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.patches.forward_hook import ATTENTIONS, check_continuous_batch
+from hf_posenc.forward.forward_hook import ATTENTIONS, check_continuous_batch
 
 METHOD = "init_continuous_batching"
 DISCARD_CACHE = "destroy_cached_continuous_batching_manager"

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from hf_posenc.core.half_precision import HALF
-from hf_posenc.patches.engine_backend import ENGINE_BACKENDS
+from hf_posenc.forward.engine_backend import ENGINE_BACKENDS
 
 PLAIN = (*HALF, torch.float32, torch.float64, torch.bool)
 """What attention modules hold that are not quantised: weights, and masks."""

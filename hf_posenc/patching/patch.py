@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import nn
 
+from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.default_dtype import float32_by_default
 from hf_posenc.core.evaluation_mode import evaluation_mode
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import NothingStretched
-from hf_posenc.patches.cache.provenance import ENTRY
 from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import explained_forward
-from hf_posenc.patches.validate_forward import check_forward
 from hf_posenc.patches.validate_heads import check_heads
 from hf_posenc.patching.cached_step import check_cached_step
 from hf_posenc.patching.config_changes import ConfigRecord
@@ -48,6 +47,7 @@ from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo, write_config
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.trained_length import trained_length_under, unscaled_geometry
+from hf_posenc.patching.validate_forward import check_forward
 from hf_posenc.schemes.base import implements
 from hf_posenc.schemes.spec import SchemeSpec
 

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from hf_posenc.core.evaluation_mode import evaluation_mode
 from hf_posenc.core.half_precision import HALF
 from hf_posenc.errors import NoEffect
-from hf_posenc.patches.offloading import computing_device, offloads_of
-from hf_posenc.patches.placement import scheme_on
+from hf_posenc.forward.offloading import computing_device, offloads_of
+from hf_posenc.forward.placement import scheme_on
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.ablation import Hooks, check_terms, formula_change, replaced
 from hf_posenc.patching.expected_effect import differs_from_host, has_learned_bias, spread_positions

@@ -26,7 +26,7 @@ from hf_posenc.core.terms import (
     Terms,
     ToeplitzBias,
 )
-from hf_posenc.patches.attention import LayerProjections, PatchedAttention
+from hf_posenc.forward.attention import LayerProjections, PatchedAttention
 from hf_posenc.schemes.base import Scheme
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import nn
 
+from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import AlreadyPatched, CannotCombine, NotPatched
-from hf_posenc.patches.cache.provenance import ENTRY
 from hf_posenc.patching.in_forward import check_not_in_forward
 from hf_posenc.patching.outer_config import restore_outer_config, write_outer_config
 from hf_posenc.patching.state import STASH, base_model_of, is_patched, outer_model, patch_of

@@ -14,7 +14,7 @@ from hf_posenc.errors import (
     UnsupportedModel,
     shown,
 )
-from hf_posenc.patches.current_forward import OWNER
+from hf_posenc.forward.current_forward import OWNER
 from hf_posenc.patches.general.adapter import GeneralAdapter, embeds_tokens, unsupported
 from hf_posenc.patches.registry import adapter_failures, adapter_has_failed, adapter_of_config
 from hf_posenc.patching.report import PatchReport

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hf_posenc.patches.cache.provenance import ENTRY
-from hf_posenc.patches.current_forward import ATTENTION, OWNER
-from hf_posenc.patches.forward_hook import ATTENTIONS, prepare_forward
-from hf_posenc.patches.offloading import (
+from hf_posenc.cache.provenance import ENTRY
+from hf_posenc.forward.current_forward import ATTENTION, OWNER
+from hf_posenc.forward.forward_hook import ATTENTIONS, prepare_forward
+from hf_posenc.forward.offloading import (
     change_class,
     computing_device,
     forget_child,
     offload_beside,
     offloads_of,
 )
-from hf_posenc.patches.rotary_host import keep_loader_name
+from hf_posenc.patches.shared.rotary_host import keep_loader_name
 from hf_posenc.patching.continuous_batching import remove_batching_check
 from hf_posenc.patching.float32_copies import restore_dtype
 from hf_posenc.patching.outer_config import restore_outer_config

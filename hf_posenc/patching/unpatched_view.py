@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hf_posenc.patches.offloading import change_class
+from hf_posenc.forward.offloading import change_class
 
 if TYPE_CHECKING:
     from hf_posenc.patching.state import Patch

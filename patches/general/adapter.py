@@ -18,10 +18,10 @@ from transformers import (
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import PosEncError, UnsupportedModel
+from hf_posenc.forward.attention import PatchedAttention
+from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
+from hf_posenc.forward.forward_hook import TOKEN_TYPES
 from hf_posenc.patches.adapter import Adapter, causal_mask
-from hf_posenc.patches.attention import PatchedAttention
-from hf_posenc.patches.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
-from hf_posenc.patches.forward_hook import TOKEN_TYPES
 from hf_posenc.patches.general.attention import OBSERVATION, OBSERVED, goes_through_interface, intercepted
 from hf_posenc.patches.general.blindness import REMEDY
 from hf_posenc.patches.general.classes import above, below
@@ -30,9 +30,9 @@ from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
 from hf_posenc.patches.general.stand_in import without_weights
-from hf_posenc.patches.lookup_attention import LAYER, KeepsForwardAndCode
-from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable, as_wide, check_own_table
-from hf_posenc.patches.rotary_host import AddsPositionCode
+from hf_posenc.patches.shared.lookup_attention import LAYER, KeepsForwardAndCode
+from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, as_wide, check_own_table
+from hf_posenc.patches.shared.rotary_host import AddsPositionCode
 from hf_posenc.schemes.base import Scheme, implements
 
 SCHEME_ENTRY = "position_scheme"

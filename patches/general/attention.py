@@ -21,15 +21,15 @@ from transformers import AttentionInterface, Cache
 from transformers.models.bert.modeling_bert import eager_attention_forward
 
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.patches.attention import AttentionOutput, PatchedAttention
-from hf_posenc.patches.current_forward import OWNER, current_forward
-from hf_posenc.patches.forward_parameters import forward_parameters
+from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
+from hf_posenc.forward.current_forward import OWNER, current_forward
+from hf_posenc.forward.forward_parameters import forward_parameters
+from hf_posenc.forward.host_calls import CACHE_NAMES
+from hf_posenc.forward.positions import KEYWORD, ForwardContext
 from hf_posenc.patches.general.classes import above, own_class
 from hf_posenc.patches.general.observation import AttentionObservation, rotated_first
 from hf_posenc.patches.general.unrotated import unrotated
-from hf_posenc.patches.host_calls import CACHE_NAMES
-from hf_posenc.patches.lookup_attention import LAYER
-from hf_posenc.patches.positions import KEYWORD, ForwardContext
+from hf_posenc.patches.shared.lookup_attention import LAYER
 
 INTERFACE = "hf_posenc"  # name of the attention function, in the configurations that patched layers see
 CALL = "posenc_call"  # keyword by which a layer's call travels through the model's own forward

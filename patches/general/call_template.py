@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import Cache
 
+from hf_posenc.forward.host_calls import CACHE_NAMES
 from hf_posenc.patches.general.attention import parameters_of
 from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import OpenMask, Repeated, RotaryObservation, Stand, Zeros
 from hf_posenc.patches.general.observer import Observer
-from hf_posenc.patches.host_calls import CACHE_NAMES
 
 
 def template_of(

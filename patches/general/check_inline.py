@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.errors import UnsupportedModel
+from hf_posenc.forward.host_calls import cache_argument, cache_name, cache_of
 from hf_posenc.patches.general.blindness import REMEDY, TOKENS, deviation, outputs
 from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observer import Observer, inputs_of, observed
-from hf_posenc.patches.host_calls import cache_argument, cache_name, cache_of
 
 ROUNDING = 1e-5  # of the spread of the outputs: the same sums in the same order, but for where a factor is multiplied
 PADDING = 3  # tokens

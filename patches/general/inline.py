@@ -1,7 +1,7 @@
 """Attention of classes that compute it inline: their own forward runs, and its scores are left to the scheme.
 
 See `hf_posenc.patches.general.pending_scores` for how. Such a forward takes neither positions nor a `ForwardContext`,
-which are looked up (`hf_posenc.patches.current_forward`).
+which are looked up (`hf_posenc.forward.current_forward`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
+from hf_posenc.cache.self_attention import self_attention_cache
 from hf_posenc.errors import InvalidInput
-from hf_posenc.patches.cache.self_attention import self_attention_cache
+from hf_posenc.forward.positions import KEYWORD, ForwardContext
 from hf_posenc.patches.general.attention import (
     CALL,
     OBSERVED,
@@ -30,8 +31,7 @@ from hf_posenc.patches.general.attention import (
 from hf_posenc.patches.general.classes import above, own_class
 from hf_posenc.patches.general.interception import Attend, Interception
 from hf_posenc.patches.general.pending_scores import refused
-from hf_posenc.patches.lookup_attention import LookupAttention, of_pairs
-from hf_posenc.patches.positions import KEYWORD, ForwardContext
+from hf_posenc.patches.shared.lookup_attention import LookupAttention, of_pairs
 
 ATTEND = "posenc_attend"  # of a module of the class `Inline` makes: the function that computes its attention
 SOFTMAX, PRODUCTS = "softmax", ("matmul", "bmm")

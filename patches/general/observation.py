@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hf_posenc.core.geometry import LayerKind
 from hf_posenc.patches.general.classes import is_made
-from hf_posenc.patches.rotary_host import as_configured
+from hf_posenc.patches.shared.rotary_host import as_configured
 
 
 class Stand(Enum):

@@ -25,7 +25,7 @@ from hf_posenc.patches.general.several_axes import with_axes
 from hf_posenc.patches.general.softmax_scale import with_softmax_scale
 from hf_posenc.patches.general.stand_in import OWN_NUMBER, StandIn, stand_in
 from hf_posenc.patches.general.stated_frequencies import as_host_rotary, stated_frequencies
-from hf_posenc.patches.rope_parameters import rotations
+from hf_posenc.patches.shared.rope_parameters import rotations
 
 TOKENS = 16  # of a model that counts positions itself
 CHUNKED = "chunked_attention"  # transformers' name for it, in ``config.layer_types``

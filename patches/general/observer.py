@@ -19,6 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.general.attention import eager_of, goes_through_interface, parameters_of
 from hf_posenc.patches.general.classes import above, below, own_class
 from hf_posenc.patches.general.inline import ATTEND, Inline, attention_modules
@@ -30,7 +31,6 @@ from hf_posenc.patches.general.observation import (
     rotated_first,
 )
 from hf_posenc.patches.general.unrotated import rotating_functions
-from hf_posenc.patches.positions import KEYWORD
 
 INTERFACE = "hf_posenc_observer"
 OBSERVER = "posenc_observer"

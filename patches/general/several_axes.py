@@ -14,7 +14,7 @@ import torch
 from hf_posenc.patches.general.blindness import LIMIT, TOKENS, deviation, outputs
 from hf_posenc.patches.general.observation import AttentionObservation, Observation
 from hf_posenc.patches.general.observer import Observer, inputs_of
-from hf_posenc.patches.rope_parameters import rotations
+from hf_posenc.patches.shared.rope_parameters import rotations
 from hf_posenc.schemes.rotary.mrope import AXES, pair_axes
 
 SECTION = "mrope_section"

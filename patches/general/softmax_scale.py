@@ -21,7 +21,7 @@ from torch import nn
 
 from hf_posenc.patches.general.observation import AttentionObservation, Observation
 from hf_posenc.patches.general.stand_in import without_weights
-from hf_posenc.patches.rope_parameters import UNSCALED, rotations
+from hf_posenc.patches.shared.rope_parameters import UNSCALED, rotations
 
 SCALE = "scaling"  # the attribute of attention modules
 TRIED = {

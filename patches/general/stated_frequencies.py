@@ -10,7 +10,7 @@ from torch import Tensor
 from hf_posenc.core.geometry import HostRotary, geometric
 from hf_posenc.patches.general.fit_rotation import RotationFit
 from hf_posenc.patches.general.observer import Observer
-from hf_posenc.patches.rope_parameters import rotations
+from hf_posenc.patches.shared.rope_parameters import rotations
 
 
 def bases_of(config: Any) -> list[float]:

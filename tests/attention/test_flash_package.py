@@ -31,7 +31,7 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.errors import BackendCannotCarry
-from hf_posenc.patches import attention
+from hf_posenc.forward import attention
 from hf_posenc.schemes.bias.alibi import ALiBi
 
 from .formula import Problem, repeated_heads, slopes, tokens

@@ -15,8 +15,8 @@ from hf_posenc.checks.continuous_batching import NEW, generate_batch, request_er
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
-from hf_posenc.patches.cache.paged import requests_of
-from hf_posenc.patches.cache.paged_support import check_scheme, mark_pages
+from hf_posenc.forward.paged import requests_of
+from hf_posenc.forward.paged_support import check_scheme, mark_pages
 from hf_posenc.patching.state import scheme_of
 
 pytest.importorskip("psutil")

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from hf_posenc.cache.key_positions import RECORD
 from hf_posenc.checks import Case
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, sharpen_attention
 from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.patches.cache.key_positions import RECORD
-from hf_posenc.patches.host_calls import cache_name
+from hf_posenc.forward.host_calls import cache_name
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import scheme_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hf_posenc import describe, from_pretrained, patch_model
-from hf_posenc.patches.attention import PatchedAttention
+from hf_posenc.forward.attention import PatchedAttention
 
 from .tiny import tiny
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import PreTrainedModel
 
-from hf_posenc.patches.positions import ForwardContext, context_of
+from hf_posenc.forward.positions import ForwardContext, context_of
 
 from .models import LEARNED, SECOND, patched
 

@@ -22,8 +22,8 @@ from hf_posenc import (
 )
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch, ForeignPatch, NoValues
-from hf_posenc.patches.offloading import offloads_of
-from hf_posenc.patches.placement import scheme_on
+from hf_posenc.forward.offloading import offloads_of
+from hf_posenc.forward.placement import scheme_on
 
 from .models import LEARNED, SHARED, device_map, logits_of, patched, seeded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig
 
 from hf_posenc.patches.llama import LlamaAdapter
-from hf_posenc.patches.rope_parameters import by_layer_type, rotations
+from hf_posenc.patches.shared.rope_parameters import by_layer_type, rotations
 
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -14,8 +14,8 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecode
 from hf_posenc import patch_model
 from hf_posenc.core import tested_versions
 from hf_posenc.errors import AdapterInvalid, HostChanged, UntestedVersion
-from hf_posenc.patches import attention, host_calls
-from hf_posenc.patches.host_calls import cache_argument, cache_name, cache_of
+from hf_posenc.forward import attention, host_calls
+from hf_posenc.forward.host_calls import cache_argument, cache_name, cache_of
 from hf_posenc.patching import cached_step
 
 TINY = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}

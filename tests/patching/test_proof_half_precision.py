@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import describe, is_patched, list_schemes, patch_model
 from hf_posenc.errors import NoEffect, PosEncError, UnsupportedModel
-from hf_posenc.patches import call_plan
+from hf_posenc.forward import call_plan
 from hf_posenc.patching import proof as effect_probe
 from hf_posenc.schemes.rotary.rotary import RoPE
 

@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hf_posenc import describe, is_patched, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import NoEffect
-from hf_posenc.patches import attention, call_plan, shared_terms
+from hf_posenc.forward import attention, call_plan, shared_terms
 from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import RoPE
 

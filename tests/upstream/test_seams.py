@@ -21,7 +21,7 @@ from transformers.models.bert.modeling_bert import BertSelfAttention
 from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaModel
 
-from hf_posenc.patches.host_calls import cache_name
+from hf_posenc.forward.host_calls import cache_name
 
 READ = Version("5.23.0")
 CACHE = str(cache_name(LlamaModel))
@@ -77,7 +77,7 @@ SEAMS = [
     ),
     Seam(
         "LlamaModel.forward", lambda: LlamaModel.forward, ("input_ids", "attention_mask", "position_ids",
-        CACHE, "inputs_embeds", "use_cache"), "patches/forward_hook.py",
+        CACHE, "inputs_embeds", "use_cache"), "hf_posenc/forward/forward_hook.py",
         (("position_embeddings = self.rotary_emb(", "one table of angles is made for all layers"),),
     ),
     Seam(
@@ -91,17 +91,19 @@ SEAMS = [
         (("EncoderDecoderCache", "a decoder's cache holds the keys of the other text as well"),),
     ),
     Seam("Cache.get_mask_sizes", lambda: cache_utils.Cache.get_mask_sizes, ("query_length", "layer_idx"),
-         "patches/positions.py"),
-    Seam("Cache.get_query_offset", lambda: cache_utils.Cache.get_query_offset, ("layer_idx",), "patches/positions.py"),
-    Seam("Cache.get_seq_length", lambda: cache_utils.Cache.get_seq_length, ("layer_idx",), "patches/positions.py"),
+         "hf_posenc/forward/positions.py"),
+    Seam("Cache.get_query_offset", lambda: cache_utils.Cache.get_query_offset, ("layer_idx",),
+         "hf_posenc/forward/positions.py"),
+    Seam("Cache.get_seq_length", lambda: cache_utils.Cache.get_seq_length, ("layer_idx",),
+         "hf_posenc/forward/positions.py"),
     Seam("DynamicLayer.update", lambda: cache_utils.DynamicLayer.update, ("key_states", "value_states"),
-         "patches/cache/eviction.py", (("torch.cat(", "new keys come behind the old ones"),)),
+         "hf_posenc/cache/eviction.py", (("torch.cat(", "new keys come behind the old ones"),)),
     Seam("StaticLayer.update", lambda: cache_utils.StaticLayer.update, ("key_states", "value_states"),
-         "patches/positions.py", (("cumulative_length", "it counts its tokens in place, in a tensor"),)),
+         "hf_posenc/forward/positions.py", (("cumulative_length", "it counts its tokens in place, in a tensor"),)),
     Seam("create_causal_mask", lambda: masking_utils.create_causal_mask,
-         ("config", "inputs_embeds", "attention_mask", CACHE, "position_ids"), "patches/forward_hook.py"),
+         ("config", "inputs_embeds", "attention_mask", CACHE, "position_ids"), "hf_posenc/forward/forward_hook.py"),
     Seam("ALL_ATTENTION_FUNCTIONS.get_interface", lambda: ALL_ATTENTION_FUNCTIONS.get_interface,
-         ("attn_implementation", "default"), "patches/attention.py"),
+         ("attn_implementation", "default"), "hf_posenc/forward/attention.py"),
     Seam(
         "PreTrainedModel.save_pretrained", lambda: PreTrainedModel.save_pretrained,
         ("save_directory", "is_main_process", "state_dict", "push_to_hub"), "hf_posenc/patching/stored/atomic_save.py",

@@ -18,13 +18,13 @@ from transformers import PreTrainedModel
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import NoEffect, PosEncError
+from hf_posenc.forward.forward_hook import schemes_of_base
 from hf_posenc.insight.advise.evidence import Shown
 from hf_posenc.insight.advise.measured_rows import MeasuredRow, measured_for
 from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
 from hf_posenc.insight.advise.option_rules import RULES
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.target_model import TargetModel
-from hf_posenc.patches.forward_hook import schemes_of_base
 from hf_posenc.patching.expected_effect import differs_from_host
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of

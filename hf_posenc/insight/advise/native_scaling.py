@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from hf_posenc.insight.advise.memory import skeleton
-from hf_posenc.patches.rope_parameters import UNSCALED, by_layer_type, rotations
+from hf_posenc.patches.shared.rope_parameters import UNSCALED, by_layer_type, rotations
 
 KIND = "yarn"
 

@@ -14,7 +14,7 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.adapter import adapter_of_configuration
 from hf_posenc.patches.registry import adapter_class
-from hf_posenc.patches.rope_parameters import UNSCALED, rotations
+from hf_posenc.patches.shared.rope_parameters import UNSCALED, rotations
 from hf_posenc.patching.layer_schemes import layout_of
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.stored.config_guard import PATCH_KEYS

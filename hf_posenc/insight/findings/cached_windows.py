@@ -18,10 +18,10 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_posenc.checkpoints.model_name import ModelName
+from hf_posenc.forward.host_calls import cache_argument, cache_of
 from hf_posenc.insight.findings.cells import Scores
 from hf_posenc.insight.findings.finding import Job
 from hf_posenc.insight.findings.text_windows import scored_windows, token_losses, windows_of
-from hf_posenc.patches.host_calls import cache_argument, cache_of
 from hf_posenc.patching.patch import patch_model
 
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.core.terms import Block
+from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.insight.plots.target import Target, position_range
-from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
 
 Vectors = Literal["ones", "random"]
 OfBlock = Callable[[Block, slice], Tensor]

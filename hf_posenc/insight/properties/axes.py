@@ -15,12 +15,12 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
+from hf_posenc.forward.rotate_qk import rotated
 from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
 from hf_posenc.insight.properties.layer import Layer, gaussian
 from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, WIDTH, PropertyTarget
 from hf_posenc.insight.properties.uniqueness import least_distance
-from hf_posenc.patches.rotate_qk import rotated
 
 SIDE = 6
 LEAST = "least difference {:.2g}"

@@ -1,6 +1,6 @@
 """One attention layer with a scheme: fixed random projections, no norm, all effects of position.
 
-The same functions as in a patched model (`hf_posenc.patches.rotate_qk`, `hf_posenc.attention.routes.dense_blocks`),
+The same functions as in a patched model (`hf_posenc.forward.rotate_qk`, `hf_posenc.attention.routes.dense_blocks`),
 without the model: positions and number types are free, and the output are the logits before softmax.
 """
 
@@ -18,7 +18,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block, BlockBias
-from hf_posenc.patches.rotate_qk import copies_of, rotated, scaled
+from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme
 
 SEED = 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.errors import AlreadyScaled, ForeignPatch, HostConfigInvalid, UnsupportedModel, shown
-from hf_posenc.patches.offloading import is_foreign
+from hf_posenc.forward.offloading import is_foreign
 from hf_posenc.patching.preconditions.rotation import PUT_BACK
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import rotates

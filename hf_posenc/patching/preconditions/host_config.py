@@ -16,7 +16,7 @@ from hf_posenc.errors import (
     nearest,
     shown,
 )
-from hf_posenc.patches.rope_parameters import by_layer_type
+from hf_posenc.patches.shared.rope_parameters import by_layer_type
 
 LENGTHS = ("max_position_embeddings", "n_positions", "original_max_position_embeddings")
 ROTATIONS = ("rope_parameters", "rope_scaling")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.errors import ForeignPatch, HostConfigInvalid, PosEncError, first_line, shown
-from hf_posenc.patches.rotary_host import is_cast_of
+from hf_posenc.patches.shared.rotary_host import is_cast_of
 
 ROUNDING = 1e-5  # relative
 FREQUENCIES = "inv_freq"  # how names of such buffers end

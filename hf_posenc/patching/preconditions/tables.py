@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.errors import HostConfigInvalid, TrainingImpossible
-from hf_posenc.patches.position_table import FIRST_ROW, SchemePositionTable, check_own_table, reads_rows
+from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table, reads_rows
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from hf_posenc.core.files.staged import staged
-from hf_posenc.patches.offloading import offloaded_values
+from hf_posenc.forward.offloading import offloaded_values
 from hf_posenc.patching.state import STASH
 from hf_posenc.patching.stored.saver_check import check_said
 from hf_posenc.patching.text_limits import raise_limits_in

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
+from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.patches.cache.provenance import ENTRY
 from hf_posenc.patching.in_forward import own_stack
 from hf_posenc.patching.state import STASH, is_patched, stacks_of
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY

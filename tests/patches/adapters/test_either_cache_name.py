@@ -9,8 +9,8 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaModel
 
 from hf_posenc import patch_model
+from hf_posenc.forward.host_calls import cache_argument
 from hf_posenc.patches import registry
-from hf_posenc.patches.host_calls import cache_argument
 from hf_posenc.patches.llama import LlamaAdapter, PatchedLlamaAttention
 
 

@@ -1,0 +1,144 @@
+"""Prepare the KV cache of a forward pass: make, check and mark it, choose its layers, and record positions in it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
+
+from hf_posenc.cache.eviction import (
+    EVICTS,
+    EvictingLayer,
+    ascend,
+    check_ascending,
+    install_eviction,
+    is_fresh,
+    keep_padding,
+)
+from hf_posenc.cache.key_positions import CachedPositions, count_on, record
+from hf_posenc.cache.length_rotated import install_length_rotation
+from hf_posenc.cache.preallocated import PreallocatedLayer, install_preallocation
+from hf_posenc.cache.provenance import mark_cache
+from hf_posenc.cache.self_attention import self_attention_cache
+from hf_posenc.cache.validate_fit import check_fit
+
+
+def prepare_cache(
+    module: nn.Module,
+    kwargs: Mapping[str, Any],
+    cache: Cache | None,
+    tokens: Tensor,
+    padding: Tensor | None,
+    moved: Tensor | None,
+    attentions: Sequence[Any],
+) -> Cache | None:
+    """The cache of a call, checked and marked; a new one where a decoder wants one and was given none.
+
+    Where layers need less than a growing cache keeps, or more, or faster, those of one still empty are replaced.
+
+    Args:
+        module: the base model.
+        kwargs: of the call, without its cache.
+        cache: as the caller passed it.
+        tokens: ``[batch, query, …]``.
+        padding: ``[batch, key]``, true at real tokens, if anything is padded.
+        moved: positions as the scheme changes them; None where it does not.
+        attentions: the patched modules, in the order of the layers.
+
+    Raises:
+        InvalidInput: the cache does not fit the call, or holds keys of another scheme.
+    """
+    config: Any = module.config
+    if not attentions[0].is_causal:
+        return cache
+    wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
+    made = own_cache_class(type(module)) if cache is None and wanted else None
+    if made is not None and not (module.training and getattr(module, "gradient_checkpointing", False)):
+        cache = DynamicCache(config=config) if made is DynamicCache else made()
+        if kwargs.get("encoder_hidden_states") is not None:  # as the host itself would
+            cache = EncoderDecoderCache(cache, DynamicCache(config=config))
+    own = self_attention_cache(cache)
+    attentions = _that_run(module, attentions)
+    check_fit(own, len(attentions), *tokens.shape[:2])
+    mark_cache(module, cache)
+    if is_fresh(own):
+        _restore_layers(own)
+        install_length_rotation(own, [attention.scheme.row_rotation() is not None for attention in attentions])
+        kept = [attention.scheme.kept_keys for attention in attentions]
+        if any(kept) and ascend(kwargs.get("position_ids") if moved is None else moved, padding):
+            install_eviction(own, kept, padding)
+        install_preallocation(own, len(attentions))
+    keep_padding(own, padding)
+    return cache
+
+
+def _restore_layers(cache: Cache) -> None:
+    """Give transformers' own layers back to a cache that was reset: which others it needs depends on the new text."""
+    ours = (EvictingLayer, PreallocatedLayer)
+    cache.layers = [DynamicLayer() if isinstance(layer, ours) else layer for layer in cache.layers]
+    vars(cache).pop(EVICTS, None)
+
+
+def _that_run(module: nn.Module, attentions: Sequence[Any]) -> Sequence[Any]:
+    """Those of the layers that a call runs, fewer than there are while ``assistant_early_exit`` drafts with the first.
+
+    It lowers ``num_hidden_layers`` of the configuration, which caches are made from and most hosts read in their
+    loop over layers; the others run all of their layers, which such a cache does not fit. Layers that were taken out of
+    the model since it was patched do not run either.
+    """
+    config: Any = module.config
+    run = getattr(config, "num_hidden_layers", len(attentions))
+    if run >= len(attentions) or not _counts_layers(type(module)):  # type: ignore[arg-type]  # as in forward_hook
+        return attentions
+    present = set(module.modules())
+    return [one for one in attentions if one in present and (one.layer_idx is None or one.layer_idx < run)]
+
+
+@lru_cache(maxsize=64)
+def _counts_layers(cls: type[Any]) -> bool:
+    """Whether the forward pass of a base model asks its configuration how many layers to run."""
+    return "num_hidden_layers" in inspect.unwrap(cls.forward).__code__.co_names
+
+
+def own_cache_class(cls: type[Any]) -> type[DynamicCache] | None:
+    """The class of the growing cache that a base model without one makes itself; None where it makes none.
+
+    MiniMax, whose linear layers keep a state, has a class of its own, made without the configuration.
+    """
+    forward = inspect.unwrap(cls.forward)
+    named = [forward.__globals__.get(name) for name in forward.__code__.co_names]
+    found = [one for one in named if isinstance(one, type) and issubclass(one, DynamicCache)]
+    return found[0] if found else None
+
+
+def record_positions(
+    kwargs: dict[str, Any], cache: Cache | None, tokens: Tensor, padding: Tensor | None, moved: Tensor | None
+) -> CachedPositions | None:
+    """Positions of all keys of this forward pass, recorded in its cache; None without a cache.
+
+    Args:
+        kwargs: of the call.
+        cache: of self-attention.
+        tokens: ``[batch, query, …]``.
+        padding: ``[batch, key]``, true at real tokens, if anything is padded.
+        moved: positions as the scheme changes them; None where it does not.
+    """
+    length = tokens.shape[1]
+    if cache is None or length == 0:
+        return None
+    positions = kwargs.get("position_ids") if moved is None else moved
+    own = positions is None
+    if positions is None:
+        keys = count_on(cache, length)
+        if keys is not None:
+            return keys
+        positions = torch.arange(length, device=tokens.device)[None] + cache.get_seq_length()
+    keys = record(cache, positions, padding, own=own)
+    if keys.positions is not None:
+        check_ascending(cache, keys.positions, length, padding)
+    return keys

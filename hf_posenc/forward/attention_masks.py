@@ -1,0 +1,194 @@
+"""Check the attention mask of a call of a base model, and put it into the form that every route reads alike.
+
+transformers passes a mask of one, three or five axes by in silence, adds the ones of a bool mask to the scores under
+``eager``, and takes every number of a 2-D mask but 0, NaN included, for a real token.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+from transformers import Cache
+
+from hf_posenc.cache.validate_fit import first_full_layer
+from hf_posenc.core.tracing import is_either
+from hf_posenc.errors import InvalidInput, MaskMismatch
+from hf_posenc.forward.validate_inputs import check_tensor, named, values_known
+
+
+def check_mask(mask: Any, tokens: Tensor, heads: int, cache: Cache | None) -> None:
+    """An attention mask: ``[batch or 1, key]``, or ``[batch or 1, heads or 1, query or 1, key]``, or none.
+
+    Args:
+        mask: as the caller passed it.
+        tokens: ids or embeddings, ``[batch, query, …]``.
+        heads: attention heads of the model.
+        cache: holds the keys before these tokens.
+
+    Raises:
+        MaskMismatch: it has another shape, or dtype, than the text it should mask.
+        InvalidInput: it is no tensor, or a value of it means nothing.
+    """
+    if mask is None or isinstance(mask, BlockMask):  # flex attention's own kind
+        return
+    check_tensor("attention_mask", mask)
+    batch, length = tokens.shape[:2]
+    if mask.ndim not in (2, 4) or not is_either(mask.shape[0], 1, batch):
+        raise MaskMismatch(
+            f"The attention mask has the shape {tuple(mask.shape)}, and there are {batch} rows of {length} tokens. "
+            "Pass [batch, keys], or [batch, 1 or heads, tokens, keys]."
+        )
+    if mask.ndim == 2:
+        _check_width(mask, length, cache)
+        _check_padding_values(mask)
+        return
+    if not is_either(mask.shape[1], 1, heads) or not is_either(mask.shape[2], 1, length):
+        raise MaskMismatch(
+            f"The attention mask has the shape {tuple(mask.shape)}, for {heads} heads and {length} tokens. "
+            f"Pass [batch or 1, 1 or {heads}, {length}, keys]."
+        )
+    _check_columns(mask, length, cache)
+    _check_scores_mask(mask)
+
+
+def _check_width(mask: Tensor, length: int, cache: Cache | None) -> None:
+    """A 2-D mask covers every token of the text, or every place of a static cache."""
+    past: Any = 0 if cache is None else cache.get_seq_length()
+    if isinstance(past, Tensor):
+        if not values_known(past):
+            return
+        past = int(past)
+    places = past + length if cache is None else max(_places(cache, length), past + length)
+    if not is_either(mask.shape[1], past + length, places):
+        raise MaskMismatch(
+            f"The attention mask is {mask.shape[1]} wide for {length} tokens after {past} cached ones. "
+            f"Pass a mask of width {past + length}."
+        )
+
+
+def _check_columns(mask: Tensor, length: int, cache: Cache | None) -> None:
+    """A 4-D mask covers every token of the text, or every place of a static cache."""
+    keys = length
+    if cache is not None:  # a static cache has as many keys as places; one that drops keys has seen more than it holds
+        past, keys = cache.get_seq_length(), _places(cache, length)
+        if not cache.layers or first_full_layer(cache) is not None:
+            keys = max(keys, length if isinstance(past, Tensor) else past + length)
+    if mask.shape[-1] != keys:
+        raise MaskMismatch(
+            f"The attention mask of shape {tuple(mask.shape)} has {mask.shape[-1]} columns, and there are {keys} keys. "
+            "Pass one column for each of them."
+        )
+
+
+def check_held_keys(mask: Tensor, length: int, cache: Cache | None) -> None:
+    """Refuse one 4-D mask for all layers, where some have dropped keys that it has columns for and may show.
+
+    Raises:
+        MaskMismatch: they have.
+    """
+    for layer in () if cache is None or mask.ndim != 4 else cache.layers:
+        if not getattr(layer, "is_sliding", False):
+            continue
+        keys, dropped = layer.get_mask_sizes(length)
+        if dropped > 0 and keys != mask.shape[-1]:
+            raise MaskMismatch(
+                f"The attention mask of shape {tuple(mask.shape)} is one for all layers, and those with a sliding "
+                f"window have dropped {int(dropped)} keys. Pass DynamicCache(), which keeps them, from the start."
+            )
+
+
+def _places(cache: Cache, length: int) -> int:
+    """Keys that the widest layer attends to: one with a sliding window, which may come first, has fewer places."""
+    return cache.get_mask_sizes(length, first_full_layer(cache) or 0)[0]
+
+
+def _check_padding_values(mask: Tensor) -> None:
+    """A 2-D mask holds 1 (or True) at real tokens and 0 at padding."""
+    if mask.dtype is torch.bool:
+        return
+    if mask.is_complex():
+        raise InvalidInput("The attention mask has complex values. Pass 1 at real tokens and 0 at padding.")
+    if values_known(mask) and not bool(((mask == 0) | (mask == 1)).all()):
+        odd = mask[(mask != 0) & (mask != 1)].flatten()[0].item()
+        raise InvalidInput(
+            f"The attention mask of shape {tuple(mask.shape)} holds {odd}. Pass 1 at real tokens and 0 at padding."
+        )
+
+
+def _check_scores_mask(mask: Tensor) -> None:
+    """A 4-D mask is bool, true where a query sees a key, or floating and added to the scores."""
+    if mask.dtype is torch.bool:
+        return
+    if not mask.is_floating_point():
+        raise MaskMismatch(
+            f"The attention mask of four axes holds {named(mask.dtype)} values, which are neither true or false nor "
+            "added to scores. Pass attention_mask.bool()."
+        )
+    if not values_known(mask):
+        return
+    low, high = (float(end) for end in mask.aminmax())
+    if math.isnan(low) or high == math.inf:
+        raise InvalidInput(
+            f"The attention mask of four axes holds {low if math.isnan(low) else high}. "
+            "Pass 0 where a query sees a key and torch.finfo(dtype).min elsewhere."
+        )
+    if (low, high) == (0.0, 1.0) and bool(((mask == 0) | (mask == 1)).all()):
+        raise InvalidInput(
+            f"The attention mask of four axes holds {named(mask.dtype)} zeros and ones, which would be added to the "
+            "scores. Pass attention_mask.bool()."
+        )
+
+
+def spread_rows(mask: Tensor, batch: int) -> Tensor:
+    """A 2-D mask of one row, for every row of a batch."""
+    return mask if mask.shape[0] == batch else mask.expand(batch, -1)
+
+
+def counted_positions(padding: Tensor, length: int, cache: Cache | None) -> Tensor:
+    """Positions of the new tokens, as many as real ones stand before them, ``[batch, length]``.
+
+    Args:
+        padding: ``[batch, key]``, true at real tokens; of a static cache, it may say something of places ahead.
+        length: number of new tokens.
+        cache: holds the keys before these tokens.
+    """
+    return of_new_tokens((padding.cumsum(-1) - 1).clamp(min=0), length, cache)
+
+
+def of_new_tokens(columns: Tensor, length: int, cache: Cache | None) -> Tensor:
+    """The columns of the new tokens, ``[batch, length]``, of one for each key, ``[batch, key]``."""
+    past: Any = 0 if cache is None else cache.get_seq_length()
+    if isinstance(past, Tensor):  # of which no slice is taken without waiting for its device
+        return columns[:, torch.arange(length, device=columns.device) + past.to(columns.device)]
+    return columns[:, past : past + length]
+
+
+def scores_mask(mask: Tensor, dtype: torch.dtype, backend: str | None) -> Tensor:
+    """A 4-D mask as the backend of the host takes it for scores of ``dtype``.
+
+    ``eager`` adds whatever it is given, so that a bool mask becomes one of numbers. Other backends take float32 or the
+    dtype of the scores; what a mask of another floating dtype hides with its lowest value stays hidden.
+    """
+    if mask.dtype is torch.bool and backend == "eager":
+        return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+    if mask.dtype in (torch.bool, torch.float32, dtype):
+        return mask
+    hidden = mask <= torch.finfo(mask.dtype).min
+    return mask.to(dtype).masked_fill(hidden, torch.finfo(dtype).min)
+
+
+def check_rows(padding: Tensor) -> None:
+    """Padding ``[batch, key]``, true at real tokens, while values can be looked at.
+
+    Raises:
+        InvalidInput: a row has no real token.
+    """
+    empty = ~padding.any(-1)
+    if bool(empty.any()):
+        raise InvalidInput(
+            f"The attention mask hides all of row {int(empty.nonzero()[0])}. Leave that row out of the batch."
+        )

@@ -1,0 +1,288 @@
+"""Plan of an attention call: what all layers of one forward pass share, worked out by the first of them.
+
+Positions, the merged mask, cosines and sines of every region, the terms of the scheme and the way attention is computed
+are the same in every layer with the same scheme, device and cache state. A `CallPlan` holds them; it lives in the
+`ForwardContext` of one forward pass and goes with it, so that threads share none and nothing is kept in memory.
+
+What belongs to one layer is evaluated in that layer: terms that read its hidden states, projections, extra key channels
+or index, and whatever has a gradient. Whether terms do is observed, not declared (`hf_posenc.forward.shared_terms`).
+Graphs of a compiler or of `torch.jit.trace` plan every layer anew: a lookup would tie them to one length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hf_posenc.cache.eviction import (
+    EVICTS,
+    columns_in_reach,
+    eviction_state,
+    has_gaps,
+    mask_is_shorter,
+    mask_of_gaps,
+    mask_of_held,
+    reach_is_hidden,
+)
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.tracing import is_traced
+from hf_posenc.forward import paged
+from hf_posenc.forward.attention_masks import scores_mask
+from hf_posenc.forward.context_parallel import check_context_parallel, context_parallel_active
+from hf_posenc.forward.engine_backend import ENGINE_BACKENDS, AttentionOutput, ComputeCall
+from hf_posenc.forward.packed_documents import PackedDocument, context_of_document, documents_of, separated
+from hf_posenc.forward.placement import scheme_on
+from hf_posenc.forward.positions import (
+    KEYWORD,
+    ForwardContext,
+    context_of,
+    hides_later_alone,
+    in_steps_of_one,
+    past_and_keys,
+)
+from hf_posenc.forward.rotate_at_read import KeysAtRead, keys_at_read
+from hf_posenc.forward.rotate_decode import NoRotation
+from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
+from hf_posenc.forward.shared_terms import PER_LAYER, FixedPart, ReadsLayer, SharedTerms, fixed_part, shared_terms
+from hf_posenc.forward.validate_keywords import refuse_keyword
+from hf_posenc.schemes.base import Scheme
+
+if TYPE_CHECKING:
+    from transformers import Cache
+
+
+class PlannedLayer(Protocol):
+    """What of a patched attention module a plan reads."""
+
+    layer_idx: int | None
+    is_causal: bool
+    config: Any
+
+    @property
+    def backend(self) -> str:
+        """Name of the attention implementation in use."""
+
+    @property
+    def window(self) -> int | None:
+        """Keys that a query of this layer sees at most, of its own; None for all before it."""
+
+    @property
+    def chunk(self) -> int | None:
+        """Length of the parts of a text that see nothing of each other in this layer; None for one."""
+
+    @property
+    def scheme(self) -> Scheme:
+        """The layer's own scheme, or the one its model shares."""
+
+
+Rotate = Callable[[Tensor, Tensor, Tensor], tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]]
+
+
+@dataclass
+class CallPlan:
+    """What the layers of one forward pass share that have the same scheme, device and cache state.
+
+    Attributes:
+        scheme: with its parameters on the device of these layers.
+        ctx: positions, without what belongs to one layer.
+        mask: the attention mask, as the keys in reach need it; None where causality (or nothing) is all there is.
+        given_mask: as the attention modules are called with it; kept so that no other mask can have its identity.
+        backend: name of the attention implementation.
+        paged: whether the call is one of continuous batching that the engine computes.
+        fixed: what the scheme has for every forward pass.
+        rotate: queries, keys and values to those of every region; None where the rotation has a gradient.
+        shared: terms of all layers; None where every layer has its own.
+        function: the host's own attention function for the backend, once a layer has asked for it.
+        compute: by everything else that decides the route (shapes, dtypes, dropout), how the engine computes a call.
+        at_read: how keys are read of a cache that holds one copy of each; None where it has what regions read, or where
+            nothing is cached.
+        documents: of packed rows that are computed one by one, with a plan each; else none.
+        succeeded: whether a layer was computed, so that nothing refuses the others.
+    """
+
+    scheme: Scheme
+    ctx: PositionContext
+    mask: Any
+    given_mask: Any
+    backend: str
+    paged: bool
+    fixed: FixedPart
+    rotate: Rotate | None = None
+    shared: SharedTerms | None = None
+    function: Callable[..., AttentionOutput] | None = None
+    compute: dict[Hashable, ComputeCall] = field(default_factory=dict)
+    at_read: KeysAtRead | None = None
+    documents: tuple[tuple[PackedDocument, CallPlan], ...] = ()
+    succeeded: bool = False
+
+    @property
+    def stored(self) -> int | None:
+        """Number of the one region whose keys are cached; None for a copy for each that differs."""
+        return None if self.at_read is None else self.at_read.stored
+
+
+def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]) -> CallPlan:
+    """The plan of a layer's call: made by the first layer of a forward pass that needs it, then looked up.
+
+    Args:
+        layer: the attention module.
+        query: ``[batch, heads, query, head_dim]``.
+        cache: of self-attention, before it takes the new keys.
+        mask: as transformers made it for the backend in use.
+        host: the call's other keywords; the `ForwardContext` is taken out of it.
+    """
+    forward: ForwardContext | None = host.pop(KEYWORD, None)
+    if forward is None:  # the attention module is called on its own
+        for name in ("position_bias", "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"):
+            if host.get(name) is not None:
+                refuse_keyword(name, host[name], layer.scheme)
+        ids = host.get("position_ids")
+        forward = ForwardContext(None, ids is None or in_steps_of_one(ids))
+        return make_plan(layer, layer.scheme, query, cache, mask, host, forward)
+    scheme, (past, keys) = layer.scheme, past_and_keys(cache, layer.layer_idx, query.shape[2])
+    if isinstance(past, Tensor) and past.device.type == "cpu" and not is_traced():
+        past = int(past)  # which a GPU would be waited for
+    sizes = past, keys
+    if isinstance(past, Tensor) or is_traced():
+        return make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
+    evicts = cache is not None and EVICTS in cache.__dict__  # then masks are made here, by what a layer sees
+    key = (
+        *(scheme, query.device, past, keys, cache is None, eviction_state(cache, layer.layer_idx)),
+        *(id(mask), id(layer.config), layer.is_causal, torch.is_grad_enabled()),
+        (layer.window, layer.chunk) if evicts else None,
+    )
+    plan = forward.plans.get(key)
+    if plan is None:
+        plan = make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
+        if plan.scheme is scheme:  # a copy on another device goes with the layer that needed it
+            forward.plans[key] = plan
+    return plan
+
+
+def make_plan(
+    layer: PlannedLayer,
+    scheme: Scheme,
+    query: Tensor,
+    cache: Cache | None,
+    mask: Any,
+    host: dict[str, Any],
+    forward: ForwardContext,
+    sizes: tuple[int | Tensor, int] | None = None,
+) -> CallPlan:
+    """Work out a plan; the arguments are those of `plan_of`, the layer's scheme, and `past_and_keys` where known."""
+    causal = layer.is_causal
+    fixed = scheme.keep(("fixed", causal), partial(fixed_part, scheme, causal))
+    if fixed.learned:
+        scheme = scheme_on(scheme, query.device)
+    ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
+    backend = layer.backend
+    by_engine = "cache" in host and paged.takes(scheme, ctx, host)
+    in_reach = mask
+    if not by_engine:
+        in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
+        if forward.texts is not None:
+            in_reach = separated(in_reach, forward.texts, ctx, backend, host, len(query))
+        if in_reach is not mask and isinstance(in_reach, Tensor):
+            in_reach = scores_mask(in_reach, query.dtype, backend)
+        past, keys = sizes or (0, 0)
+        if isinstance(past, int) and keys > past + query.shape[2] and backend in ENGINE_BACKENDS and not is_traced():
+            in_reach, ctx = written_alone(in_reach, ctx, past + query.shape[2])
+    plan = CallPlan(scheme, ctx, in_reach, mask, backend, by_engine, fixed)
+    if cache is not None and fixed.one_key:
+        plan.at_read = keys_at_read(scheme, ctx)
+    if cache is None and not by_engine and not forward.own_mask and not host.get("output_attentions"):
+        # With the mask, which must outlive its identity: layers with a scheme of their own look at the same one.
+        whose = None if in_reach is None else id(in_reach)  # torch before 2.13 cannot compile the id of None
+        found = ctx.once(("documents", whose), lambda: (documents_of(in_reach, ctx, backend), in_reach))
+        plan.documents = tuple((document, plan_of_document(plan, document)) for document in found[0])
+    if not by_engine and not is_traced() and not plan.documents:
+        share(plan)
+    return plan
+
+
+def plan_of_document(plan: CallPlan, document: PackedDocument) -> CallPlan:
+    """The plan of a document of packed rows, which needs no mask."""
+    ctx = context_of_document(plan.ctx, document)
+    own = CallPlan(plan.scheme, ctx, None, None, plan.backend, False, plan.fixed)
+    share(own)
+    return own
+
+
+def mask_in_reach(
+    mask: Any,
+    ctx: PositionContext,
+    cache: Cache | None,
+    layer: PlannedLayer,
+    forward: ForwardContext,
+    backend: str,
+) -> tuple[Any, PositionContext]:
+    """A mask for the keys that a layer can attend to, None where causality says it all; and the positions of these."""
+    index, length, keys = layer.layer_idx, ctx.query_positions.shape[1], ctx.key_positions.shape[1]
+    if mask is not None and backend == "sdpa" and hides_later_alone(mask, cache, layer, forward):
+        mask = None
+    if mask is None and ctx.causal and 1 < length < keys:
+        # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
+        ctx = replace(ctx, key_positions=ctx.key_positions[:, :length])
+    if forward.own_mask:
+        return mask_of_held(mask, cache, index, length), ctx
+    if mask is not None:
+        of_others = mask_is_shorter(mask, ctx)
+    else:
+        of_others = cache is not None and EVICTS in cache.__dict__ and reach_is_hidden(layer, keys, cache)
+    if (not ctx.contiguous and has_gaps(cache, index)) or of_others:
+        return mask_of_gaps(ctx, columns_in_reach(ctx, cache, index), layer, backend), ctx
+    return mask, ctx
+
+
+def written_alone(mask: Tensor | None, ctx: PositionContext, written: int) -> tuple[Tensor | None, PositionContext]:
+    """The mask and positions of the first ``written`` keys, without the empty places of a cache of fixed size."""
+    ctx = replace(ctx, key_positions=ctx.key_positions[:, :written])
+    seen = None if mask is None else mask[..., :written]
+    if seen is None or (seen.shape[-2] == 1 and bool(seen.all() if seen.dtype == torch.bool else not seen.any())):
+        return None, ctx
+    return seen, ctx
+
+
+def share(plan: CallPlan) -> None:
+    """Evaluate the scheme for all layers at once, as far as it reads nothing of one layer and has no gradient."""
+    scheme, fixed = plan.scheme, plan.fixed
+    if fixed.learned and (torch.is_grad_enabled() or scheme.training):
+        return
+    try:
+        plan.rotate = rotation_of_layers(plan)
+        if fixed.terms is not None:
+            plan.shared = fixed.terms
+        elif not fixed.extra_channels:
+            plan.shared = shared_terms(scheme, of_any_layer(plan.ctx))
+    except ReadsLayer:
+        return
+    plan.succeeded = plan.shared is not None and plan.shared.plain  # the host refuses nothing
+    if plan.shared is not None and context_parallel_active():
+        check_context_parallel(scheme, plan.shared.terms, plan.mask)
+
+
+def rotation_of_layers(plan: CallPlan) -> Rotate | None:
+    """How all layers rotate their queries and keys; None where the rotation has a gradient."""
+    known, ctx = plan.fixed.rotation, plan.ctx
+    if isinstance(known, NoRotation):
+        return known
+    caches = plan.at_read is not None or not plan.fixed.one_key  # else every region's keys are needed now
+    one_axis = ctx.coordinates is None
+    if known is not None and caches and one_axis and ctx.first is not None and ctx.query_positions.shape[1] == 1:
+        return known.at(ctx.first, ctx.device)
+    regions = region_rotations(plan.scheme, of_any_layer(ctx), stored=plan.stored)
+    if any(region.rotation is not None and region.rotation.learned for region in regions):
+        return None
+    return partial(rotate_regions, regions)
+
+
+def of_any_layer(ctx: PositionContext) -> PositionContext:
+    """Positions of a call, where what belongs to one layer cannot be used."""
+    return replace(
+        ctx, hidden=PER_LAYER, extra_key_channels=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER, kept=PER_LAYER
+    )

@@ -1,0 +1,133 @@
+"""Choose how the engine computes a call that the host's own attention function cannot carry, by attention backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hf_posenc.attention import custom_operator, dispatch
+from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.kernels import flash_attn
+from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
+from hf_posenc.cache.key_layout import grows
+from hf_posenc.core.regions import Band
+from hf_posenc.core.terms import Terms
+from hf_posenc.errors import BackendCannotCarry
+
+if TYPE_CHECKING:
+    from transformers import Cache
+
+AttentionOutput = tuple[Tensor, Tensor | None]
+ComputeCall = Callable[[AttentionCall], AttentionOutput]
+
+ENGINE_BACKENDS = ("eager", "sdpa")
+PACKAGES = flash_attn.BACKENDS  # which get no mask but that of padding
+
+
+def engine_for(
+    call: AttentionCall, backend: str, scheme: str, cache: Cache | None, layer: int | None, *, weights: bool
+) -> ComputeCall:
+    """A function from calls like ``call`` to mixed values ``[batch, query, heads, head_dim]`` and weights, or None.
+
+    Args:
+        call: of one layer; others have the same terms, positions, mask, shapes and dtypes.
+        backend: name of the attention implementation.
+        scheme: its name, for messages.
+        cache: of self-attention; ``layer`` is an index in it.
+        weights: whether attention weights are asked for.
+
+    Raises:
+        BackendCannotCarry: the backend cannot compute the call.
+    """
+    mask: Any = call.mask
+    if call.at_read and not rotates_at_read(call, backend, weights=weights):
+        as_if_rotated = replace(call, at_read=())  # of the keys only shapes are looked at
+        whole = engine_for(as_if_rotated, backend, scheme, cache, layer, weights=weights)
+        return partial(_with_rotated_keys, whole)
+    if call.softcap is not None and backend not in ENGINE_BACKENDS:
+        raise BackendCannotCarry(
+            f"This model bounds its attention scores, which scheme {scheme!r} does not compute under {backend!r}. "
+            'Use model.set_attn_implementation("eager") or "sdpa".'
+        )
+    if backend == "flex_attention":
+        return partial(_by_package, flex.attend, mask)
+    if backend in flash_attn.BACKENDS and (mask is None or mask.ndim == 2):
+        refuse_unwritten(cache, layer, backend)
+        return partial(_by_package, flash_attn.attend, mask)
+    if backend not in ENGINE_BACKENDS or not (mask is None or isinstance(mask, Tensor)):
+        raise BackendCannotCarry(
+            f"The attention backend {backend!r} cannot compute scheme {scheme!r}. "
+            'Use model.set_attn_implementation("sdpa"), "eager" or "flex_attention".'
+        )
+    seen = call.ctx.key_positions.shape[1]
+    # A static cache has room behind the newest key. With gradients, views fix the order in which regions add theirs.
+    trim = call.key_length != seen or torch.is_grad_enabled()
+    if backend == "eager" or weights:
+        reference = length_rotation if call.terms.row_rotation is not None else dense_blocks
+        compute: ComputeCall = partial(_with_weights, reference.attend_with_weights)
+    else:
+        compute = partial(_without_weights, custom_operator.prepare(trimmed(call, seen) if trim else call))
+    return partial(_trimmed, seen, compute) if trim else compute
+
+
+def within_window(terms: Terms, window: int | None) -> Terms:
+    """Terms that hide what is outside a layer's own window, for packages whose masks say nothing of it.
+
+    transformers refuses texts longer than a chunk there.
+
+    Args:
+        terms: of the scheme.
+        window: as the layer hands it to its attention function: a query's own key and those before it, or on either
+            side of it, that it sees at most.
+    """
+    return terms if window is None else replace(terms, visible=terms.visible & Band(1 - window, window))
+
+
+def rotates_at_read(call: AttentionCall, backend: str, *, weights: bool) -> bool:
+    """Whether a call is computed by a route that rotates the keys that it reads, and no others."""
+    masked = call.mask is None or isinstance(call.mask, Tensor)
+    return backend == "sdpa" and not weights and masked and dispatch.rotates_at_read(call)
+
+
+def refuse_unwritten(cache: Cache | None, layer: int | None, backend: str) -> None:
+    """Keys of a static cache that nothing was written to yet need a mask, which FlashAttention does not take.
+
+    Raises:
+        BackendCannotCarry: the cache is of that kind.
+    """
+    if cache is not None and not grows(cache, layer):
+        raise BackendCannotCarry(
+            f"The attention backend {backend!r} would read keys of a static cache that are not written yet. "
+            'Use a growing cache (cache_implementation=None), or the backend "sdpa".'
+        )
+
+
+def trimmed(call: AttentionCall, seen: int) -> AttentionCall:
+    """The call with its first ``seen`` keys only."""
+    return replace(call, keys=tuple(key[:, :, :seen] for key in call.keys), values=call.values[:, :, :seen])
+
+
+def _trimmed(seen: int, compute: ComputeCall, call: AttentionCall) -> AttentionOutput:
+    return compute(trimmed(call, seen))
+
+
+def _with_rotated_keys(compute: ComputeCall, call: AttentionCall) -> AttentionOutput:
+    return compute(call.with_rotated_keys())
+
+
+def _with_weights(reference: Callable[[AttentionCall], tuple[Tensor, Tensor]], call: AttentionCall) -> AttentionOutput:
+    mixed, weights = reference(call)
+    return mixed.transpose(1, 2), weights
+
+
+def _without_weights(compute: dispatch.Compute, call: AttentionCall) -> AttentionOutput:
+    return compute(call).transpose(1, 2), None
+
+
+def _by_package(attend: Callable[[AttentionCall, Any], Tensor], mask: Any, call: AttentionCall) -> AttentionOutput:
+    return attend(replace(call, mask=None), mask).transpose(1, 2), None

@@ -1,0 +1,72 @@
+"""Refuse what cannot be computed in continuous batches: schemes, backends, and pages that another patch filled."""
+
+from __future__ import annotations
+
+import torch
+from transformers.generation.continuous_batching.cache import PagedAttentionCache
+
+from hf_posenc.cache.provenance import MARK
+from hf_posenc.core.context import PositionContext
+from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
+from hf_posenc.forward.paged import GRAPHS_OFF, NO_GRAPHS, needs_engine
+from hf_posenc.schemes.base import Scheme, implements
+
+BACKENDS = ("sdpa", "paged|sdpa", "paged|eager")  # what transformers calls them here, from 5.4 on
+ONE_BY_ONE = "Use model.generate, which has a cache for it."
+
+
+def check_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) -> None:
+    """Refuse what cannot be computed in continuous batches, before anything is.
+
+    Args:
+        scheme: of some layers.
+        backend: the attention implementation that continuous batching chose.
+        windowed: whether the cache drops keys that have left a sliding window.
+        graphs: whether batches will be replayed as CUDA graphs.
+
+    Raises:
+        BackendCannotCarry: the pages have no room for what the scheme caches, or the backend cannot compute it.
+        NeedsWholeText: positions depend on the length of the whole text.
+    """
+    name, token = repr(scheme.extra_repr()), torch.zeros(1, 1, dtype=torch.long)
+    by_engine = needs_engine(scheme, PositionContext(token, token, causal=True, contiguous=True))
+    if scheme.needs_whole_text:
+        raise NeedsWholeText(
+            f"Scheme {name} places tokens by the length of their text, which grows while continuous batching "
+            f"generates. Use model.generate with use_cache=False."
+        )
+    if implements(scheme, "extra_key_channels"):
+        raise BackendCannotCarry(
+            f"Scheme {name} caches more than a key and a value a token, and the pages of continuous batching have no "
+            f"room for it. {ONE_BY_ONE}"
+        )
+    if windowed and by_engine:
+        raise BackendCannotCarry(
+            f"The configuration has a sliding window, outside which continuous batching drops keys that scheme {name} "
+            f"reads. {ONE_BY_ONE}"
+        )
+    if graphs and by_engine:
+        raise BackendCannotCarry(f"{NO_GRAPHS.format(name)} {GRAPHS_OFF}")
+    if backend not in BACKENDS and by_engine:
+        raise BackendCannotCarry(
+            f"The attention backend {backend!r} cannot compute scheme {name} in continuous batches. Use "
+            'model.set_attn_implementation("sdpa") and ContinuousBatchingConfig(auto_switch_to_flash=False).'
+        )
+
+
+def mark_pages(cache: PagedAttentionCache, ours: object) -> None:
+    """Note on a paged cache which patch fills it: it keeps the keys of finished requests for later ones.
+
+    Args:
+        cache: of a manager of continuous batching.
+        ours: what the configuration of the patched model says of its patch.
+
+    Raises:
+        InvalidInput: another patch filled it.
+    """
+    if getattr(cache, MARK, ours) != ours:
+        raise InvalidInput(
+            "The pages of this continuous batch hold keys that were read under another scheme, or under other options "
+            "of this one. Call model.destroy_cached_continuous_batching_manager() and start again."
+        )
+    setattr(cache, MARK, ours)

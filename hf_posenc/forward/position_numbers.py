@@ -1,0 +1,88 @@
+"""Positions of tokens that a caller numbers, in models that give their first token another number than 0.
+
+RoBERTa and its relatives number tokens by the rows of their table: padding 1 (``first - 1``) and text 2, 3, 4 …, as do
+callers who know the model. Others count from 0, transformers' ``generate`` among them, by which the unpatched model
+reads rows that were not trained. A patched one takes either for the positions 0, 1, 2 … that are meant: no token of a
+text has a number below ``first``, unless it is counted from 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from hf_posenc.core.tracing import is_traced
+from hf_posenc.errors import InvalidInput
+from hf_posenc.forward.attention_masks import counted_positions, of_new_tokens
+
+FROM_ZERO = "posenc_counts_from_zero"  # attribute of a cache: whether the positions given with its tokens do
+
+
+def counts_from_zero(
+    numbers: Tensor, first: int, padding: Tensor | None, pads: Tensor | None, cache: Cache | None
+) -> bool | Tensor:
+    """Whether a caller's numbers count from 0, and not from the model's own ``first``; a tensor while tracing.
+
+    The numbers that a cache was filled with say so, else one that is lower than ``first``. Behind tokens that the model
+    numbered itself, those that count on from 0 do.
+
+    Args:
+        numbers: whole numbers, ``[batch or 1, query]``.
+        first: the number that the model gives to its first token.
+        padding: ``[batch, key]``, true at real tokens, if anything is padded.
+        pads: ``[batch, query]``, true at tokens of padding, of a call without a mask.
+        cache: holds the keys before these tokens.
+    """
+    known: bool | None = getattr(cache, FROM_ZERO, None)
+    past: Any = 0 if cache is None else cache.get_seq_length()
+    past = past if is_traced() else int(past)
+    if known is not None and (is_traced() or past > 0):
+        return known
+    low = numbers < first
+    if padding is not None:
+        low = low & of_new_tokens(padding, numbers.shape[1], cache).to(numbers.device)
+    if pads is not None:
+        low = low & ~(pads & (numbers == first - 1))
+    found = low.any()
+    if isinstance(past, Tensor) or past > 0:
+        found = found | ((past > 0) & _continue(numbers, past, padding, cache))
+    return found if is_traced() else bool(found)
+
+
+def _continue(numbers: Tensor, past: int | Tensor, padding: Tensor | None, cache: Cache | None) -> Tensor:
+    """Whether each number is how many real tokens stand before, a scalar; what is padding may have any."""
+    length = numbers.shape[1]
+    if padding is None:
+        return (numbers == torch.arange(length, device=numbers.device) + past).all()
+    counted, real = (
+        one.to(numbers.device)
+        for one in (counted_positions(padding, length, cache), of_new_tokens(padding, length, cache))
+    )
+    return ((numbers == counted) | ~real).all()
+
+
+def from_zero(
+    numbers: Tensor, first: int, counted: bool | Tensor, padding: Tensor | None, cache: Cache | None
+) -> Tensor:
+    """Positions from 0, ``[batch or 1, query]``; not below 0 at padding.
+
+    Raises:
+        InvalidInput: tokens that no mask hides have the number of padding. Not while tracing.
+    """
+    if isinstance(counted, Tensor):
+        positions = torch.where(counted, numbers, numbers - first)
+    else:
+        positions = numbers if counted else numbers - first
+    if padding is not None:
+        real = of_new_tokens(padding, numbers.shape[1], cache).to(numbers.device)
+        positions = torch.where(real, positions, positions.clamp(min=0))
+    if counted is False and bool((lost := (positions < 0) & (numbers >= 0)).any()):
+        low = int(numbers.expand_as(lost)[lost].min())
+        raise InvalidInput(
+            f"position_ids give a token the number {low}, and this model numbers texts from {first}. "
+            "Pass an attention_mask where that token is padding, or number all of a text from 0."
+        )
+    return positions

@@ -1,0 +1,172 @@
+"""Terms that all layers of a forward pass share, and those that all forward passes share.
+
+Both are observed, not declared: terms are evaluated with `PER_LAYER` in place of what belongs to one layer, or to one
+forward pass, and are shared unless that is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.regions import Region
+from hf_posenc.core.terms import Bias, KeyBias, Terms, ToeplitzBias
+from hf_posenc.core.tracing import is_traced
+from hf_posenc.forward.placement import holder
+from hf_posenc.forward.rotate_at_read import stored_region
+from hf_posenc.forward.rotate_decode import DecodeRotation, NoRotation, decode_rotation
+from hf_posenc.forward.rotate_qk import key_copies, query_factor
+from hf_posenc.schemes.base import Scheme, implements
+
+T = TypeVar("T")
+
+
+class ReadsLayer(Exception):
+    """A value was used that the layers, or forward passes, do not share."""
+
+
+class PerLayer:
+    """Stands for a value that every layer has its own of, and raises `ReadsLayer` when it is used."""
+
+    def _raise(self, *args: Any, **kwargs: Any) -> Any:
+        raise ReadsLayer
+
+    __getattr__ = __getitem__ = __iter__ = __len__ = __contains__ = __bool__ = __call__ = _raise
+    __int__ = __float__ = __index__ = __hash__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _raise
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _raise
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _raise
+    __neg__ = __abs__ = __invert__ = __and__ = __rand__ = __or__ = __ror__ = _raise
+
+    @classmethod
+    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise ReadsLayer
+
+
+PER_LAYER: Any = PerLayer()
+
+
+@dataclass(frozen=True)
+class SharedTerms:
+    """Terms that are the same in all layers of a plan.
+
+    Attributes:
+        terms: without the factors of whole queries.
+        query_factor: those, ``[batch or 1, heads or 1, query, 1]``; None for none.
+        key_copies: number of the key copy that each region reads.
+        plain: whether the host's own attention function can carry the terms.
+    """
+
+    terms: Terms
+    query_factor: Tensor | None
+    key_copies: tuple[int, ...]
+    plain: bool
+
+    @classmethod
+    def of(cls, terms: Terms) -> SharedTerms:
+        """Terms as a scheme made them."""
+        factor, terms = query_factor(terms)
+        return cls(terms, factor, key_copies(terms.regions), terms.plain)
+
+
+@dataclass(frozen=True)
+class FixedPart:
+    """What the options of a scheme decide for every forward pass.
+
+    Attributes:
+        name: of the scheme, for messages.
+        learned: whether the scheme has parameters. Then nothing more is known than the next two.
+        prepares: whether it changes queries and keys before they are rotated.
+        extra_channels: whether it caches extra channels with every key.
+        one_key: whether it caches one copy of each key, from which those of other regions follow.
+        rotation: of decode queries and of the keys to cache, or that there is none; None where positions decide the
+            regions, or where it is no single operation.
+        terms: None where they depend on positions or on a layer, or hold tensors.
+    """
+
+    name: str
+    learned: bool
+    prepares: bool
+    extra_channels: bool
+    one_key: bool
+    rotation: DecodeRotation | NoRotation | None = None
+    terms: SharedTerms | None = None
+
+
+def fixed_part(scheme: Scheme, causal: bool) -> FixedPart:
+    """What the options of a scheme decide for every forward pass of a decoder, or of an encoder."""
+    name, learned = scheme.extra_repr(), holder(scheme) is not None
+    prepares, extra_channels = implements(scheme, "prepare"), implements(scheme, "extra_key_channels")
+    one_key = scheme.caches_one_key
+    if learned or is_traced():
+        return FixedPart(name, learned, prepares, extra_channels, one_key)
+    ctx = PositionContext(
+        query_positions=PER_LAYER, key_positions=PER_LAYER, causal=causal, contiguous=PER_LAYER, real_keys=PER_LAYER,
+        hidden=PER_LAYER, extra_key_channels=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER, coordinates=PER_LAYER,
+        first=PER_LAYER, kept=PER_LAYER, text_keys=PER_LAYER,
+    )  # fmt: skip
+    rotation, terms = None, None
+    regions = _observed(scheme.regions, ctx)
+    if regions is not None and all(map(_is_fixed, regions)):
+        stored = stored_region(regions) if one_key else None
+        rotation = decode_rotation(regions, scheme.rotation(), stored)
+        terms = None if extra_channels else _observed(shared_terms, scheme, ctx)
+    if terms is not None and _holds_tensors(terms):  # which would stay behind when the model moves
+        terms = None
+    return FixedPart(name, learned, prepares, extra_channels, one_key, rotation, terms)
+
+
+def _observed(make: Callable[..., T], *args: Any) -> T | None:
+    """``make(*args)``; None where it reads what belongs to one layer or one forward pass."""
+    try:
+        return make(*args)
+    except ReadsLayer:
+        return None
+
+
+def shared_terms(scheme: Scheme, ctx: PositionContext) -> SharedTerms | None:
+    """Terms of all layers of a forward pass; None where every layer has its own.
+
+    Raises:
+        ReadsLayer: they use what belongs to one layer, which is `PER_LAYER` in ``ctx``.
+    """
+    terms = scheme.terms(ctx)
+    return SharedTerms.of(terms) if terms_are_shared(terms) else None
+
+
+def terms_are_shared(terms: Terms) -> bool:
+    """Whether terms evaluated once hold for other layers: nothing in them is computed later, from one layer's tensors.
+
+    A closure may have kept what it was made from; a method of the scheme has not.
+    """
+    return len(terms.values) == 0 and all(map(_is_shared, terms.bias))
+
+
+def _is_shared(bias: Bias) -> bool:
+    if isinstance(bias, ToeplitzBias):
+        return isinstance(bias.of_distance, MethodType)
+    return isinstance(bias, KeyBias)
+
+
+def _holds_tensors(shared: SharedTerms) -> bool:
+    terms = shared.terms
+    tensors = shared.query_factor, terms.row_scale, terms.sink
+    return len(terms.bias) > 0 or any(tensor is not None for tensor in tensors)
+
+
+def _is_fixed(region: Region) -> bool:
+    maps = (region.query_at, region.key_at, region.query_decay_steps, region.key_decay_steps)
+    return all(map(_holds_no_call, maps))
+
+
+def _holds_no_call(function: object) -> bool:
+    """Whether a function cannot have kept anything of the call in which it was made."""
+    if isinstance(function, MethodType):
+        return isinstance(function.__self__, Scheme)
+    return isinstance(function, BuiltinFunctionType) or (
+        isinstance(function, FunctionType) and function.__closure__ is None
+    )

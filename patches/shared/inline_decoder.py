@@ -1,0 +1,147 @@
+"""What BLOOM, MPT and Falcon share: attention computed inline, and a linear bias that the base model hands its layers.
+
+Their layers pass on no keyword of the caller's, by which the `ForwardContext` travels elsewhere, but do pass the bias.
+The patched base model therefore runs the same layers with those keywords in its place, and builds no bias.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+
+from hf_posenc.core.grouped_heads import products, repeated
+from hf_posenc.forward.host_calls import cache_in_result, cache_of_mask, take_cache
+from hf_posenc.forward.positions import KEYWORD
+from hf_posenc.patches.adapter import Adapter, eager_mask
+from hf_posenc.patches.shared.rotary_host import AddsPositionCode
+from hf_posenc.schemes.base import Scheme
+
+SDPA: Any = SimpleNamespace(_attn_implementation="sdpa")  # what masks read of a configuration
+
+
+def attention_with_slopes(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, slopes: tuple[float, ...] | None, positions: Tensor
+) -> Tensor:
+    """Causal attention with the bias −slope · distance, if any, by its formula: ``[batch, token, heads · head_dim]``.
+
+    In float32, whatever the dtype of ``query``: the models themselves round the bias to theirs, relative to the first
+    token, which at position 1,000 leaves nothing of it in bfloat16.
+    """
+    distance = positions[:, None, :, None] - positions[:, None, None, :]
+    scores = products(query.float(), key.float()) * scaling
+    if slopes is not None:
+        scores = scores - torch.tensor(slopes, device=scores.device)[:, None, None] * distance
+    weights = scores.masked_fill(distance < 0, -torch.inf).softmax(-1)
+    mixed = weights @ repeated(query, key, value)[1].float()
+    return mixed.transpose(1, 2).flatten(2).to(value.dtype)
+
+
+class InlineDecoder(AddsPositionCode):
+    """Mixin of the patched base models: the same layers, with the keywords of the call where their bias was.
+
+    Class attributes:
+        layers_name, norm_name: of the layers and of the last norm.
+        bias_name: the keyword of the layers for the bias.
+    """
+
+    layers_name: ClassVar[str] = "h"
+    norm_name: ClassVar[str] = "ln_f"
+    bias_name: ClassVar[str] = "alibi"
+
+    config: Any
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__name__ = cls.__name__.removeprefix("Patched")  # which a saved configuration has as its architecture
+
+    @property
+    def backend(self) -> str:
+        """Name of the attention implementation in use; sdpa where the model itself knows none but eager."""
+        return self.config._attn_implementation if self._supports_sdpa else SDPA._attn_implementation
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """Token embeddings ``[batch, token, width]`` as the first layer gets them."""
+        return tokens
+
+    def run(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        position_ids: Tensor | None = None,
+        **call: Any,
+    ) -> Any:
+        """The model's own forward; the pre-hook has checked the call and made its cache."""
+        cache, positions = take_cache(call), call[KEYWORD].positions
+        weights = self.config.output_attentions if output_attentions is None else output_attentions
+        states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        tokens = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden = self.coded(self.embedded(tokens), positions)
+        mask = create_causal_mask(
+            config=self.config if self._supports_sdpa else SDPA, inputs_embeds=hidden, attention_mask=attention_mask,
+            position_ids=position_ids, **cache_of_mask(cache),
+        )  # fmt: skip
+        keywords = {**call, "position_ids": positions, "output_attentions": weights}
+        passed = {
+            self.bias_name: keywords, "attention_mask": mask, "layer_past": cache,
+            "use_cache": cache is not None, "output_attentions": weights,
+        }  # fmt: skip
+        all_states: tuple[Tensor, ...] = ()
+        all_weights: tuple[Tensor | None, ...] = ()
+        for layer in getattr(self, self.layers_name):
+            all_states += (hidden,) if states else ()
+            hidden, attended = layer(hidden, **passed)
+            all_weights += (attended,) if weights else ()
+        hidden = getattr(self, self.norm_name)(hidden)
+        out = BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden,
+            **cache_in_result(cache),
+            hidden_states=(*all_states, hidden) if states else None,
+            attentions=all_weights if weights else None,
+        )
+        return out if (self.config.return_dict if return_dict is None else return_dict) else out.to_tuple()
+
+
+class InlineAdapter(Adapter):
+    """Base class of the adapters of these models.
+
+    Class attributes:
+        patched_base: what replaces `base_class`.
+    """
+
+    patched_base: ClassVar[type[nn.Module]]
+
+    def swaps(self, base: nn.Module, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
+        yield base, self.patched_base
+
+    @abstractmethod
+    def normed(self, base: nn.Module, hidden: Tensor, layer: int) -> tuple[Any, Tensor]:
+        """The attention module of a layer, and what it gets where the layer gets ``hidden [batch, token, width]``."""
+
+    def rotated(self, base: nn.Module, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys as an unpatched model rotates them; by default it does not."""
+        return query, key
+
+    def probe(self, base: nn.Module, hidden: Tensor, positions: Tensor, layer: int) -> Tensor:
+        """Before the patch by the formula; see `attention_with_slopes`."""
+        if isinstance(base, InlineDecoder):
+            attention, normed = self.normed(base, base.coded(hidden, positions), layer)
+            return attention(normed, attention_mask=eager_mask(attention, hidden), position_ids=positions)[0]
+        attention, normed = self.normed(base, hidden, layer)
+        patched: Any = self.patched_class(attention)
+        slopes = self.geometry(base.config, trained_length=1, target_length=1).slopes
+        q, k, v = patched.split(attention, normed)
+        q, k = self.rotated(base, q, k, positions)
+        mixed = attention_with_slopes(q, k, v, getattr(attention, patched.factor_name), slopes, positions)
+        return patched.project_output(attention, mixed)

@@ -1,0 +1,194 @@
+"""KV-cache eviction: which keys are held, outputs, and refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DynamicCache, MistralConfig, MistralForCausalLM, StaticCache
+
+from hf_posenc import patch_model
+from hf_posenc.cache.eviction import EvictingLayer
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+from hf_posenc.errors import BackendCannotCarry
+
+HELD = {"sinks": 31, "lm_infinite": 41, "window": 31}  # sinks + recent − 1, n_global + n_local − 1, size − 1
+
+
+def text(length: int, rows: int = 1) -> torch.Tensor:
+    return torch.randint(3, 96, (rows, length), generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("scheme", HELD)
+def test_memory_stays_what_the_scheme_needs(scheme: str) -> None:
+    model = patch_model(tiny_model("llama"), scheme, factor=8)
+    cache, sizes = DynamicCache(config=model.config), []
+    with torch.no_grad():
+        for token in text(6 * TRAINED_LENGTH).T[..., None]:
+            model(token, past_key_values=cache)
+            sizes.append(cache.layers[0].keys.shape[2])
+    assert max(sizes) == sizes[-1] == HELD[scheme]
+    assert cache.get_seq_length() == 6 * TRAINED_LENGTH
+
+
+@pytest.mark.parametrize("scheme", [*HELD, "alibi+sinks", "yarn+sinks"])
+def test_generation_with_eviction_equals_one_forward_pass(scheme: str) -> None:
+    model = patch_model(tiny_model("llama"), scheme, factor=4)
+    prompt = text(TRAINED_LENGTH + 9)
+    out = model.generate(prompt, max_new_tokens=2 * TRAINED_LENGTH, do_sample=False, return_dict_in_generate=True,
+                         output_logits=True)  # fmt: skip
+    assert isinstance(out.past_key_values.layers[0], EvictingLayer)
+    assert out.past_key_values.layers[0].keys.shape[2] < TRAINED_LENGTH + 10
+    with torch.no_grad():
+        whole = model(out.sequences).logits[0, prompt.shape[1] - 1 : -1]
+    assert (torch.cat(out.logits) - whole).abs().max() < 1e-3  # logits of deviation 1, behind 64 steps
+
+
+@pytest.mark.parametrize("scheme", ["sinks", "lm_infinite"])
+def test_chunks_in_a_left_padded_batch(scheme: str) -> None:
+    """Rows of unequal length, read in chunks onto a cache that has forgotten, equal each row alone."""
+    model, ids, pads = patch_model(tiny_model("llama"), scheme, factor=4), text(4 * TRAINED_LENGTH, rows=2), 19
+    mask = torch.ones_like(ids)
+    mask[0, :pads] = 0
+    cache, parts = DynamicCache(config=model.config), []
+    with torch.no_grad():
+        for start in range(0, ids.shape[1], 13):
+            seen = mask[:, : start + 13]
+            parts.append(model(ids[:, start : start + 13], attention_mask=seen, past_key_values=cache).logits)
+        alone = model(ids[:1, pads:]).logits
+        second = model(ids[1:]).logits
+    together = torch.cat(parts, dim=1)
+    assert cache.layers[0].gaps
+    assert (together[:1, pads:] - alone).abs().max() < 1e-4
+    assert (together[1:] - second).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("scheme", ["sinks", "window"])
+def test_a_layer_that_keeps_all_keys_beside_layers_that_forget(scheme: str, backend: str) -> None:
+    """Its mask is made anew, as those of transformers fit the others; `eager` adds a mask, so true is no 1 there."""
+    model = patch_model(tiny_model("llama"), scheme, layers={"1": "none"}, factor=4)
+    model.set_attn_implementation(backend)
+    ids, pads = text(3 * TRAINED_LENGTH, rows=2), 19
+    mask = torch.ones_like(ids)
+    mask[0, :pads] = 0
+    cache, parts = DynamicCache(config=model.config), []
+    with torch.no_grad():
+        for start, size in [(0, 60), *((60 + 5 * n, 5) for n in range(2)), *((70 + n, 1) for n in range(26))]:
+            seen = mask[:, : start + size]
+            parts.append(model(ids[:, start : start + size], attention_mask=seen, past_key_values=cache).logits)
+        alone, second = model(ids[:1, pads:]).logits, model(ids[1:]).logits
+    together = torch.cat(parts, dim=1)
+    assert cache.layers[0].gaps
+    assert not isinstance(cache.layers[1], EvictingLayer)
+    assert (together[:1, pads:] - alone).abs().max() < 1e-4
+    assert (together[1:] - second).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("chunk", [1, 4])
+@pytest.mark.parametrize(
+    "scheme", [{"scheme": "window", "size": 20}, {"scheme": "sinks"}, {"scheme": "window", "layers": {"1": "none"}}]
+)
+def test_a_models_own_window_stays_where_keys_were_dropped(scheme: dict, chunk: int, backend: str) -> None:
+    """`DynamicCache()` knows no window, so that what it keeps is more than the model's own lets a query see."""
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=TRAINED_LENGTH, sliding_window=7, initializer_range=0.15,
+    )  # fmt: skip
+    model = patch_model(MistralForCausalLM(config).eval(), **scheme, factor=4)
+    model.set_attn_implementation(backend)
+    ids, cache = text(2 * TRAINED_LENGTH), DynamicCache()
+    with torch.no_grad():
+        parts = [model(part, past_key_values=cache).logits for part in ids.split(chunk, dim=1)]
+        whole = model(ids, use_cache=False).logits
+    assert any(layer.gaps for layer in cache.layers if isinstance(layer, EvictingLayer))
+    assert (torch.cat(parts, dim=1) - whole).abs().max() < 1e-4
+
+
+def test_a_cache_the_user_sized_is_left_alone() -> None:
+    model = patch_model(tiny_model("llama"), "sinks", factor=4)
+    cache = StaticCache(config=model.config, max_cache_len=4 * TRAINED_LENGTH)
+    with torch.no_grad():
+        model(text(TRAINED_LENGTH), past_key_values=cache)
+    assert not any(isinstance(layer, EvictingLayer) for layer in cache.layers)
+
+
+def test_beams_and_layers_of_their_own() -> None:
+    """Only layers with eviction drop keys, and beams are reordered in them."""
+    model = patch_model(tiny_model("llama"), "rope", layers={"1": "sinks"}, factor=4)
+    out = model.generate(text(2 * TRAINED_LENGTH), max_new_tokens=8, num_beams=3, do_sample=False,
+                         return_dict_in_generate=True)  # fmt: skip
+    plain, forgetful = out.past_key_values.layers
+    assert not isinstance(plain, EvictingLayer)
+    assert forgetful.keys.shape[2] == HELD["sinks"] < plain.keys.shape[2]
+
+
+def test_evicted_keys_cannot_be_restored() -> None:
+    model = patch_model(tiny_model("llama"), "sinks", factor=4)
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(text(2 * TRAINED_LENGTH), past_key_values=cache)
+    with pytest.raises(BackendCannotCarry, match=r"dropped keys \(33 of \d+ here\) cannot be cropped"):
+        cache.crop(-1)
+
+
+def test_cropping_no_tokens_changes_nothing() -> None:
+    """Assisted generation crops by zero tokens wherever every guess was right."""
+    model, ids = patch_model(tiny_model("llama"), "sinks", factor=4), text(3 * TRAINED_LENGTH)
+    cache, cut = DynamicCache(config=model.config), 2 * TRAINED_LENGTH
+    with torch.no_grad():
+        model(ids[:, :cut], past_key_values=cache)
+        cache.crop(0)
+        parts = [model(ids[:, cut : cut + 5], past_key_values=cache).logits]
+        cache.crop(0)
+        parts.append(model(ids[:, cut + 5 :], past_key_values=cache).logits)
+        whole = model(ids, use_cache=False).logits
+    assert cache.layers[0].gaps
+    assert cache.get_seq_length() == 3 * TRAINED_LENGTH
+    assert (torch.cat(parts, dim=1) - whole[:, cut:]).abs().max() < 1e-4
+
+
+def test_a_learned_sink_with_eviction() -> None:
+    """gpt-oss: one more logit in the softmax, and its column dropped."""
+    model = patch_model(tiny_model("llama"), "sinks", learned_logit=True, sinks=0, recent=4 * TRAINED_LENGTH, factor=4)
+    ids = text(TRAINED_LENGTH)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.posenc.parts[1].logits.fill_(-1e4)
+        nothing = model(ids).logits
+        assert (nothing - tiny_model("llama")(ids).logits).abs().max() < 1e-4
+        for layer in model.model.layers:
+            layer.self_attn.posenc.parts[1].logits.fill_(50.0)
+        model.model.layers[0].self_attn.o_proj.register_forward_hook(lambda m, args, out: seen.append(args[0]))
+        seen: list[torch.Tensor] = []
+        model(ids)
+    assert seen[0].abs().max() < 1e-6  # everything went to the sinks
+
+
+def test_an_emptied_cache_takes_any_text_that_a_new_one_takes() -> None:
+    """Padding on the right, and less padding on the left than before, after texts of another form."""
+    model, ids = patch_model(tiny_model("llama"), "sinks", recent=16), text(36, rows=2)
+    right, left = torch.ones_like(ids), torch.ones_like(ids)
+    right[1, 28:], left[1, :9] = 0, 0
+    cache = DynamicCache()
+    with torch.no_grad():
+        for mask, row in ((left, slice(9, None)), (right, slice(28)), (torch.ones_like(ids), slice(None))):
+            found = model(ids, attention_mask=mask, past_key_values=cache).logits[1:, row]
+            alone = model(ids[1:, row], use_cache=False).logits
+            torch.testing.assert_close(found, alone, atol=1e-4, rtol=0)
+            fresh = DynamicCache()
+            model(ids, attention_mask=mask, past_key_values=fresh)
+            assert [type(one) for one in cache.layers[1:]] == [type(one) for one in fresh.layers[1:]]
+            assert cache.layers[0].keys.shape == fresh.layers[0].keys.shape
+            cache.reset()
+
+
+def test_padding_that_cannot_be_kept_is_named() -> None:
+    model, ids = patch_model(tiny_model("llama"), "sinks", recent=16), text(36, rows=2)
+    mask, cache = torch.ones_like(ids), DynamicCache()
+    mask[1, 28:] = 0
+    with torch.no_grad():
+        model(ids[:, :24], attention_mask=mask[:, :24], past_key_values=cache)
+        with pytest.raises(BackendCannotCarry, match=r"padding behind its first token.+Pad on the left"):
+            model(ids[:, 24:], attention_mask=mask, past_key_values=cache)

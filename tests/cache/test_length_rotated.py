@@ -1,0 +1,140 @@
+"""Dynamic NTK in steps of lengths: within a step, decoding rotates only the new key."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from hf_posenc import patch_model
+from hf_posenc.attention.routes import length_rotation
+from hf_posenc.cache.length_rotated import LengthRotatedLayer
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+
+STEP = 8
+
+
+def text(length: int) -> torch.Tensor:
+    return torch.randint(3, 96, (1, length), generator=torch.Generator().manual_seed(5))
+
+
+def keys_rotated(monkeypatch: pytest.MonkeyPatch, granularity: int, cropped: int | None = None) -> list[int]:
+    """Keys that the first layer rotated, for each decoded token; before that of number ``cropped`` two are removed."""
+    model = patch_model(tiny_model("llama"), "dynamic_ntk", granularity=granularity, factor=4)
+    counted: list[int] = []
+    rotate = length_rotation.rotate
+
+    def counting(x: torch.Tensor, *rest: object) -> torch.Tensor:
+        if x.shape[1] == model.config.num_key_value_heads:
+            counted.append(x.shape[2])
+        return rotate(x, *rest)  # type: ignore[arg-type]
+
+    cache, tokens = DynamicCache(config=model.config), text(TRAINED_LENGTH + 1 + 2 * STEP)
+    with torch.no_grad():
+        model(tokens[:, : TRAINED_LENGTH + 1], past_key_values=cache)
+        monkeypatch.setattr(length_rotation, "rotate", counting)
+        for number, t in enumerate(range(TRAINED_LENGTH + 1, tokens.shape[1])):
+            if number == cropped:
+                cache.crop(-2)
+            model(tokens[:, t : t + 1], past_key_values=cache)
+    assert all(isinstance(layer, LengthRotatedLayer) for layer in cache.layers)
+    return counted[:: model.config.num_hidden_layers]
+
+
+def test_one_key_a_token_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = keys_rotated(monkeypatch, STEP)
+    assert sum(count > 1 for count in counted) == 3  # the first token, and where each of two steps ends
+
+
+def test_what_is_left_of_a_cropped_text_stays_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As assisted decoding does it, once for every few tokens."""
+    counted = keys_rotated(monkeypatch, STEP, cropped=4)
+    assert counted[4] == 1
+    assert sum(count > 1 for count in counted) == 2  # the first token, and where a step ends
+
+
+def test_control_every_length_has_a_rotation_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(count > TRAINED_LENGTH for count in keys_rotated(monkeypatch, 1))
+
+
+def test_reordering_discards_the_rotated_copy() -> None:
+    model = patch_model(tiny_model("llama"), "dynamic_ntk", granularity=STEP, factor=4)
+    rows_of_text = torch.cat((text(TRAINED_LENGTH + 6), text(TRAINED_LENGTH + 6).flip(1)))
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        for t in range(TRAINED_LENGTH + 4):
+            model(rows_of_text[:, t : t + 1], past_key_values=cache)
+        cache.reorder_cache(torch.tensor([1, 0]))
+        after = model(rows_of_text.flip(0)[:, TRAINED_LENGTH + 4 : TRAINED_LENGTH + 5], past_key_values=cache).logits
+        whole = model(rows_of_text.flip(0)[:, : TRAINED_LENGTH + 5]).logits[:, -1:]
+    assert (after - whole).abs().max() < 1e-4
+
+
+CHANGES = {
+    "crop": lambda cache: cache.crop(-3),
+    "crop and repeat": lambda cache: (cache.crop(-3), cache.batch_repeat_interleave(1)),
+    "crop one by one": lambda cache: [cache.crop(-1) for _ in range(3)],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("granularity", [1, 4, 16, 64])
+def test_other_tokens_behind_a_cropped_text(granularity: int, change: str) -> None:
+    """As assisted decoding does it: what was guessed wrong goes, and other tokens come in its place.
+
+    Within one step of lengths nothing else tells the layer that its copy of the keys is of a text nobody reads.
+    """
+    model = patch_model(tiny_model("llama"), "dynamic_ntk", granularity=granularity, factor=4)
+    first, other = text(TRAINED_LENGTH + 9), text(TRAINED_LENGTH + 20).flip(1)
+    kept = TRAINED_LENGTH + 6
+    both = torch.cat((first[:, :kept], other[:, : TRAINED_LENGTH + 14 - kept]), dim=1)
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(first[:, : TRAINED_LENGTH + 2], past_key_values=cache)
+        for t in range(TRAINED_LENGTH + 2, TRAINED_LENGTH + 9):
+            model(first[:, t : t + 1], past_key_values=cache)
+        CHANGES[change](cache)
+        assert cache.get_seq_length() == kept
+        decoded = [model(both[:, t : t + 1], past_key_values=cache).logits for t in range(kept, TRAINED_LENGTH + 14)]
+        whole = model(both, use_cache=False).logits[:, kept:]
+        unchanged = model(first, use_cache=False).logits[:, kept : TRAINED_LENGTH + 9]
+    assert (torch.cat(decoded, dim=1) - whole).abs().max() < 1e-4
+    assert (whole[:, : unchanged.shape[1]] - unchanged).abs().max() > 0.1  # control: other tokens are another text
+
+
+@pytest.mark.parametrize("granularity", [1, 16])
+def test_rows_chosen_repeated_and_emptied(granularity: int) -> None:
+    """Every other change of a cache, each against the whole text read at once."""
+    model = patch_model(tiny_model("llama"), "dynamic_ntk", granularity=granularity, factor=4)
+    length = TRAINED_LENGTH + 6
+    three = torch.cat([text(length + 2).roll(n, 1) for n in range(3)])
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        for t in range(length):
+            model(three[:, t : t + 1], past_key_values=cache)
+        cache.batch_select_indices(torch.tensor([2, 0]))
+        chosen = three[[2, 0]]
+        after = model(chosen[:, length : length + 1], past_key_values=cache).logits
+        assert (after - model(chosen[:, : length + 1], use_cache=False).logits[:, -1:]).abs().max() < 1e-4
+        cache.batch_repeat_interleave(2)
+        repeated = chosen.repeat_interleave(2, 0)
+        after = model(repeated[:, length + 1 : length + 2], past_key_values=cache).logits
+        assert (after - model(repeated, use_cache=False).logits[:, -1:]).abs().max() < 1e-4
+        cache.reset()
+        fresh = three.flip(1)[:, : TRAINED_LENGTH + 3]
+        after = model(fresh, past_key_values=cache).logits
+        assert (after - model(fresh, use_cache=False).logits).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_the_gradient_through_decoded_tokens_is_that_of_one_pass(backend: str) -> None:
+    """Runs of queries are recomputed in the backward pass, when a rotated copy of the keys would have grown."""
+    model, tokens = patch_model(tiny_model("llama"), "dynamic_ntk", factor=4), text(TRAINED_LENGTH + 6)
+    model.set_attn_implementation(backend)
+    weight = model.model.layers[0].self_attn.k_proj.weight
+    cache = DynamicCache(config=model.config)
+    sizes = (TRAINED_LENGTH + 2, 1, 1, 1, 1)
+    parts = [model(part, past_key_values=cache).logits for part in tokens.split(sizes, dim=1)]
+    (decoded,) = torch.autograd.grad(torch.cat(parts, dim=1).square().mean(), weight)
+    (whole,) = torch.autograd.grad(model(tokens, use_cache=False).logits.square().mean(), weight)
+    assert (decoded - whole).abs().max() < 1e-4 * whole.abs().max()

@@ -1,0 +1,132 @@
+"""The preallocated KV cache returns what transformers' own returns, and never changes what it returned."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+from hf_posenc import patch_model
+from hf_posenc.cache.preallocated import CAPACITY_STEP, PreallocatedLayer
+
+Step = Callable[[DynamicLayer], None]
+
+
+def states(count: int, seed: int, batch: int = 2) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, 3, count, 4, generator=draw), torch.randn(batch, 3, count, 4, generator=draw)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("update"), st.integers(1, 2 * CAPACITY_STEP)),
+    st.tuples(st.sampled_from(["update", "update", "crop"]), st.integers(1, 3)),
+    st.tuples(st.sampled_from(["reorder", "select", "copy", "shallow"]), st.integers(0, 1)),
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(STEPS, max_size=12))
+@torch.no_grad()
+def test_equals_the_dynamic_cache_of_transformers(steps: list[tuple[str, int]]) -> None:
+    """Any order of what a generation does to a layer; every tensor ever returned keeps its values."""
+    ours, theirs = PreallocatedLayer(), DynamicLayer()
+    handed_out: list[tuple[Tensor, Tensor]] = []
+    for number, (what, count) in enumerate([("update", 5), *steps]):
+        if what == "update":
+            new = states(count, number)
+            for mine, stock in zip(ours.update(*new), theirs.update(*new), strict=True):
+                assert torch.equal(mine, stock)
+                handed_out.append((mine, stock))
+        elif what == "crop":
+            for layer in (ours, theirs):
+                layer.crop(-min(count, layer.get_seq_length() - 1))
+        elif what == "reorder":
+            for layer in (ours, theirs):
+                layer.reorder_cache(torch.tensor([count, count]))
+        elif what == "select":
+            for layer in (ours, theirs):
+                layer.batch_select_indices(torch.tensor([1, count]))
+        else:
+            old = ours
+            ours = copy.deepcopy(ours) if what == "copy" else copy.copy(ours)
+            branch = old.update(*states(2, 1000 + number))  # the one that was copied goes its own way
+            handed_out.append((branch[0], branch[0].clone()))
+        assert ours.get_seq_length() == theirs.get_seq_length()
+    for mine, stock in handed_out:
+        assert torch.equal(mine, stock)
+
+
+@torch.no_grad()
+def test_decoding_copies_rarely() -> None:
+    layer = PreallocatedLayer()
+    layer.update(*states(10, 0))
+    addresses = {layer.update(*states(1, i))[0].data_ptr() for i in range(2 * CAPACITY_STEP)}
+    assert len(addresses) == 2
+    stock = DynamicLayer()
+    stock.update(*states(10, 0))
+    held = [stock.update(*states(1, i))[0] for i in range(3)]  # control: a copy a step
+    assert len({keys.data_ptr() for keys in held}) == 3
+
+
+@torch.no_grad()
+def test_one_forward_pass_allocates_no_spare_capacity() -> None:
+    layer = PreallocatedLayer()
+    keys, _ = layer.update(*states(100, 0))
+    assert keys.untyped_storage().nbytes() == keys.numel() * keys.element_size()
+
+
+def test_inference_mode_and_back() -> None:
+    layer, expected = PreallocatedLayer(), states(4, 0)
+    with torch.inference_mode():
+        layer.update(expected[0][:, :, :2], expected[1][:, :, :2])
+        layer.update(expected[0][:, :, 2:3], expected[1][:, :, 2:3])
+    with torch.no_grad():
+        keys, _ = layer.update(expected[0][:, :, 3:], expected[1][:, :, 3:])
+    assert torch.equal(keys, expected[0])
+
+
+def test_gradients_reach_earlier_keys() -> None:
+    layer, (keys, values) = PreallocatedLayer(), states(3, 0)
+    keys.requires_grad_()
+    layer.update(keys[:, :, :2], values[:, :, :2])
+    out, _ = layer.update(keys[:, :, 2:], values[:, :, 2:])
+    out.sum().backward()
+    assert torch.equal(keys.grad, torch.ones_like(keys))
+
+
+def tiny() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+            vocab_size=16, max_position_embeddings=32,
+        )
+    ).eval()  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["own", "given"])
+@torch.no_grad()
+def test_a_patched_model_uses_it(mode: str) -> None:
+    model = patch_model(tiny(), "rope")
+    cache = DynamicCache(config=model.config) if mode == "given" else None
+    out = model(torch.arange(8)[None], past_key_values=cache, use_cache=True)
+    assert [type(layer) for layer in out.past_key_values.layers] == [PreallocatedLayer] * 2
+    model = tiny()
+    out = model(torch.arange(8)[None], use_cache=True)  # control: not the stock model
+    assert [type(layer) for layer in out.past_key_values.layers] == [DynamicLayer] * 2
+
+
+@torch.no_grad()
+def test_a_filled_cache_is_left_as_it_is() -> None:
+    model, cache = patch_model(tiny(), "nope"), DynamicCache()
+    cache.update(torch.zeros(1, 1, 3, 8), torch.zeros(1, 1, 3, 8), 0)
+    cache.update(torch.zeros(1, 1, 3, 8), torch.zeros(1, 1, 3, 8), 1)
+    model(torch.arange(2)[None], past_key_values=cache, use_cache=True)
+    assert [type(layer) for layer in cache.layers] == [DynamicLayer] * 2

@@ -1,0 +1,208 @@
+"""Layers of one forward pass share a plan: few Python calls per layer, and the results of separate plans."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, StaticCache
+
+import hf_posenc
+import hf_posenc.patches
+from hf_posenc import patch_model
+from hf_posenc.core.context import PositionContext
+from hf_posenc.forward import call_plan
+from hf_posenc.forward.attention import PatchedAttention
+from hf_posenc.forward.shared_terms import PER_LAYER, ReadsLayer
+
+PACKAGE = tuple(str(Path(module.__path__[0]).resolve()) for module in (hf_posenc, hf_posenc.patches))
+CONTEXT, CACHED = 64, 100
+
+
+def llama(heads: int, kv_heads: int) -> Any:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=97, hidden_size=16 * heads, intermediate_size=48, num_hidden_layers=4,
+            num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=CONTEXT,
+        )
+    ).eval()  # fmt: skip
+
+
+def gpt2() -> Any:
+    config = GPT2Config(
+        vocab_size=97, n_embd=64, n_layer=4, n_head=4, n_positions=CONTEXT, bos_token_id=0, eos_token_id=0
+    )  # fmt: skip
+    return GPT2LMHeadModel(config).eval()
+
+
+MODELS = {"llama": lambda: llama(4, 4), "llama-gqa": lambda: llama(6, 2), "gpt2": gpt2}
+ROTATIONS = {"rope": {}, "yarn": {"factor": 4}}
+KEY_BIASES: dict[str, dict[str, Any]] = {"alibi": {}}
+REMAPS = {"rerope": {}, "self_extend": {"factor": 4}, "dca": {"factor": 4}}
+LIMITS = {**dict.fromkeys(ROTATIONS, 24), **dict.fromkeys(KEY_BIASES, 26), **dict.fromkeys(REMAPS, 31)}
+FIRST = {
+    **dict.fromkeys(ROTATIONS, 42),
+    **dict.fromkeys(KEY_BIASES, 99),
+    **dict.fromkeys(REMAPS, 91),
+}  # it plans, and knows the cache as it was
+GOALS = {**dict.fromkeys(ROTATIONS, 40), **dict.fromkeys(KEY_BIASES, 46), **dict.fromkeys(REMAPS, 80)}  # on average
+IN_PLACE = {"llama-gqa": 2}  # of as many of transformers' own: with grouped heads, a decode query has a function here
+OPTIONS: dict[str, dict[str, Any]] = {**ROTATIONS, **KEY_BIASES, **REMAPS}
+
+
+def patched(model: str, scheme: str) -> Any:
+    unpatched = MODELS[model]()
+    name = f"rope+{scheme}" if model == "gpt2" and scheme in REMAPS else scheme  # a remap needs a rotation
+    return patch_model(unpatched, name, **OPTIONS[scheme])
+
+
+class Counter:
+    """Python functions of this package that each attention layer called, in the order of the layers."""
+
+    def __init__(self, model: Any) -> None:
+        layers = [module for module in model.modules() if isinstance(module, PatchedAttention)]
+        self.forwards = {type(layer).forward.__code__ for layer in layers}
+        self.layers: list[int] = []
+        self.inside: Any = None
+
+    def __call__(self, frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            if self.inside is None and frame.f_code in self.forwards:
+                self.inside = frame
+                self.layers.append(0)
+            if self.inside is not None:
+                self.layers[-1] += frame.f_code.co_filename.startswith(PACKAGE)
+        elif event == "return" and frame is self.inside:
+            self.inside = None
+
+
+@contextmanager
+def counting(model: Any) -> Iterator[Counter]:
+    counter, before = Counter(model), sys.getprofile()
+    sys.setprofile(counter)
+    try:
+        yield counter
+    finally:
+        sys.setprofile(before)
+
+
+def text(length: int) -> Tensor:
+    return torch.randint(0, 97, (1, length), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("scheme", OPTIONS)
+@torch.no_grad()
+def test_calls_of_a_decoding_layer(scheme: str, model: str) -> None:
+    """The first layer makes the plan, the others use it."""
+    found, cache = patched(model, scheme), DynamicCache()
+    found(text(CACHED), past_key_values=cache)
+    found(text(1), past_key_values=cache)
+    with counting(found) as counter:
+        found(text(1), past_key_values=cache)
+    assert len(counter.layers) == 4
+    own = IN_PLACE.get(model, 0)
+    assert counter.layers[0] <= FIRST[scheme] + own, counter.layers
+    assert max(counter.layers[1:]) <= LIMITS[scheme] + own, counter.layers
+    assert sum(counter.layers) <= 4 * GOALS[scheme], counter.layers
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("scheme", [*ROTATIONS, *REMAPS])
+@torch.no_grad()
+def test_calls_of_a_layer_in_prefill(scheme: str, model: str) -> None:
+    """A remap has several kernel calls, as many as it has rectangles: those of 100 tokens are counted, too."""
+    found = patched(model, scheme)
+    with counting(found) as counter:
+        found(text(CACHED), past_key_values=DynamicCache())
+    assert max(counter.layers[1:]) <= GOALS[scheme] * (2 if scheme in REMAPS else 1), counter.layers
+
+
+@pytest.mark.parametrize("scheme", [*OPTIONS, "t5", "fox", "kerple", "deberta", "dynamic_ntk", "logn", "sinks"])
+@torch.no_grad()
+def test_a_shared_plan_changes_nothing(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same logits, bit by bit, as where every layer evaluates the scheme on its own."""
+    model = patch_model(llama(4, 2), scheme, **OPTIONS.get(scheme, {}))
+
+    def logits() -> list[Tensor]:
+        cache = DynamicCache(config=model.config)
+        return [model(tokens, past_key_values=cache).logits for tokens in (text(CACHED), text(1), text(7))]
+
+    shared = logits()
+    monkeypatch.setattr(call_plan, "share", lambda plan: None)
+    assert all(torch.equal(one, two) for one, two in zip(shared, logits(), strict=True))
+
+
+def plans_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    made, make = [], call_plan.make_plan
+    monkeypatch.setattr(call_plan, "make_plan", lambda *args: made.append(make(*args)) or made[-1])
+    model(text(20))
+    return made
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "self_extend"])
+def test_layers_share_a_plan_with_a_cache_of_fixed_size(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = patched("llama", scheme)
+    cache = StaticCache(model.config, max_cache_len=CACHED)
+    made, make = [], call_plan.make_plan
+    monkeypatch.setattr(call_plan, "make_plan", lambda *args: made.append(make(*args)) or made[-1])
+    ids = torch.randint(0, 97, (1, CONTEXT), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = model(ids, use_cache=False).logits
+        made.clear()
+        parts = [model(part, past_key_values=cache).logits for part in ids.split([50, 1, 1, 12], dim=1)]
+    assert len(made) == 4
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("scheme", "shared"), [("yarn", True), ("t5", False), ("fox", False), ("deberta", False)])
+def test_terms_with_a_gradient_belong_to_one_layer(scheme: str, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = patch_model(llama(4, 2), scheme, factor=4).train()
+    plans = plans_of(model, monkeypatch)
+    assert {plan.shared is not None for plan in plans} == {shared}
+
+
+@torch.no_grad()
+def test_layers_with_other_schemes_have_other_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = patch_model(llama(4, 2), "rope", layers={1: "alibi"})
+    plans = plans_of(model, monkeypatch)
+    assert len(plans) == len({id(plan.scheme) for plan in plans})
+    assert [bool(plan.shared.terms.bias) for plan in plans].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda value: value.float(),
+        lambda value: value + 1,
+        lambda value: value % 4,
+        lambda value: value in (1, 2),
+        lambda value: [0, 1][value],
+        lambda value: torch.relu(value),
+        lambda value: torch.ones(3) * value,
+    ],
+)
+def test_a_value_of_one_layer_cannot_be_used_for_all(use: Any) -> None:
+    with pytest.raises(ReadsLayer):
+        use(PER_LAYER)
+
+
+@pytest.mark.parametrize("hidden", [None, 0, 3])
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32], ids=str)
+def test_empty_places_of_a_cache_are_left_out(kind: torch.dtype, hidden: int | None) -> None:
+    positions = torch.arange(10)[None]
+    ctx = PositionContext(positions[:, 5:6], positions, causal=True, contiguous=True)
+    visible = torch.arange(10) <= 5
+    if hidden is not None:
+        visible[hidden] = False
+    mask = visible if kind == torch.bool else torch.zeros(10).masked_fill(~visible, -1e30)
+    found, cut = call_plan.written_alone(mask[None, None, None], ctx, 6)
+    assert torch.equal(cut.key_positions, positions[:, :6])
+    assert (found is None) == (hidden is None)
+    assert found is None or torch.equal(found, mask[None, None, None, :6])

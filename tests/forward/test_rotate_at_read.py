@@ -1,0 +1,384 @@
+"""One cached copy of each key: what attention computes, what a cache holds, what is rotated, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel, StaticCache
+from transformers.cache_utils import Cache
+
+from hf_posenc import from_pretrained, patch_model, scheme_of
+from hf_posenc.attention.routes import flex
+from hf_posenc.checks.tiny_models import KV_HEADS, TRAINED_LENGTH, WIDTH, tiny_model
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.rotation.apply import rotate
+from hf_posenc.core.rotation.cache import AHEAD
+from hf_posenc.errors import CannotCombine, InvalidInput, OptionOutOfRange
+from hf_posenc.forward import rotate_at_read
+from hf_posenc.forward.rotate_at_read import ReadRotation, stored_region
+from hf_posenc.schemes.remap.key_cache import check_one_key
+from hf_posenc.schemes.remap.rerope import ReRoPE
+
+from ..oracles import models, naive
+
+SCHEMES = ["rerope", "leaky_rerope", "self_extend", "lm_infinite"]
+LENGTH = 3 * TRAINED_LENGTH
+LIMIT = 2e-5  # logits of deviation 1, in float32; measured up to 5e-6
+Read = Callable[[PreTrainedModel], Tensor]
+
+
+def patched(scheme: str, copies: str, model: str = "llama", **more: Any) -> PreTrainedModel:
+    options = {"factor": 4, "key_cache": copies, **more}
+    torch.manual_seed(0)  # of learned parameters
+    return patch_model(tiny_model(model), scheme, **options)
+
+
+def text(rows: int = 1, length: int = LENGTH, seed: int = 5) -> Tensor:
+    return torch.randint(3, 90, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def in_chunks(model: PreTrainedModel, ids: Tensor, sizes: list[int], cache: Cache | None = None, **call: Any) -> Tensor:
+    """Logits of a text that is read piece by piece, then token by token."""
+    cache, start, parts = cache or DynamicCache(config=model.config), 0, []
+    mask, positions = call.pop("attention_mask", None), call.pop("position_ids", None)
+    for size in [*sizes, *[1] * (ids.shape[1] - sum(sizes))]:
+        stop = start + size
+        if mask is not None:
+            call["attention_mask"] = mask[:, :stop]
+        if positions is not None:
+            call["position_ids"] = positions[:, start:stop]
+        parts.append(model(ids[:, start:stop], past_key_values=cache, **call).logits)
+        start = stop
+    return torch.cat(parts, dim=1)
+
+
+def padded(model: PreTrainedModel) -> Tensor:
+    """The real tokens of a left-padded batch."""
+    mask = torch.ones(2, LENGTH, dtype=torch.long)
+    mask[0, :11] = 0
+    return in_chunks(model, text(2), [40], attention_mask=mask)[mask.bool()]
+
+
+def at_positions(model: PreTrainedModel) -> Tensor:
+    """Positions with gaps, other ones in each row."""
+    steps = torch.randint(1, 4, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+    return in_chunks(model, text(2), [40, 9], position_ids=steps.cumsum(-1))
+
+
+def static(model: PreTrainedModel) -> Tensor:
+    return in_chunks(model, text(), [40, 9], StaticCache(model.config, max_cache_len=LENGTH + 7))
+
+
+def reordered(model: PreTrainedModel) -> Tensor:
+    cache, ids = DynamicCache(config=model.config), text(3)
+    before = in_chunks(model, ids[:, :50], [40], cache)
+    cache.reorder_cache(torch.tensor([2, 0, 0]))
+    return torch.cat((before, in_chunks(model, ids[[2, 0, 0], 50:], [1], cache)), dim=1)
+
+
+def cropped(model: PreTrainedModel) -> Tensor:
+    cache, ids = DynamicCache(config=model.config), text()
+    if scheme_of(model).kept_keys is not None:  # whose cache cannot be cropped once it has evicted a key
+        cache = StaticCache(model.config, max_cache_len=LENGTH)
+        return in_chunks(model, ids, [40], cache)
+    in_chunks(model, ids[:, :60], [40], cache)
+    cache.crop(-15)
+    return in_chunks(model, text(seed=6)[:, 45:], [3], cache)
+
+
+def beams(model: PreTrainedModel) -> Tensor:
+    made = model.generate(
+        text(2, 40), max_new_tokens=12, num_beams=3, do_sample=False, pad_token_id=0, eos_token_id=None,
+        output_scores=True, return_dict_in_generate=True,
+    )  # fmt: skip
+    return torch.cat((made.sequences_scores, made.sequences.flatten().float()))
+
+
+def weights(model: PreTrainedModel) -> Tensor:
+    """Attention weights of every layer, of a chunk and of one token."""
+    model.set_attn_implementation("eager")
+    cache, ids, found = DynamicCache(config=model.config), text(), []
+    for start, stop in ((0, 40), (40, 50), (50, 51)):
+        out = model(ids[:, start:stop], past_key_values=cache, output_attentions=True)
+        found += [layer.flatten() for layer in out.attentions]
+    return torch.cat(found)
+
+
+def with_gradient(model: PreTrainedModel) -> Tensor:
+    """The gradient of a chunk and a token behind a cached text."""
+    with torch.enable_grad():
+        in_chunks(model, text()[:, :50], [40, 9]).square().sum().backward()
+    weight = model.model.layers[0].self_attn.k_proj.weight
+    return weight.grad / weight.grad.abs().max()
+
+
+CALLS: dict[str, Read] = {
+    "decoding": lambda model: in_chunks(model, text(), [1]),
+    "a chunk": lambda model: in_chunks(model, text(), [40, 9]),
+    "rows": lambda model: in_chunks(model, text(3), [40, 9]),
+    "left padding": padded,
+    "positions": at_positions,
+    "static cache": static,
+    "reordering": reordered,
+    "crop": cropped,
+    "beams": beams,
+    "weights": weights,
+    "gradient": with_gradient,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_as_with_a_copy_for_each_region(scheme: str, call: str) -> None:
+    copies, one = (CALLS[call](patched(scheme, kind)) for kind in ("copies", "one"))
+    assert (one - copies).abs().max() <= LIMIT
+
+
+COMPOSED = [("llama", "rerope+logn"), ("llama", "yarn+self_extend"), ("gpt2", "rope+leaky_rerope"),
+            ("llama", "partial+rerope"), ("llama", "rope+self_extend+alibi"), ("gpt2", "rope+rerope+fox")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "scheme"), COMPOSED)
+@torch.no_grad()
+def test_compositions(model: str, scheme: str) -> None:
+    """Half rotated heads, stretched rotations, biases, and keys with channels of their own."""
+    copies, one = (CALLS["a chunk"](patched(scheme, kind, model)) for kind in ("copies", "one"))
+    assert (one - copies).abs().max() <= LIMIT
+
+
+@torch.no_grad()
+def test_control_another_offset_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = rotate_at_read.table
+    copies = CALLS["a chunk"](patched("rerope", "copies"))
+    monkeypatch.setattr(rotate_at_read, "table", lambda rotation, positions: table(rotation, positions + 1))
+    assert (CALLS["a chunk"](patched("rerope", "one")) - copies).abs().max() > 1000 * LIMIT
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_bfloat16(scheme: str) -> None:
+    """As far from float32 as copies in bfloat16 are, give or take one more rounding of a key."""
+    exact = CALLS["a chunk"](patched(scheme, "copies"))
+    errors = [
+        (CALLS["a chunk"](patched(scheme, kind).bfloat16()).float() - exact).square().mean().sqrt()
+        for kind in ("copies", "one")
+    ]
+    assert errors[1] <= 1.25 * errors[0]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES[:3])
+@torch.no_grad()
+def test_flex_attention(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left uncompiled: on a CPU its compiled form cannot return the log-sum-exp by which regions are merged."""
+    monkeypatch.setattr(flex, "kernel", lambda family: flex.flex.flex_attention)
+    found = []
+    for kind in ("copies", "one"):
+        model = patched(scheme, kind)
+        model.set_attn_implementation("flex_attention")
+        found.append(in_chunks(model, text()[:, :50], [40, 8]))
+    assert (found[1] - found[0]).abs().max() <= LIMIT
+
+
+@pytest.mark.parametrize("sizes", [[1], [50, 13]])
+@torch.no_grad()
+def test_as_the_formula_in_float64(sizes: list[int]) -> None:
+    """ReRoPE: distances clipped to the window, over all pairs."""
+    ids = models.text(4 * models.TRAINED)
+    pairs = naive.causal(len(ids))
+    clipped = replace(
+        pairs, distance=pairs.distance.clamp(max=models.TRAINED // 2), frequencies=naive.rope(models.HEAD_DIM)
+    )
+    expected = naive.llama(models.llama(), ids, clipped)
+    model = patch_model(models.llama(), "rerope", factor=4, key_cache="one")
+    assert (in_chunks(model, ids[None], sizes)[0].double() - expected).abs().max() < 1e-4
+    other = replace(clipped, distance=pairs.distance.clamp(max=models.TRAINED // 2 + 1))  # control
+    assert (naive.llama(models.llama(), ids, other) - expected).abs().max() > 0.1
+
+
+def numbers_a_token(model: PreTrainedModel) -> float:
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(text(length=20), past_key_values=cache)
+    return sum(layer.keys.numel() + layer.values.numel() for layer in cache.layers) / 20
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_cache_is_as_large_as_the_unpatched_models(scheme: str) -> None:
+    plain = numbers_a_token(tiny_model("llama"))
+    assert numbers_a_token(patched(scheme, "one")) == plain
+    assert numbers_a_token(patched(scheme, "copies")) == 1.5 * plain  # control
+
+
+def rotated_keys(monkeypatch: pytest.MonkeyPatch, model: PreTrainedModel, call: Read) -> list[int]:
+    """How many keys were rotated at read in each layer of each forward pass of a call."""
+    counted: list[int] = []
+    for name in ("rotate", "rotate_at_once", "rotate_halves"):
+        own = getattr(rotate_at_read, name)
+
+        def counting(x: Tensor, *rest: Any, own: Callable[..., Tensor] = own) -> Tensor:
+            counted.append(x.shape[2])
+            return own(x, *rest)
+
+        monkeypatch.setattr(rotate_at_read, name, counting)
+    call(model)
+    return counted
+
+
+@pytest.mark.parametrize(("scheme", "smaller"), [("rerope", 16), ("self_extend", 16), ("lm_infinite", 10)])
+@torch.no_grad()
+def test_a_decoded_token_rotates_the_keys_of_the_smaller_region(
+    scheme: str, smaller: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = patched(scheme, "one")
+    cache = DynamicCache(config=model.config)
+    model(text(length=60), past_key_values=cache)
+    counted = rotated_keys(monkeypatch, model, lambda m: in_chunks(m, text()[:, 60:], [1], cache))
+    assert set(counted) == {smaller}
+
+
+@torch.no_grad()
+def test_so_does_a_decoded_token_of_padded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = patched("rerope", "one")
+    counted = rotated_keys(monkeypatch, model, padded)
+    assert set(counted) == {40, 16}  # of the prefill, and of its window for each token
+    assert counted.count(40) == 2
+
+
+@torch.no_grad()
+def test_control_weights_need_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert max(rotated_keys(monkeypatch, patched("rerope", "one"), weights)) == 51
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_few_keys_are_rotated_as_many_are(dtype: torch.dtype) -> None:
+    """Of whole heads and of a part, in one operation or 256 positions at a time."""
+    keys, positions = torch.randn(2, 3, 300, 8).to(dtype), torch.arange(300)[None]
+    for rotation in (PLAIN, Rotation((1.0, 0.5, 0.1, 0.01)), Rotation((1.0, 0.5, 0.1, 0.01), "interleaved")):
+        read = ReadRotation(rotation, lambda columns, by=rotation: rotate_at_read.table(by, positions[:, columns]))
+        few, many = read(keys[:, :, 20:90], slice(20, 90)), rotate(keys, rotation, read.cos_sin(slice(0, 300)))
+        torch.testing.assert_close(few, many[:, :, 20:90], rtol=0, atol=1e-6 if dtype == torch.float32 else 0.05)
+
+
+@torch.no_grad()
+def test_tables_are_made_once_for_all_layers_and_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, made, table = patched("rerope", "one"), [], rotate_at_read.table
+
+    def counting(rotation: Rotation, positions: Tensor) -> Any:
+        made.append(positions.shape[1])
+        return table(rotation, positions)
+
+    monkeypatch.setattr(rotate_at_read, "table", counting)
+    cache = DynamicCache(config=model.config)
+    model(text(length=40), past_key_values=cache)
+    assert made == [40]
+    in_chunks(model, text(length=LENGTH), [1], cache)
+    assert made == [40, 16 + AHEAD]
+
+
+def test_stored_is_the_copy_that_most_keys_are_read_of() -> None:
+    near, far, first = Region(Band(None, 16)), Region(Band(16, None)), Region(Band(16, None, keys_until=4))
+    assert [stored_region(regions) for regions in ((near, far), (far, near), (near, first), (first, near))] == [
+        1,
+        0,
+        0,
+        1,
+    ]
+    chunk = Region(Band(None, 1, chunk=24))
+    assert stored_region((near, chunk)) == 1
+
+
+REFUSED = {
+    "an encoder": ("bert", "rope+rerope", OptionOutOfRange, "an encoder has no KV cache"),
+    "nothing rotated": ("gpt2", "alibi+lm_infinite", CannotCombine, "rotates nothing"),
+}
+
+
+@pytest.mark.parametrize("scheme", ["rope_nd+rerope", "mrope+self_extend"])
+def test_positions_on_several_axes_are_not_remapped(scheme: str) -> None:
+    with pytest.raises(CannotCombine, match="say where tokens stand"):
+        patched(scheme, "copies")
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused_where_it_has_no_effect_or_no_rotation_leads_to_the_other_copies(what: str) -> None:
+    model, scheme, error, reason = REFUSED[what]
+    with pytest.raises(error, match=reason):
+        patched(scheme, "one", model)
+    patched(scheme, "copies", model)  # control
+
+
+class Rotating(ReRoPE):
+    """ReRoPE with a rotation of its own."""
+
+    def __init__(self, rotation: Rotation, of_far_keys: Rotation | None = None) -> None:
+        super().__init__(models.geometry(), key_cache="one")
+        self.own, self.of_far_keys = rotation, of_far_keys
+
+    def rotation(self) -> Rotation:
+        return self.own
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        near, far = super().regions(ctx)
+        return near, replace(far, rotation=self.of_far_keys)
+
+
+PLAIN = Rotation((1.0, 0.5))
+OTHERS = {
+    "trained": (replace(PLAIN, frequencies=torch.ones(2)), None),
+    "scales keys": (replace(PLAIN, decay=(0.1, 0.2)), None),
+    "several axes": (replace(PLAIN, axes=(0, 1)), None),
+    "region to region": (PLAIN, Rotation((1.0, 0.25))),
+}
+
+
+@pytest.mark.parametrize("reason", OTHERS)
+def test_rotations_that_do_not_compose_are_refused(reason: str) -> None:
+    with pytest.raises(CannotCombine, match=reason):
+        check_one_key(Rotating(*OTHERS[reason]))
+    check_one_key(Rotating(PLAIN))  # control
+
+
+@torch.no_grad()
+def test_keys_that_somebody_else_cached_are_refused() -> None:
+    """As PEFT's prefix tuning caches them: without a position, and the same in every region."""
+    found = torch.randn(1, KV_HEADS, 3, WIDTH // 4)
+    for kind in ("copies", "one"):
+        model, cache = patched("rerope", kind), DynamicCache()
+        for layer in range(2):
+            cache.update(found, found, layer)
+        if kind == "one":
+            with pytest.raises(InvalidInput, match="holds 3 tokens that this model has not put there"):
+                model(text(), past_key_values=cache)
+        else:
+            with pytest.warns(match="tokens of unknown origin"):
+                model(text(), past_key_values=cache)
+
+
+def test_the_option_is_saved_and_loaded(tmp_path: Any) -> None:
+    model = patched("rerope", "one", window=9)
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path)
+    assert numbers_a_token(loaded) == numbers_a_token(tiny_model("llama"))
+    assert scheme_of(loaded).schemes[-1].key_cache == "one"
+
+
+def test_a_cache_of_one_kind_is_not_continued_by_the_other() -> None:
+    cache = DynamicCache()
+    with torch.no_grad():
+        patched("rerope", "copies")(text(), past_key_values=cache)
+        with pytest.raises(InvalidInput, match="other options"):
+            patched("rerope", "one")(text(), past_key_values=cache)
+
+
+def test_the_default_is_a_copy_for_each() -> None:
+    assert not ReRoPE(models.geometry()).caches_one_key
+    assert ReRoPE(models.geometry(), key_cache="one").caches_one_key

@@ -1,0 +1,178 @@
+"""Texts of a row are as alone or refused, under every scheme, whatever says where they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
+from transformers import DynamicCache, MT5Config, MT5EncoderModel, T5Config, T5EncoderModel
+
+from hf_posenc import list_schemes, patch_model
+from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.errors import InvalidInput, MaskMismatch, PosEncError, UnknownKeyword
+from hf_posenc.forward.texts_in_masks import starts_in_mask
+
+SIZES = (7, 20, 13)  # within the tables of the tiny models
+LENGTH = sum(SIZES)
+ATOL = 1e-4  # of logits near 1: float32 sums of two routes
+NOT_REPEATED = {"randpos"}  # draws other positions in every call
+SCHEMES = sorted({str(getattr(one, "name", one)) for one in list_schemes()} - NOT_REPEATED)
+
+POSITIONS = torch.cat([torch.arange(size) for size in SIZES])[None]
+TEXTS = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))
+FULL = (TEXTS[:, None] == TEXTS)[None, None]
+BORDERS = torch.tensor([0, *accumulate(SIZES)], dtype=torch.int32)
+PACKED = {"cu_seq_lens_q": BORDERS, "cu_seq_lens_k": BORDERS, "max_length_q": 20, "max_length_k": 20}
+
+
+def ways(mask: Tensor) -> dict[str, dict[str, Any]]:
+    """Calls that say where texts begin, by what says it."""
+    added = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+    return {
+        "positions": {"position_ids": POSITIONS},
+        "keywords beside positions": {"position_ids": POSITIONS, "seq_idx": TEXTS[None], **PACKED},
+        "mask": {"attention_mask": mask}, "mask of numbers": {"attention_mask": added},
+        "mask and positions": {"attention_mask": mask, "position_ids": POSITIONS},
+        "keywords beside a mask": {"attention_mask": mask, **PACKED},
+    }  # fmt: skip
+
+
+def tokens() -> Tensor:
+    return torch.randint(3, 90, (1, LENGTH), generator=torch.Generator().manual_seed(3))
+
+
+def patched(family: str, scheme: str) -> Any:
+    """A patched model, stretched where the scheme stretches; skips what is not defined."""
+    for options in ({"factor": 2}, {}):
+        try:
+            return patch_model(tiny_model(family), scheme, **options)
+        except PosEncError as refused:
+            reason = str(refused)
+    pytest.skip(reason)
+
+
+@torch.no_grad()
+def alone(model: Any) -> Tensor:
+    try:
+        return torch.cat([model(text)[0] for text in tokens().split(SIZES, dim=1)], dim=1)
+    except IndexError as refused:
+        pytest.skip(str(refused))
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_decoder(scheme: str, backend: str) -> None:
+    model = patched("llama", scheme)
+    model.set_attn_implementation(backend)
+    expected = alone(model)
+    for way, call in ways(FULL.tril()).items():
+        with torch.no_grad():
+            assert float((model(tokens(), **call)[0] - expected).abs().max()) <= ATOL, way
+    with torch.no_grad():  # control: as one text they differ
+        assert float((model(tokens())[0] - expected).abs().max()) > 100 * ATOL
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_encoder_by_mask(scheme: str) -> None:
+    model = patched("bert", scheme)
+    expected = alone(model)
+    with torch.no_grad():
+        assert float((model(tokens(), attention_mask=FULL)[0] - expected).abs().max()) <= ATOL
+    with pytest.raises(MaskMismatch, match="an encoder reads the row as one text"):
+        model(tokens(), position_ids=POSITIONS)
+
+
+REFUSED: dict[str, Callable[[], dict[str, Any]]] = {
+    "keywords alone": lambda: PACKED,
+    "text numbers alone": lambda: {"seq_idx": TEXTS[None]},
+    "keywords beside a mask of ones": lambda: {
+        **PACKED,
+        "position_ids": POSITIONS,
+        "attention_mask": torch.ones(1, LENGTH),
+    },
+    "other borders": lambda: {"position_ids": POSITIONS, "cu_seq_lens_q": torch.tensor([0, 7, LENGTH])},
+    "borders of less": lambda: {"position_ids": POSITIONS, "cu_seq_lens_k": BORDERS[:-1]},
+    "other text numbers": lambda: {"position_ids": POSITIONS, "seq_idx": TEXTS.flip(0)[None]},
+    "positions with a cache": lambda: {"position_ids": POSITIONS, "past_key_values": DynamicCache()},
+    "positions to be cached": lambda: {"position_ids": POSITIONS, "use_cache": True},
+    "a mask to be cached": lambda: {"attention_mask": FULL.tril(), "use_cache": True},
+}
+BY_ROUTE = ["yarn", "pi", "host", "logn", "none", "alibi", "rerope", "learned"]
+
+
+@pytest.mark.parametrize("call", REFUSED)
+@pytest.mark.parametrize("scheme", BY_ROUTE)
+def test_what_is_refused_under_one_scheme_is_under_all(scheme: str, call: str) -> None:
+    with pytest.raises(MaskMismatch):
+        patched("llama", scheme)(tokens(), **REFUSED[call]())
+
+
+@pytest.mark.parametrize("keyword", ["softcap", "s_aux", "sliding_window", "position_bias", "block_mask", "head_mask"])
+@pytest.mark.parametrize("scheme", BY_ROUTE)
+def test_keywords_are_refused_under_every_scheme(scheme: str, keyword: str) -> None:
+    with pytest.raises(UnknownKeyword, match=keyword):
+        patched("llama", scheme)(tokens(), **{keyword: 4.0})
+
+
+def test_a_length_below_the_longest_text_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="max_length_q is 19, and a text has 20"):
+        patched("llama", "yarn")(tokens(), position_ids=POSITIONS, **PACKED | {"max_length_q": 19})
+
+
+@pytest.mark.parametrize("chunk", [SIZES[0], SIZES[0] + 5])
+def test_a_text_that_begins_in_a_later_chunk_is_refused(chunk: int) -> None:
+    """It would be numbered on from the tokens in the cache."""
+    model, cache, mask = patched("llama", "sinks"), DynamicCache(), FULL[..., :27, :27].tril()
+    calls = [(0, chunk), (chunk, 27)] if chunk == SIZES[0] else [(0, chunk)]
+    *before, last = [
+        {"input_ids": tokens()[:, a:b], "attention_mask": mask[..., a:b, :b], "past_key_values": cache}
+        for a, b in calls
+    ]
+    with torch.no_grad():
+        for call in before:
+            model(**call)
+        with pytest.raises(MaskMismatch, match="number as those of one"):
+            model(**last)
+
+
+def test_a_block_mask_needs_positions() -> None:
+    model = patched("llama", "yarn")
+    model.set_attn_implementation("flex_attention")
+    texts = TEXTS
+    mask = create_block_mask(lambda b, h, q, k: (q >= k) & (texts[q] == texts[k]), 1, None, LENGTH, LENGTH, "cpu")
+    with pytest.raises(MaskMismatch, match="BlockMask keeps texts"):
+        model(tokens(), attention_mask=mask, use_cache=False)
+
+
+@pytest.mark.parametrize("scheme", ["host", "alibi"])
+@pytest.mark.parametrize(("config", "kind"), [(T5Config, T5EncoderModel), (MT5Config, MT5EncoderModel)])
+def test_a_layer_of_t5_called_with_a_bias(config: Any, kind: Any, scheme: str) -> None:
+    """The unpatched layer adds it; a patched one would not."""
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 96}
+    model = kind(config(**sizes))
+    hidden, bias = torch.randn(1, 5, 16), torch.randn(1, 2, 5, 5)
+    layer = model.encoder.block[0].layer[0].SelfAttention
+    assert not torch.equal(layer(hidden, position_bias=bias)[0], layer(hidden, position_bias=0 * bias)[0])
+    patch_model(model, scheme)
+    with pytest.raises(UnknownKeyword, match="position_bias"):
+        model.encoder.block[0].layer[0].SelfAttention(hidden, position_bias=bias)
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (torch.ones(4, 4).tril(), [True, False, False, False]),
+        (torch.ones(4, 4), [True, False, False, False]),
+        (torch.block_diag(torch.ones(2, 2).tril(), torch.ones(2, 2)), [True, False, True, False]),
+        (torch.ones(4, 4).tril().triu(-1), [True, False, False, False]),  # a window
+        (torch.ones(4, 4).tril() * torch.tensor([0, 0, 1, 1]), [True, True, True, False]),  # padding on the left
+    ],
+    ids=["causal", "full", "blocks", "window", "padding"],
+)
+def test_where_texts_begin_in_a_mask(mask: Tensor, expected: list[bool]) -> None:
+    assert starts_in_mask(mask.bool()[None, None])[0].tolist() == expected
