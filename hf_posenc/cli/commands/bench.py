@@ -11,6 +11,7 @@ from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
+    MOST_THREADS,
     REMOVED,
     AsJson,
     Base,
@@ -28,8 +29,7 @@ from hf_posenc.cli.arguments import (
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.bench_results import RESULTS, BenchResults, about_run
 from hf_posenc.cli.errors import FAILED, PARTLY
-from hf_posenc.cli.output_paths import check_results_folder
-from hf_posenc.cli.threads import MOST_THREADS
+from hf_posenc.cli.output_paths import check_output_folder
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
@@ -132,7 +132,7 @@ def bench(
         from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
-        check_results_folder("bench", out)
+        check_output_folder("--out", out)
     earlier = None if against is None else Earlier.read(against)
     if numbers := whole_numbers("--cpus", cpus, least=0):
         pin(numbers, threads)

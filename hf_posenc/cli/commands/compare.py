@@ -26,7 +26,7 @@ from hf_posenc.cli.arguments import (
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.compare_result import finish
 from hf_posenc.cli.config_file import ConfigFile
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.task_arguments import (
     DEPTHS,
@@ -145,7 +145,7 @@ def compare(
     from hf_posenc.eval.report.trackers import report_to_trackers
     from hf_posenc.training.config_checks import check_trackers
 
-    check_results_folder("compare", out)
+    check_output_folder("--out", out)
     if merged:
         check_alone("--merge", context, {"merged", "out", "against", "config", "quiet", "as_json"})
         finish(merge(merged, out, against, command_line(context)), out, quiet, as_json)

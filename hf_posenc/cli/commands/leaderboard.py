@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Device, Dtype, command_line, depths_of, lengths_of, words_of
+from hf_posenc.cli.arguments import MOST_THREADS, AsJson, Device, Dtype, command_line, depths_of, lengths_of, words_of
 from hf_posenc.cli.commands.compare import Quiet, measured_model
 from hf_posenc.cli.errors import FAILED
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Samples, Scored, check_settings
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
-from hf_posenc.cli.threads import MOST_THREADS
 
 if TYPE_CHECKING:
     from hf_posenc.insight.leaderboard import Leaderboard
@@ -79,7 +78,7 @@ def leaderboard(
     """
     from hf_posenc.insight.leaderboard import leaderboard as run
 
-    check_results_folder("leaderboard", out)
+    check_output_folder("--out", out)
     check_settings(context, words_of(tasks))
     check_reading(text, text_field, document_separator)
     loading: dict[str, Any] = {"batch_size": 1} | ({} if device is None else {"device": device})

@@ -14,7 +14,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, check_unread, is_debugging
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.errors import FAILED, PARTLY, message_of, was_interrupted
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def reproduce(
     alone = len(chosen) == 1 and not every
     places = {name: folder if folder is None or alone else folder / name for name in chosen}
     for place in filter(None, places.values()):
-        check_results_folder("reproduce", place)
+        check_output_folder("--out", place)
     settings = {"quick": quick, "model": model, "text": given, "seeds": seeds, "samples": samples}
     results, failed = run_each(places, settings)
     if as_json:
