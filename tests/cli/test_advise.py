@@ -22,7 +22,7 @@ def test_the_text_names_the_length_and_the_call(call: Callable) -> None:
 
 
 def test_json_holds_every_line(call: Callable) -> None:
-    advice = call("advise", "-m", "starter:bert", "--target", "1024", "--json").data
+    advice = call("advise", "-m", "starter:bert", "--target-length", "1024", "--json").data
     assert (advice["trained_length"], advice["target_length"], advice["supported"]) == (256, 1024, True)
     assert advice["zero_shot"] == []
     assert {"alibi", "rope", "t5", "learned_hier"} <= {one["scheme"] for one in advice["training"]}
@@ -60,7 +60,7 @@ def test_compared_entries_can_be_read(call: Callable, starter: str) -> None:
 
 @pytest.mark.parametrize("target", ["much", "-1", "0", "1.3"])
 def test_an_invalid_target(call: Callable, target: str) -> None:
-    answer = call("advise", "-m", "starter:llama", "--target", target)
+    answer = call("advise", "-m", "starter:llama", "--target-length", target)
     assert answer.code == 2
     assert "whole number of tokens" in answer.err
 

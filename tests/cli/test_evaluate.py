@@ -61,7 +61,7 @@ def test_records_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         (["--metadata", "{"], 2, "--metadata is not valid JSON"),
         (["--metadata", "[1]"], 2, "must be a JSON object"),
         (["--samples", "3", "--metadata", '{"samples": 2}'], 2, "--samples is given, and --metadata sets samples"),
-        (["--length", "64", "--metadata", '{"lengths": [32]}'], 2, "--lengths is given, and --metadata sets lengths"),
+        (["--lengths", "64", "--metadata", '{"lengths": [32]}'], 2, "--lengths is given, and --metadata sets lengths"),
         (["--data", "a.json", "--metadata", '{"data": "b.json"}'], 2, "--data is given, and --metadata sets data"),
         (["--log-samples"], 2, "Pass --out FILE"),
         (["--include-path", "."], 1, "--trust-tasks"),

@@ -126,7 +126,7 @@ def test_a_file_is_imported_once_however_it_is_named(call: Call, own_scheme: str
     assert call("info", "own_slope", "--import", own_scheme, "--import", Path(own_scheme).name).code == 0
 
 
-TUNE = ["--scheme", "own_slope", "--target", "0.5k", "--length", "64", "--eval-lengths", "64", "--rank", "2"]
+TUNE = ["--scheme", "own_slope", "--target-length", "0.5k", "--length", "64", "--eval-lengths", "64", "--rank", "2"]
 TUNE += ["--text", "own.txt", "--eval-windows", "2", "--import", "own_slope_file.py"]
 
 

@@ -275,7 +275,7 @@ def full():
     commands = {
         "compare": [*COMPARE, "--out", out],
         "finetune": [*FINETUNE, "--out", out],
-        "eval": ["eval", "--model", MODEL, "--length", "256", "--task", "posenc_ppl", "--samples", "1", "--text", TEXT,
+        "eval": ["eval", "--model", MODEL, "--lengths", "256", "--tasks", "posenc_ppl", "--samples", "1", "--text", TEXT,
                  "--out", out / "r.json"],
         "export": ["export", "--model", MODEL, "--scheme", "yarn", "--factor", "2", "--out", out],
         "show": ["show", "alibi", "--picture", "bias", "--out", out / "a.png"],

@@ -27,9 +27,7 @@ def advise(
     target: Annotated[
         str,
         Option(
-            "--target",
             "--target-length",
-            "-t",
             metavar="TOKENS",
             help="Context length in tokens, such as 131072 or 128k; k = 1024, m = 1024².",
         ),

@@ -29,25 +29,25 @@ def leaderboard(
     context: Context,
     models: Annotated[
         list[str] | None,
-        Option("--models", "--model", "-m", help=f"Folders, hub names, starters; default: {STARTERS}."),
+        Option("--models", "-m", help=f"Folders, hub names, starters; default: {STARTERS}."),
     ] = None,
     schemes: Annotated[
         list[str] | None,
         Option(
-            "--schemes", "--scheme", "-s",
+            "--schemes", "-s",
             help="As in compare; default: all that can be used on the model without training.",
         ),
     ] = None,
     lengths: Annotated[
         list[str] | None,
-        Option("--lengths", "--length", "-l", help="Tokens, as in 256,512; default: 1, 2, 4 times the trained length."),
+        Option("--lengths", "-l", help="Tokens, as in 256,512; default: 1, 2, 4 times the trained length."),
     ] = None,
     tasks: Annotated[
         list[str] | None,
-        Option("--tasks", "--task", "-t", help="Tasks that sweep over lengths; default: loss and passkey retrieval."),
+        Option("--tasks", "-t", help="Tasks that sweep over lengths; default: loss and passkey retrieval."),
     ] = None,
     out: Annotated[
-        Path, Option("--out", "--output", help="Folder of the results; the same command resumes there.")
+        Path, Option("--out", help="Folder of the results; the same command resumes there.")
     ] = Path("results/leaderboard"),
     quick: Annotated[
         bool, Option("--quick", help="A quick look: 4 windows, 4 keys and 3 timings, unless others are given.")

@@ -30,9 +30,7 @@ def search(
     target: Annotated[
         str,
         Option(
-            "--target",
             "--target-length",
-            "-t",
             metavar="TOKENS",
             help="Context length in tokens, such as 2048 or 8k; k = 1024.",
         ),
