@@ -92,6 +92,9 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     return found.parameters
 
 
+export = export_native  # the name of the command
+
+
 def merge_adapter(model: Any) -> Any:
     """Merge a model's PEFT adapter into its weights; a model without an adapter is returned unchanged.
 

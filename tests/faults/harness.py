@@ -275,8 +275,8 @@ def full():
     commands = {
         "compare": [*COMPARE, "--out", out],
         "finetune": [*FINETUNE, "--out", out],
-        "eval": ["eval", "--model", MODEL, "--lengths", "256", "--tasks", "posenc_ppl", "--samples", "1", "--text", TEXT,
-                 "--out", out / "r.json"],
+        "eval": ["eval", "--model", MODEL, "--lengths", "256", "--tasks", "posenc_ppl", "--samples", "1",
+                 "--text", TEXT, "--out", out / "r.json"],
         "export": ["export", "--model", MODEL, "--scheme", "yarn", "--factor", "2", "--out", out],
         "show": ["show", "alibi", "--picture", "bias", "--out", out / "a.png"],
         "probe": ["probe", "--model", MODEL, "--length", "64", "--text", TEXT, "--samples", "1", "--out", out],
