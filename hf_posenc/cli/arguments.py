@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,48 +25,34 @@ MODEL, MEASUREMENT, OUTPUT = "Model and scheme", "Measurement", "Output"
 MOST_THREADS = 1024
 """OpenMP ends the process where the system has no room for more."""
 
-AsJson = Annotated[bool, Option("--json", help="Write JSON to stdout.", rich_help_panel=OUTPUT)]
-Model = Annotated[
-    str,
-    Option(
-        "--model",
-        "-m",
-        metavar="MODEL",
-        help="Folder of a model, a PEFT adapter or a fine-tuning run; hub name; starter:llama.",
-        rich_help_panel=MODEL,
-    ),
+of_model = partial(Option, rich_help_panel=MODEL)
+of_output = partial(Option, rich_help_panel=OUTPUT)
+
+AsJson = Annotated[bool, of_output("--json", help="Write JSON to stdout.")]
+NewFolder = Annotated[Path, of_output("--out", metavar="FOLDER", help="Folder of the new checkpoint; new or empty.")]
+PushToHub = Annotated[
+    str | None,
+    of_output("--push-to-hub", metavar="OWNER/NAME", help="Also upload the result there; a new repository is private."),
 ]
+MODEL_HELP = "Folder of a model, a PEFT adapter or a fine-tuning run; hub name; starter:llama."
+Model = Annotated[str, of_model("--model", "-m", metavar="MODEL", help=MODEL_HELP)]
 Base = Annotated[
     str | None,
-    Option(
-        "--base",
-        metavar="MODEL",
-        help="Base model of a PEFT adapter given as --model; default: the one it names.",
-        rich_help_panel=MODEL,
-    ),
+    of_model("--base", metavar="MODEL", help="Base of a PEFT adapter given as --model; default: the one it names."),
 ]
 SchemeName = Annotated[
-    str,
-    Option("--scheme", "-s", metavar="SCHEME", help="Scheme or composition, such as yarn+logn.", rich_help_panel=MODEL),
+    str, of_model("--scheme", "-s", metavar="SCHEME", help="Scheme or composition, such as yarn+logn.")
 ]
 OwnScheme = Annotated[
     str | None,
-    Option(
-        "--scheme",
-        "-s",
-        metavar="SCHEME",
-        help="Scheme to patch in first; default: the scheme of the checkpoint.",
-        rich_help_panel=MODEL,
-    ),
+    of_model("--scheme", "-s", metavar="SCHEME", help="Scheme to patch in first; default: that of the checkpoint."),
+]
+SchemeOptions = Annotated[
+    list[str] | None,
+    of_model("--option", "-o", metavar="NAME=VALUE", help="Option of the scheme; may be repeated."),
 ]
 Factor = Annotated[
-    float | None,
-    Option(
-        "--factor",
-        "-f",
-        help="Extension factor: target length / trained length, at least 1.",
-        rich_help_panel=MODEL,
-    ),
+    float | None, of_model("--factor", "-f", help="Extension factor: target length / trained length, at least 1.")
 ]
 
 
@@ -91,17 +78,6 @@ TrainedLength = Annotated[
     int | None,
     length_option(help="Pre-training context length, where the configuration is wrong.", heading=MODEL),
 ]
-SchemeOptions = Annotated[
-    list[str] | None,
-    Option(
-        "--option",
-        "-o",
-        metavar="NAME=VALUE",
-        help="Option of the scheme; may be repeated.",
-        rich_help_panel=MODEL,
-    ),
-]
-
 Longest = Annotated[
     int | None,
     length_option(
@@ -110,7 +86,6 @@ Longest = Annotated[
         heading=MEASUREMENT,
     ),
 ]
-
 TrustTasks = Annotated[
     bool,
     Option(
@@ -138,33 +113,13 @@ def floating_dtype(name: str | None) -> str | None:
 
 Dtype = Annotated[
     str | None,
-    Option(
+    of_model(
         callback=floating_dtype,
         metavar="TYPE",
         help="Data type of the weights, such as float32; default: as stored (starters: float32).",
-        rich_help_panel=MODEL,
     ),
 ]
-
-Device = Annotated[
-    str | None,
-    Option(metavar="DEVICE", help="cpu, cuda, cuda:1; default: CUDA if available.", rich_help_panel=MODEL),
-]
-
-NewFolder = Annotated[
-    Path,
-    Option("--out", metavar="FOLDER", help="Folder of the new checkpoint; new or empty.", rich_help_panel=OUTPUT),
-]
-
-PushToHub = Annotated[
-    str | None,
-    Option(
-        "--push-to-hub",
-        metavar="OWNER/NAME",
-        help="Also upload the result there; a new repository is private.",
-        rich_help_panel=OUTPUT,
-    ),
-]
+Device = Annotated[str | None, of_model(metavar="DEVICE", help="cpu, cuda, cuda:1; default: CUDA if available.")]
 
 REMOVED = "The checkpoint carries scheme {}, which was removed first."
 DISPLAY_OPTIONS = ("as_json", "quiet")  # change how results are shown, not what is computed

@@ -14,7 +14,8 @@ from typer.core import TyperCommand, TyperOption
 
 from hf_posenc.cli.bad_argument import BadArgument
 
-OTHER = "Options"
+LAST = ("Output", "Options")
+"""Headings that come last; the second is that of options without a heading."""
 VALUES = {"int": "N", "integer": "N", "float": "NUMBER", "path": "PATH"}
 """Type of a value as Typer writes it → what stands for it in the help; ``TEXT`` for any other."""
 TYPE = re.compile(r"(?<= )<?(?:list\[)?(str|text|int|integer|float|path)(?: range)?\]?>?$", re.IGNORECASE)
@@ -26,14 +27,14 @@ class Command(TyperCommand):
     """A command of ``hf-posenc``."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, then options under their headings; those without one come last."""
+        """Write arguments, then options under their headings."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             if (record := parameter.get_help_record(ctx)) is not None:
                 argument = parameter.param_type_name == "argument"
-                heading = getattr(parameter, "rich_help_panel", None) or ("Arguments" if argument else OTHER)
+                heading = getattr(parameter, "rich_help_panel", None) or ("Arguments" if argument else LAST[-1])
                 sections.setdefault(heading, []).append(in_plain_words(*record))
-        for heading in sorted(sections, key=lambda heading: heading == OTHER):
+        for heading in sorted(sections, key=lambda heading: LAST.index(heading) if heading in LAST else -1):
             with formatter.section(heading):
                 formatter.write_dl(sections[heading])
 

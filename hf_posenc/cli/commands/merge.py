@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Option
-
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import MODEL, AsJson, Base, Dtype, NewFolder, PushToHub, dtype_of, model_named
+from hf_posenc.cli.arguments import AsJson, Base, Dtype, NewFolder, PushToHub, dtype_of, model_named, of_model
 from hf_posenc.cli.next_commands import after_merge, show_next
 
 Adapter = Annotated[
     str,
-    Option(
-        "--model",
-        "-m",
-        metavar="MODEL",
-        help="Folder of a PEFT adapter or a fine-tuning run, or hub name.",
-        rich_help_panel=MODEL,
-    ),
+    of_model("--model", "-m", metavar="MODEL", help="Folder of a PEFT adapter or a fine-tuning run, or hub name."),
 ]
 
 
