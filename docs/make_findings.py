@@ -1,6 +1,6 @@
 """Write docs/findings.md: published findings as they come out here, with the command that makes each number again.
 
-    hf-posenc reproduce --all --output results/findings
+    hf-posenc reproduce --all --out results/findings
     python docs/make_findings.py results/findings
 
 Every ``finding.json`` below the folders replaces the entry of that finding in docs/findings.json, from which the page

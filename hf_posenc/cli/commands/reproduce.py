@@ -34,7 +34,6 @@ def reproduce(
         Path | None,
         Option(
             "--out",
-            "--output",
             help="Folder of the results; of several findings, each has a folder of its own in it. Default: "
             "results/findings, or results/findings-quick.",
         ),
