@@ -144,6 +144,12 @@ def test_tokenizers_of_commands(file: str, content: str, saved: dict[str, Path],
         tokenizer_of(ModelName.of(tmp_path))
 
 
+def read_both(folder: Path) -> None:
+    """What loading an adapter reads of a scheme."""
+    read_sidecar(folder)
+    read_position_parameters(folder)
+
+
 @pytest.mark.slow
 def test_every_flipped_bit_of_a_sidecar(tmp_path: Path) -> None:
     """The first 4,096 bits of both files: 100 % are noticed."""
@@ -157,6 +163,5 @@ def test_every_flipped_bit_of_a_sidecar(tmp_path: Path) -> None:
             damaged[bit // 8] ^= 1 << bit % 8
             (tmp_path / name).write_bytes(damaged)
             with pytest.raises(PosEncError):
-                read_sidecar(tmp_path)
-                read_position_parameters(tmp_path)
+                read_both(tmp_path)
         (tmp_path / name).write_bytes(whole)

@@ -1,12 +1,17 @@
-"""``hf-posenc check``: exit codes, lengths, and where a check raised."""
+"""``hf-posenc check``: exit codes, lengths, where a check raised, and bugs in the schemes of third parties."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
 from hf_posenc import checks
+from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.extend import PositionContext, Scheme, ToeplitzBias, register_scheme
+from hf_posenc.schemes import registry
 
 from .conftest import Call
 
@@ -54,3 +59,51 @@ def test_every_check_of_a_live_model(call: Call) -> None:
     answer = call(*CHECK, "-f", "4", "--json")
     assert answer.code == 0, answer.out
     assert {"cache", "batch", "effect"} <= {row["check"] for row in answer.data}
+
+
+class Slope(Scheme):
+    """Bias −distance / 10 in every head: a scheme of a third party, without a bug."""
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, slope = self.geometry.heads, self.slope(ctx)
+        return ToeplitzBias(lambda d: -slope * d.abs().float().expand(heads, *d.shape))
+
+    def slope(self, ctx: PositionContext) -> float:
+        return 0.1
+
+
+class SlopeByQueryCount(Slope):
+    """A slope by the number of queries, which differs with a cache."""
+
+    def slope(self, ctx: PositionContext) -> float:
+        return 1 / ctx.query_positions.shape[1]
+
+
+class RandomSlope(Slope):
+    """A random slope in every forward pass."""
+
+    def slope(self, ctx: PositionContext) -> float:
+        return 0.1 + float(torch.rand(()))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "chosen", "found"),
+    [
+        pytest.param(Slope, (), set(), marks=pytest.mark.slow),
+        (SlopeByQueryCount, ("cache", "unpatch"), {"cache"}),
+        (RandomSlope, ("stateless", "second_patch"), {"stateless"}),
+    ],
+)
+def test_a_bug_in_somebody_s_scheme_is_found_and_named(
+    call: Call, tmp_path: Path, scheme: type[Scheme], chosen: tuple[str, ...], found: set[str]
+) -> None:
+    tiny_model("llama").save_pretrained(tmp_path)
+    register_scheme("planted")(scheme)
+    try:
+        only = [word for name in chosen for word in ("--check", name)]
+        answer = call("check", "-m", str(tmp_path), "-s", "planted", "-f", "4", "--json", *only)
+    finally:
+        registry._SCHEMES.pop("planted")
+        registry._CLASSES.pop("planted", None)
+    assert answer.code == (4 if found else 0), answer.err
+    assert {row["check"] for row in answer.data if row["failed"]} == found
