@@ -41,7 +41,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="run every case of every test, also the slow ones")
     parser.addoption("--rest", action="store_true", help="run what the default suite leaves out")
     parser.addoption("--minutes", type=float, default=float("inf"), help="skip the tests that have not begun by then")
-    parser.addoption("--threads", type=int, default=16, help="that patch and run at once, in tests/concurrency")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -256,36 +256,6 @@ def full():
     return found
 
 
-def filling():
-    """A disk that somebody else fills up in the middle of a comparison, and that is then given more room."""
-    disk = HERE / "disk"
-    disk.mkdir()
-    if os.system(f"mount -t tmpfs -o size=8m tmpfs {disk} 2>/dev/null"):
-        return None
-    log = HERE / "filling.log"
-
-    def shrinking():
-        noted(log)()
-        put = measure.Store.put
-
-        def kept(store, record):
-            put(store, record)
-            os.system(f"mount -o remount,size=48k {disk}")
-
-        measure.Store.put = kept
-
-    try:
-        first = run([*COMPARE, "--out", disk / "run"], shrinking)
-        left = files(disk)
-        os.system(f"mount -o remount,size=8m {disk}")
-        kept, begun = {line.split(" ", 1)[1] for line in lines(log, "kept")}, len(lines(log, "begin"))
-        second = run([*COMPARE, "--out", disk / "run"], noted(log))
-        again = {line.split(" ", 1)[1] for line in lines(log, "begin")[begun:]}
-        return [first, left, len(kept), len(kept & again), second, files(disk)]
-    finally:
-        os.system(f"umount {disk}")
-
-
 def two_writers():
     """A second command on the folder of one that is under way."""
     folder, tuning = twice("shared"), HERE / "shared tuning"
@@ -325,7 +295,7 @@ def two_writers():
     return found
 
 
-SCENARIOS = {f.__name__: f for f in (kills, stopped, stopped_tuning, full, filling, two_writers)}
+SCENARIOS = {f.__name__: f for f in (kills, stopped, stopped_tuning, full, two_writers)}
 
 if __name__ == "__main__":
     for scenario in sys.argv[2:]:

@@ -30,13 +30,6 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     assert (tmp_path / "sub" / "a").read_text() == "new"
 
 
-def test_companions_of_the_old_result_go(tmp_path: Path) -> None:
-    (tmp_path / "side").write_text("old")
-    with staged(tmp_path, companions=("side",)) as stage:
-        (stage / "a").write_text("new")
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
-
-
 def test_a_new_folder_is_gone_after_a_failure(tmp_path: Path) -> None:
     def failing() -> None:
         with staged(tmp_path / "a" / "b") as stage:
