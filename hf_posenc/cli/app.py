@@ -43,12 +43,9 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         show,
         (
             "rope",
-            "pi ntk yarn llama3 --picture frequencies --factor 8",
-            "self_extend dca rerope string --picture distance --out distances.svg",
-            "rope rope_nd --picture grid",
+            "pi ntk yarn llama3 --picture frequencies --factor 8 --out frequencies.svg",
             "sinusoidal --picture clock --animate position",
             "alibi --list",
-            "--interactive rope yarn --out page.html",
         ),
     ),
     "advise": (

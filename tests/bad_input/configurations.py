@@ -21,29 +21,23 @@ LYING: list[tuple[str, str, Any, Errors, str]] = [
     ("llama", "num_attention_heads", 8, HOST, "4 heads"),
     ("llama", "num_key_value_heads", 1, HOST, "2 of keys"),
     ("llama", "num_key_value_heads", None, errors.AdapterInvalid, "None"),
-    ("llama", "head_dim", 8, HOST, "16 channels"),
     ("llama", "max_position_embeddings", None, HOST, "max_position_embeddings"),
     ("llama", "rope_parameters", None, HOST, "rope_parameters"),
     ("llama", "rope_parameters", {"rope_type": "default"}, HOST, "rope_theta"),
-    ("gpt2", "n_head", 2, HOST, "4 heads"),
     ("bert", "num_attention_heads", 2, HOST, "4 heads"),
 ]
 ODD: list[tuple[str, Any, str]] = [
-    ("rope_parameters", ["default"], "rope_parameters"),
     ("rope_parameters", ROTATION | {"original_max_position_embeddings": 0}, "original_max"),
     ("rope_parameters", ROTATION | {"rope_type": "linear", "factor": NAN}, "factor"),
     ("rope_parameters", ROTATION | {"rope_theta": 0}, "rope_theta"),
     ("rope_parameters", ROTATION | {"rope_type": "yarm"}, "Did you mean 'yarn'"),
-    ("max_position_embeddings", -1, "-1"),
     ("max_position_embeddings", 64.0, "64.0"),
 ]
 SAVED: list[tuple[str, str, Any, str]] = [
     ("llama", "num_attention_heads", 2, "heads was 4 and is 2"),
     ("llama", "rope_parameters", ROTATION | {"rope_theta": 17.0}, "17"),
-    ("llama", "num_hidden_layers", 1, "layers was 2 and is 1"),
     ("llama", "position_scheme", None, "position_scheme"),
     ("gpt2", "n_head", 2, "heads was 4 and is 2"),
-    ("bert", "is_decoder", True, "causal was False and is True"),
 ]
 
 

@@ -26,7 +26,6 @@ from hf_posenc.patching.preconditions.host_config import check_lengths_and_rotat
 from hf_posenc.patching.stored.config_guard import unguard
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR, write_sidecar
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
-from hf_posenc.schemes.entry import entries_of
 from hf_posenc.training.resume import last_complete, start_run
 
 SCHEME = {
@@ -110,12 +109,6 @@ def test_sidecar(value: Any) -> None:
         (Path(folder) / PARAMETERS).write_bytes(save({}))
         only_ours(lambda: read_sidecar(Path(folder)))
         only_ours(lambda: read_position_parameters(Path(folder)))
-
-
-@many
-@given(st.text(alphabet="yarn pi:=,+;[]{}\"'0.1e-\\\n\x00é", max_size=30))
-def test_words_of_a_comparison(words: str) -> None:
-    only_ours(lambda: entries_of(words))
 
 
 @many
