@@ -188,4 +188,7 @@ def common(
         ),
     ] = None,
 ) -> None:
-    """Replace the positional encoding of a Hugging Face transformer: patch, check, evaluate, fine-tune."""
+    """Replace the positional encoding of a Hugging Face transformer: patch, check, evaluate, fine-tune.
+
+    Exit codes: 0 success, 1 failure, 2 wrong option, scheme or file, 3 partly refused, 4 a check does not hold.
+    """
