@@ -40,6 +40,7 @@ USAGE_ERRORS = (
     errors.UnknownStarter,
     errors.UnreadableDocuments,
     eval_errors.LengthTooShort,
+    eval_errors.NotMeasurable,
     eval_errors.TaskOptionOutOfRange,
     eval_errors.TextTooShort,
     eval_errors.UntrustedTask,
