@@ -12,7 +12,6 @@ from docstrings import prose, table
 
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.eval.report.phrases import model_title, task_title
-from hf_posenc.insight.findings.claims import signed
 from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard
 from hf_posenc.insight.leaderboard.words import cells, columns
 from hf_posenc.insight.properties import PropertyValue, list_properties
@@ -71,7 +70,7 @@ def rows_of(record: SchemeRecord, model: dict[str, Any], *, drop: tuple[str, ...
 def findings_table(record: SchemeRecord) -> str:
     """Claims of published findings in which a scheme is one of the variants."""
     rows = [
-        (f"[{name}](../findings.md#{name})", prose(one["says"]), signed(one["gain"]), interval(one), one["outcome"])
+        (f"[{name}](../findings.md)", prose(one["says"]), signed(one["gain"]), interval(one), one["outcome"])
         for name, entry in findings().items()
         for one in entry["claims"]
         if record.name in schemes_of(one["claim"])
@@ -117,6 +116,11 @@ def leaderboard() -> Leaderboard:
 
 
 @lru_cache(maxsize=1)
+def signed(value: float) -> str:
+    """A gain with its sign."""
+    return f"{value:+.3f}"
+
+
 def findings() -> dict[str, Any]:
     """The committed findings."""
     return json.loads((DOCS / "findings.json").read_text(encoding="utf-8"))

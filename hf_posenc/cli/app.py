@@ -16,7 +16,6 @@ from hf_posenc.cli.commands.compare import compare
 from hf_posenc.cli.commands.demo import demo
 from hf_posenc.cli.commands.env import env
 from hf_posenc.cli.commands.evaluate import evaluate
-from hf_posenc.cli.commands.explain import explain
 from hf_posenc.cli.commands.export import export
 from hf_posenc.cli.commands.families import families
 from hf_posenc.cli.commands.find_learning_rate import find_learning_rate
@@ -27,7 +26,6 @@ from hf_posenc.cli.commands.list import list_command
 from hf_posenc.cli.commands.merge import merge
 from hf_posenc.cli.commands.probe import probe
 from hf_posenc.cli.commands.properties import properties
-from hf_posenc.cli.commands.reproduce import reproduce
 from hf_posenc.cli.commands.search import search
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.environment import DEBUG
@@ -191,23 +189,6 @@ app.command(
     ),
 )(merge)
 app.command("demo", epilog=examples("hf-posenc demo", "hf-posenc demo --quick --out results/quick"))(demo)
-app.command(
-    "explain",
-    epilog=examples(
-        "hf-posenc explain",
-        "hf-posenc explain dog",
-        "hf-posenc explain dog --scheme kerple,rope+logn",
-        "hf-posenc explain window --json",
-    ),
-)(explain)
-app.command(
-    "reproduce",
-    epilog=examples(
-        "hf-posenc reproduce --list",
-        "hf-posenc reproduce zero_shot_order",
-        "hf-posenc reproduce --all --quick --out results/quick",
-    ),
-)(reproduce)
 app.command(
     "properties",
     epilog=examples(
