@@ -92,7 +92,7 @@ def interval(claim: dict[str, Any]) -> str:
 def properties(record: SchemeRecord) -> str:
     """Section with the stored properties of a scheme, and what each number is."""
     questions = {one.name: one.question for one in list_properties()}
-    parts = ["## Properties\n", f"```console\n$ hf-posenc properties {record.name}\n```\n"]
+    parts = ["## Properties\n", f"```console\n$ hf-posenc info {record.name} --properties\n```\n"]
     for name, row in stored_properties().items():
         base, _, layer = name.partition(" (")
         if base == record.name:
@@ -104,7 +104,7 @@ def properties(record: SchemeRecord) -> str:
 
 
 def answer(cell: dict[str, Any]) -> str:
-    """A stored cell as `hf-posenc properties` shows it."""
+    """A stored cell as `hf-posenc info --properties` shows it."""
     value = None if cell["value"] is None else float(cell["value"])
     return prose(str(PropertyValue(cell["holds"], value, cell["says"], cell["note"])))
 
@@ -128,7 +128,7 @@ def findings() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def stored_properties() -> dict[str, Any]:
-    """The committed properties: what ``hf-posenc properties --json`` wrote."""
+    """The committed properties: what docs/make_properties.py wrote."""
     return json.loads((DOCS / "properties.json").read_text(encoding="utf-8"))
 
 

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-
-from hf_posenc.insight.interactive.script import FOLDER, joined
+from interactive.script import FOLDER, joined
 
 from .test_formulas import NODE, run
 

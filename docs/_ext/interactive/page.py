@@ -10,11 +10,11 @@ from typing import Any
 
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.interactive.script import formulas, views
-from hf_posenc.insight.interactive.tables import table
 from hf_posenc.insight.plots.compose import PlotRequest
 from hf_posenc.insight.plots.models import Shapes
 from hf_posenc.schemes.entry import Entry, Given, entries_of
+from interactive.script import formulas, views
+from interactive.tables import table
 
 FOLDER = Path(__file__).parent
 TITLE = "Positional encodings at work"
@@ -59,7 +59,7 @@ def page_html(schemes: Iterable[Given] = (), shapes: Shapes | None = None, comma
     }
     return template().render(
         title=TITLE, style=text_of("page.css"), formulas=formulas(), views=views(), data=script_json(data),
-        examples=EXAMPLES, command=escape(command or "hf-posenc show --interactive"),
+        examples=EXAMPLES, command=escape(command),
     )  # fmt: skip
 
 

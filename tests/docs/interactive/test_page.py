@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interactive import page as pages
+from interactive.page import write_page
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.interactive import page as pages
-from hf_posenc.insight.interactive import write_page
 from hf_posenc.insight.plots import Shapes, numbers
 from hf_posenc.schemes import registry
 from hf_posenc.schemes.base import Scheme

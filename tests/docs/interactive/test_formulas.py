@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from interactive import page as pages
+from interactive.script import formulas, views
 
-from hf_posenc.insight.interactive import page as pages
-from hf_posenc.insight.interactive.script import formulas, views
 from hf_posenc.insight.plots import Shapes, codes, numbers, rotation_matrices
 
 NODE = shutil.which("node")
