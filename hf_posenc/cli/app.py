@@ -13,14 +13,11 @@ from hf_posenc.cli.command import Command
 from hf_posenc.cli.commands.advise import advise
 from hf_posenc.cli.commands.bench import bench
 from hf_posenc.cli.commands.check import check
-from hf_posenc.cli.commands.cite import cite_command
 from hf_posenc.cli.commands.compare import compare
 from hf_posenc.cli.commands.demo import demo
 from hf_posenc.cli.commands.env import env
 from hf_posenc.cli.commands.evaluate import evaluate
-from hf_posenc.cli.commands.explain import explain
 from hf_posenc.cli.commands.export import export
-from hf_posenc.cli.commands.families import families
 from hf_posenc.cli.commands.find_learning_rate import find_learning_rate
 from hf_posenc.cli.commands.finetune import finetune
 from hf_posenc.cli.commands.info import info
@@ -28,17 +25,13 @@ from hf_posenc.cli.commands.leaderboard import leaderboard
 from hf_posenc.cli.commands.list import list_command
 from hf_posenc.cli.commands.merge import merge
 from hf_posenc.cli.commands.probe import probe
-from hf_posenc.cli.commands.properties import properties
-from hf_posenc.cli.commands.reproduce import reproduce
 from hf_posenc.cli.commands.search import search
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.global_options import DEBUG, IMPORT
 
 COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "list": (list_command, ("", "--model bert", "--json")),
-    "families": (families, ("", "--model qwen3", "--model ./my-model")),
-    "info": (info, ("yarn", "yarn --latex", "rerope --json")),
-    "cite": (cite_command, ("yarn", "yarn+logn alibi", "")),
+    "info": (info, ("yarn", "yarn+logn --bibtex", "rerope --json")),
     "show": (
         show,
         (
@@ -138,12 +131,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         ),
     ),
     "demo": (demo, ("", "--quick --out results/quick")),
-    "explain": (explain, ("", "dog", "dog --scheme kerple,rope+logn", "window --json")),
-    "reproduce": (reproduce, ("--list", "zero_shot_order", "--all --quick --out results/quick")),
-    "properties": (
-        properties,
-        ("rope", "integer sinusoidal sinusoidal:kind=sin rope alibi", "rope integer --precision"),
-    ),
     "env": (env, ("", "--json")),
 }
 """Name of a command → its function, and the words of its examples."""

@@ -33,8 +33,6 @@ USAGE_ERRORS = (
     errors.SchemeNotDefined,
     errors.TrainingImpossible,
     errors.UnknownCheck,
-    errors.UnknownFinding,
-    errors.UnknownLesson,
     errors.UnknownOption,
     errors.UnknownScheme,
     errors.UnknownStarter,
