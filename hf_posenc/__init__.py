@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hf_posenc.schemes.registry import list_schemes as list_schemes
     from hf_posenc.schemes.registry import register_scheme as register_scheme
     from hf_posenc.starters.loading import load_starter as load_starter
-    from hf_posenc.training import finetune as finetune
+    from hf_posenc.training.finetune import finetune as finetune
 
 __version__ = "0.1.0"
 
@@ -101,7 +101,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "register_scheme",
         ),
         "hf_posenc.starters.loading": ("load_starter",),
-        "hf_posenc.training": ("finetune",),
+        "hf_posenc.training.finetune": ("finetune",),
     },
 )
 
