@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Any
 
 from hf_posenc.cli import output
 from hf_posenc.cli.global_options import program
-
-LOAD = "from transformers import {0}; print({0}.from_pretrained({1}).config)"
 
 
 def show_next(commands: Sequence[str]) -> None:
@@ -39,16 +36,6 @@ def after_finetune(run: Path, model: Any, texts: Sequence[str] = ()) -> list[str
 def after_merge(folder: Path, *, expressible: bool) -> list[str]:
     """Measure the merged model, and export it where transformers has its scheme."""
     return [command("eval", folder)] + ([export(folder)] if expressible else [])
-
-
-def after_export(folder: Path) -> list[str]:
-    """Load the export without this package."""
-    from transformers import CONFIG_NAME
-
-    from hf_posenc.core.files.json_file import read_object
-
-    (written,) = read_object(folder / CONFIG_NAME)["architectures"]
-    return [shlex.join(["python", "-c", LOAD.format(written, json.dumps(str(folder), ensure_ascii=False))])]
 
 
 def export(folder: Path) -> str:

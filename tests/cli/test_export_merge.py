@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -37,17 +35,15 @@ def test_from_fine_tune_to_plain_transformers(
     assert answer.code == 0, answer.err
     left, seen = printed(answer.out), []
     while left:
-        program, *words = left.pop(0)
-        if program == "python":
-            done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
-            assert json.loads(done.stdout.partition("LlamaConfig ")[2])["rope_parameters"]["rope_type"] == "yarn"
-            continue
+        _, *words = left.pop(0)
         answer = call(*words)
         assert answer.code == 0, answer.err
         seen.append(words[0])
         left += printed(answer.out) if "Next:" in answer.out else []
     assert seen == ["eval", "merge", "eval", "export"]
     assert describe(from_pretrained("a run-merged")).scheme == "yarn"
+    written = AutoModelForCausalLM.from_pretrained("a run-merged-plain").config
+    assert written.rope_parameters["rope_type"] == "yarn"
 
 
 def test_an_adapter_is_found_by_its_base_merged_and_exported(call: Call, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def curve(call: Call, stored: Path, out: Path, form: tuple[str, ...], *more: str
     return answer.data["curve"]
 
 
+@pytest.mark.slow
 def test_fine_tuning_reads_every_form(call: Call, stored: Path, tmp_path: Path) -> None:
     first, *others = (curve(call, stored, tmp_path / str(n), form) for n, form in enumerate(FORMS))
     assert len(first) == 3

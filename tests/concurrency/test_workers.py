@@ -45,6 +45,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("spawn" not in multiprocessing.get_all_start_methods(), reason="needs processes")
 def test_workers_compute_what_the_main_process_computes(tmp_path: Path) -> None:
     """Also: no warning, in the main process, that is not an error here."""

@@ -21,7 +21,6 @@ from hf_posenc.cli.arguments import (
     scheme_options,
 )
 from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.next_commands import after_export, show_next
 
 
 def export(
@@ -73,4 +72,3 @@ def export(
     output.show_text(f"{out}: rope_parameters {parameters}")
     for remark in remarks:
         output.show_text(f"Warning: {remark}")
-    show_next(after_export(out))
