@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hf_posenc.errors import AdapterInvalid, HostConfigInvalid
-from hf_posenc.forward.forward_hook import ATTENTIONS
+from hf_posenc.forward.current_forward import ATTENTIONS
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput
+from hf_posenc.forward.forward_call import ForwardCall
 from hf_posenc.schemes.base import Scheme, implements
 
 
-def take_coordinates(kwargs: dict[str, Any], schemes: list[Scheme]) -> Tensor | None:
-    """Take positions with several axes out of the call, ``[batch or 1, query, axes]``.
+def on_axes(call: ForwardCall) -> ForwardCall:
+    """The call with positions on several axes as ``coordinates [batch or 1, query, axes]``.
 
     Rotations of one axis follow them as in the unpatched model, where that has several. Elsewhere those of text, the
-    same number on every axis, are left in the call.
+    same number on every axis, are positions of one axis.
 
     Raises:
         InvalidInput: they differ, as in images and videos, and a rotation can follow one axis only.
     """
-    positions = kwargs.get("position_ids")
+    positions = call.position_ids
     if positions is None or positions.ndim != 3:
-        return None
-    rotating = [scheme for scheme in schemes if scheme.rotation() is not None or scheme.row_rotation() is not None]
+        return call
+    rotating = [scheme for scheme in call.schemes if scheme.rotation() is not None or scheme.row_rotation() is not None]
     if (axes := model_axes(rotating)) is not None and len(positions) in (axes, axes + 1):
-        kwargs["position_ids"] = None
-        return positions[-axes:].movedim(0, -1)  # transformers' ``generate`` puts the token's number before them
+        own = positions[-axes:]  # transformers' ``generate`` puts the token's number before them
+        return replace(call, position_ids=None, coordinates=own.movedim(0, -1))
     one_axis = next((scheme for scheme in rotating if not has_axes(scheme)), None)
     if one_axis is not None and not is_traced():  # on a GPU, too: to wait is better than to lose an axis in silence
-        kwargs["position_ids"] = same_on_all_axes(positions, kwargs.get("attention_mask"), one_axis)
-        return None
-    kwargs["position_ids"] = None
-    return positions.movedim(0, -1)
+        return replace(call, position_ids=same_on_all_axes(positions, call.mask, one_axis))
+    return replace(call, position_ids=None, coordinates=positions.movedim(0, -1))
 
 
 def model_axes(rotating: list[Scheme]) -> int | None:

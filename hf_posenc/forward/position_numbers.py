@@ -1,4 +1,4 @@
-"""Positions of tokens that a caller numbers, in models that give their first token another number than 0.
+"""Positions that a caller passes, counted from 0: some models give their first token another number.
 
 RoBERTa and its relatives number tokens by the rows of their table: padding 1 (``first - 1``) and text 2, 3, 4 …, as do
 callers who know the model. Others count from 0, transformers' ``generate`` among them, by which the unpatched model
@@ -8,6 +8,7 @@ text has a number below ``first``, unless it is counted from 0.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,8 +18,35 @@ from transformers import Cache
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import InvalidInput
 from hf_posenc.forward.attention_masks import counted_positions, of_new_tokens
+from hf_posenc.forward.current_forward import NUMBERED_FROM
+from hf_posenc.forward.forward_call import ForwardCall
+from hf_posenc.forward.validate_inputs import positions_in_range
 
 FROM_ZERO = "posenc_counts_from_zero"  # attribute of a cache: whether the positions given with its tokens do
+
+
+def numbered(call: ForwardCall) -> ForwardCall:
+    """The call with the caller's positions in int64, from 0; without any, a padded call gets those of real tokens.
+
+    Raises:
+        InvalidInput: a position is before the start of the text or beyond the largest.
+    """
+    positions, padding, cache = call.position_ids, call.padding, call.own_cache
+    if positions is None:
+        return call if padding is None else replace(call, position_ids=counted_positions(padding, call.length, cache))
+    positions = positions.long()  # narrow integers wrap where they are subtracted
+    counted, first = None, call.base.__dict__.get(NUMBERED_FROM)
+    if first:
+        counted = counts_from_zero(positions, first, padding, _pads(call), cache)
+        positions = from_zero(positions, first, counted, padding, cache)
+    positions = positions_in_range(positions, padding)
+    return replace(call, position_ids=positions, numbered=True, from_zero=counted)
+
+
+def _pads(call: ForwardCall) -> Tensor | None:
+    """Where tokens of padding stand, ``[batch, query]``, as far as a call without a mask says."""
+    ids, pad = call.keywords.get("input_ids"), getattr(call.base.config, "pad_token_id", None)
+    return ids == pad if ids is not None and pad is not None and call.mask is None else None
 
 
 def counts_from_zero(

@@ -15,7 +15,7 @@ from transformers import DynamicCache, MT5Config, MT5EncoderModel, T5Config, T5E
 from hf_posenc import list_schemes, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import InvalidInput, MaskMismatch, PosEncError, UnknownKeyword
-from hf_posenc.forward.texts_in_masks import starts_in_mask
+from hf_posenc.forward.text_borders import starts_in_mask
 
 SIZES = (7, 20, 13)  # within the tables of the tiny models
 LENGTH = sum(SIZES)
