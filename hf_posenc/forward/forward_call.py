@@ -168,7 +168,7 @@ def host_keywords(call: ForwardCall, forward: ForwardContext) -> dict[str, Any]:
     if not call.numbered and types is not None and types.ndim > 2:  # with several types a token, models number by them
         keywords.pop("position_ids", None)
     elif first is not None:
-        numbers = forward.positions + first  # type: ignore[operator]
+        numbers = forward.positions + first
         looked_up = call.base.__dict__.get(LOOKED_UP)  # models as old as that may ask for a row each
         keywords["position_ids"] = numbers.expand(len(call.tokens), -1) if looked_up else numbers
     if types is None and call.base.__dict__.get(TOKEN_TYPES):
