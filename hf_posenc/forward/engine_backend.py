@@ -13,6 +13,7 @@ from torch import Tensor
 from hf_posenc.attention import custom_operator, dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
+from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
 from hf_posenc.cache.key_layout import grows
 from hf_posenc.core.regions import Band
@@ -125,7 +126,7 @@ def _with_weights(reference: Callable[[AttentionCall], tuple[Tensor, Tensor]], c
     return mixed.transpose(1, 2), weights
 
 
-def _without_weights(compute: dispatch.Compute, call: AttentionCall) -> AttentionOutput:
+def _without_weights(compute: Compute, call: AttentionCall) -> AttentionOutput:
     return compute(call).transpose(1, 2), None
 
 

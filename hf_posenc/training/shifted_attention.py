@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 Mix = Callable[[RotatedCall, dict[str, Any]], AttentionOutput]
 
 GROUP_LENGTH = "posenc_group_length"  # of an attention module in the block: tokens a group
+_CLASSES: dict[type, type] = {}
 
 
 class GroupedAttention(PatchedAttention):
@@ -75,10 +76,12 @@ def shifted_groups(model: nn.Module, group_length: int | None) -> Iterator[None]
             del layer.__dict__[GROUP_LENGTH]
 
 
-@cache
 def grouped_class(cls: type[PatchedAttention]) -> type[PatchedAttention]:
     """The class of a patched attention module with `GroupedAttention` in front of it."""
-    return type(cls.__name__, (GroupedAttention, cls), {"__module__": cls.__module__, "__qualname__": cls.__qualname__})
+    if cls not in _CLASSES:
+        names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        _CLASSES[cls] = type(cls.__name__, (GroupedAttention, cls), names)
+    return _CLASSES[cls]
 
 
 def attend_in_groups(mix: Mix, call: RotatedCall, host: dict[str, Any], group: int) -> AttentionOutput:

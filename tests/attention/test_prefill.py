@@ -43,7 +43,7 @@ EDGES = sorted(
 
 
 def test_routes_are_named_like_their_modules() -> None:
-    modules = {name: attend.__module__.rpartition(".")[2] for name, (_, attend) in dispatch.ROUTES.items()}
+    modules = {name: one.attend.__module__.rpartition(".")[2] for name, one in dispatch.ROUTES.items()}
     assert list(modules) == list(modules.values())
 
 

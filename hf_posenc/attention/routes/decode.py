@@ -18,6 +18,7 @@ from torch import Tensor
 from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.dense_blocks import pairs_in_band, visibility
 from hf_posenc.attention.routes.key_bias import counted_from
 from hf_posenc.core.regions import Region
@@ -133,3 +134,6 @@ def _mask(call: AttentionCall, region: Region, seen: Tensor, added: Tensor | flo
         total = torch.zeros(seen.shape, device=seen.device) + total if not isinstance(total, Tensor) else total
         return total.masked_fill(~seen, HIDDEN)
     return total if isinstance(total, Tensor) else None
+
+
+ROUTE = Route("decode", accepts, attend, prepare, rotates_at_read=True)

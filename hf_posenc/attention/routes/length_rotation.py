@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
+from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes import dense_blocks, exported, exported_rotation, length_rotation_rows
 from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs, table_from
 from hf_posenc.attention.routes.sequence_start import first_key, one_start
@@ -174,3 +175,6 @@ def sample(call: AttentionCall, b: int) -> AttentionCall:
         mask=None if call.mask is None else pick(call.mask),
         rotated_keys=None,
     )
+
+
+ROUTE = Route("length_rotation", accepts, attend)

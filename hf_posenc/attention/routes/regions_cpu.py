@@ -12,6 +12,7 @@ from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.merge import PartialAttention
+from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes import regions_decode
 from hf_posenc.attention.routes.band_cuts import by_distance, can_cut, cut_of, of_last_rows
 from hf_posenc.attention.routes.sequence_start import one_start, start_of
@@ -54,3 +55,6 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
 
 def _merged(cuts: list[PartialAttention], logit_scale: float, call: AttentionCall) -> Tensor:
     return merge.attend(call.queries, call.keys, call.values, cuts, call.scaling * logit_scale)
+
+
+ROUTE = Route("regions_cpu", accepts, attend, prepare, rotates_at_read=True)
