@@ -19,7 +19,7 @@ from hf_posenc import from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import MaskMismatch, SchemeNotDefined, UnsupportedModel
 from hf_posenc.patching.state import scheme_of
 
-from .tiny import LENGTH, tiny, tiny_encoder_decoder, tokens
+from .tiny import LENGTH, tiny, tokens
 
 DECODERS = [
     *(
@@ -199,34 +199,6 @@ def test_saved_and_loaded(name: str, scheme: str, tmp_path: Path) -> None:
     assert_close(logits(loaded.eval(), ids), logits(model, ids))
 
 
-@pytest.mark.always
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt_neox", "deepseek_v3", "bart", "modernbert"])
-def test_saved_and_loaded_in_half_precision(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    """transformers builds a model with its dtype as torch's default one, in which no rotation could be measured."""
-    model = tiny_encoder_decoder(name) if name == "bart" else built(name, masked=name == "modernbert")
-    model, ids = patch_model(model.to(dtype), "alibi+yarn" if name == "qwen3" else "alibi", factor=2), tokens(20)
-    model.save_pretrained(tmp_path)
-    loaded = from_pretrained(tmp_path)
-    assert loaded.dtype == dtype
-    with torch.no_grad():
-        assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
-
-
-@pytest.mark.always
-@pytest.mark.parametrize("name", ["qwen3", "llama"])
-def test_patched_under_another_default_dtype(name: str) -> None:
-    one, other, ids = built(name), built(name), tokens(20)
-    patch_model(one, "alibi", factor=2)
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        patch_model(other, "alibi", factor=2)
-        assert torch.get_default_dtype() == torch.bfloat16
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert torch.equal(logits(one, ids), logits(other, ids))
-
-
 @encoders
 def test_encoders(name: str) -> None:
     model, ids = supported(name, masked=True), tokens(30)
@@ -301,33 +273,6 @@ def test_exported_for_plain_transformers(tmp_path: Path) -> None:
     export_native(model, tmp_path)
     plain = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert_close(logits(plain, ids), logits(model, ids))
-
-
-def test_under_peft_with_trained_embeddings() -> None:
-    from peft import LoraConfig, get_peft_model
-
-    from hf_posenc import describe
-
-    model = tiny("qwen3")
-    patch_model(model, "t5")
-    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj"], r=2, modules_to_save=["embed_tokens"]))
-    assert describe(adapted).scheme == "t5"
-    unpatch_model(adapted)
-
-
-def test_attention_of_unpatched_and_patched_models_is_captured() -> None:
-    from hf_posenc.insight.probe.capture import capture_attention
-
-    model, ids = tiny("qwen3"), tokens(12, rows=1)
-    layers: list[int] = []
-    for scheme in (None, "yarn", "alibi"):
-        if scheme is not None:
-            patch_model(model, scheme)
-        with capture_attention(model, lambda layer, call: layers.append(layer)):
-            logits(model, ids, use_cache=False)
-        if scheme is not None:
-            unpatch_model(model)
-    assert layers == 3 * [0, 1, 2, 3]
 
 
 def test_a_stand_in_needs_little_memory() -> None:

@@ -144,16 +144,6 @@ def test_reading_and_decoding_wait_for_nothing(scheme: str) -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("scheme", sorted(record.name for record in list_schemes() if record.name not in WAITS))
-def test_short_texts_wait_for_nothing(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their scores are computed in blocks, by kernels that are compiled already."""
-    monkeypatch.setitem(dispatch.ROUTES, "flex_cuda", replace(flex_cuda.ROUTE, accepts=lambda call: False))
-    model = patched(scheme)
-    with torch.no_grad(), waits() as found:
-        model(text(TRAINED_LENGTH), past_key_values=DynamicCache())
-    assert not found, "\n".join(found)
-
-
 @pytest.mark.parametrize("scheme", sorted(WAITS))
 def test_a_wait_is_noticed(scheme: str) -> None:
     """Control, of the schemes that have a reason."""
