@@ -18,8 +18,8 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes import dense_blocks, exported, exported_rotation, length_rotation_rows
+from hf_posenc.attention.routes.band_cuts import first_key, one_start
 from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs, table_from
-from hf_posenc.attention.routes.sequence_start import first_key, one_start
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import Table, rotate, table
 from hf_posenc.core.terms import KeyBias, RowRotation

@@ -16,8 +16,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.route import Route
-from hf_posenc.attention.routes.band_cuts import by_distance, can_cut, cut_of, keys_of_row
-from hf_posenc.attention.routes.sequence_start import one_start, start_of
+from hf_posenc.attention.routes.band_cuts import by_distance, can_cut, cut_of, keys_of_row, one_start, start_of
 from hf_posenc.core.regions import Band
 
 
