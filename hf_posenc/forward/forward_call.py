@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.cache.key_positions import CachedPositions
 from hf_posenc.cache.provenance import self_attention_cache
 from hf_posenc.cache.validate_cache import check_kind
 from hf_posenc.forward.current_forward import ATTENTIONS, LOOKED_UP, NUMBERED_FROM, TOKEN_TYPES, schemes_of_base
@@ -46,7 +45,6 @@ class ForwardCall:
         texts: number of the text of every token, ``[batch or 1, query]``, that masks have to keep apart; else None.
         text_keys: number of keys of each token's text, ``[batch or 1, query]``, in rows of an encoder; else None.
         moved: positions as the scheme changes them, ``[batch or 1, query]``; None where it does not.
-        keys: positions of all keys, cached ones included; None without a cache, or where no layer reads them.
     """
 
     base: nn.Module
@@ -67,7 +65,6 @@ class ForwardCall:
     texts: Tensor | None = None
     text_keys: Tensor | None = None
     moved: Tensor | None = None
-    keys: CachedPositions | None = None
 
     @property
     def length(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.cache.key_positions import reads_keys
+from hf_posenc.cache.key_positions import CachedPositions, reads_keys
 from hf_posenc.cache.prepare import prepare_cache, record_positions
 from hf_posenc.cache.provenance import ENTRY, check_own_keys, self_attention_cache
 from hf_posenc.cache.validate_cache import check_layers
@@ -48,7 +48,7 @@ def prepare_forward(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> t
     call = numbered(padded(on_axes(call)))
     call = moved(divided(call))
     call = cached(call)
-    forward = context_of_call(call)
+    forward = context_of_call(call, recorded(call))
     if module.__dict__.get(LOOKED_UP) or (counts_columns(module) and not is_traced()):
         announce(module, forward)
     return (), host_keywords(call, forward)
@@ -106,7 +106,7 @@ def moved(call: ForwardCall) -> ForwardCall:
 
 
 def cached(call: ForwardCall) -> ForwardCall:
-    """The call with its KV cache, made where the caller passed none, and the positions of all keys recorded in it.
+    """The call with its KV cache, checked and marked; made where the caller passed none.
 
     Raises:
         InvalidInput: the cache does not fit the call, or holds keys of another scheme.
@@ -125,31 +125,35 @@ def cached(call: ForwardCall) -> ForwardCall:
         positions=call.new_positions,
     )
     own = self_attention_cache(cache)
-    if own is None:
-        return call
-    if isinstance(call.from_zero, bool):
+    if own is not None and isinstance(call.from_zero, bool):
         setattr(own, FROM_ZERO, call.from_zero)
     if any(scheme.caches_one_key for scheme in call.schemes):
         check_own_keys(own)
-    reads = any(map(reads_keys, call.schemes))
-    keys = record_positions(own, call.tokens, call.new_positions, call.padding) if reads else None
-    return call if keys is None and cache is call.cache else replace(call, cache=cache, keys=keys)
+    return call if cache is call.cache else replace(call, cache=cache)
 
 
-def context_of_call(call: ForwardCall) -> ForwardContext:
+def recorded(call: ForwardCall) -> CachedPositions | None:
+    """Positions of all keys, recorded in the cache of the call; None without one, or where no layer reads them."""
+    own = call.own_cache
+    if own is None or not any(map(reads_keys, call.schemes)):
+        return None
+    return record_positions(own, call.tokens, call.new_positions, call.padding)
+
+
+def context_of_call(call: ForwardCall, keys: CachedPositions | None) -> ForwardContext:
     """What every attention module is told of the call."""
     contiguous = call.unmasked and not call.paged and call.moved is None
     if contiguous and call.numbered:
         contiguous = in_steps_of_one(call.position_ids)  # type: ignore[arg-type]  # they are given
-    own_count = call.position_ids is None and call.coordinates is None and not is_traced()
+    counted = contiguous and call.position_ids is None and call.coordinates is None and not is_traced()
     weights = call.keywords.get("output_attentions", getattr(call.base.config, "output_attentions", False))
     return ForwardContext(
         padding=call.padding,
         contiguous=contiguous,
         coordinates=call.coordinates,
         moved=call.moved,
-        keys=call.keys,
-        counted=contiguous and own_count,
+        keys=keys,
+        counted=counted,
         own_mask=call.masks_by_kind is None and isinstance(call.mask, Tensor) and call.mask.ndim == 4,
         positions=call.positions,
         weights=bool(weights),
