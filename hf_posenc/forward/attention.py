@@ -27,10 +27,9 @@ from hf_posenc.forward import paged
 from hf_posenc.forward.call_plan import CallPlan, plan_of
 from hf_posenc.forward.context_parallel import check_context_parallel
 from hf_posenc.forward.current_forward import OWNER
-from hf_posenc.forward.engine_backend import PACKAGES, ComputeCall, engine_for, within_window
+from hf_posenc.forward.engine_backend import PACKAGES, ComputeCall, engine_for, for_queries, within_window
 from hf_posenc.forward.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.forward.host_calls import PARTED, cache_of_self_attention, take_cache
-from hf_posenc.forward.packed_decode import for_queries
 from hf_posenc.forward.packed_documents import PackedDocument, attend_in_documents
 from hf_posenc.forward.rotate_qk import rotated, scale
 from hf_posenc.forward.shared_terms import SharedTerms

@@ -12,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.kernels import flex_block_mask
 from hf_posenc.attention.routes import flex, flex_mask
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
@@ -73,7 +72,7 @@ def test_visited_tiles_hold_every_visible_pair(kind: str, queries: int, keys: in
     call = Problem(kind, queries=queries, keys=keys).call()
     i, j = call.ctx.query_positions[0, :, None], call.ctx.key_positions[0]
     for region in call.terms.regions:
-        found = flex_block_mask.of_block_mask(flex_mask.mask_of(call, None, region.band))
+        found = flex_mask.of_block_mask(flex_mask.mask_of(call, None, region.band))
         whole = torch.zeros(-(-queries // 128) * 128, -(-keys // 128) * 128, dtype=torch.bool)
         whole[:queries, :keys] = region.band.holds(i, j) & call.terms.visible.holds(i, j) & (j <= i)
         by_tile = whole.unflatten(0, (-1, 128)).unflatten(2, (-1, 128))

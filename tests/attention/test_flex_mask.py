@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from hf_posenc.attention.kernels import flex_block_mask
+from hf_posenc.attention.routes import flex_mask
 from hf_posenc.core.regions import Band
 
 SIZE = (8, 16)
@@ -43,7 +43,7 @@ def pairs_of(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def test_tiles_of_a_band(band: Band, positions_kind: str) -> None:
     """No seen pair is outside, no hidden one inside; in steps of one nothing is visited in vain."""
     positions = POSITIONS[positions_kind]
-    found = flex_block_mask.of_band(band, positions, positions, SIZE)
+    found = flex_mask.of_band(band, positions, positions, SIZE)
     some, every = pairs_of(band.holds(positions[:, :, None], positions[:, None, :]))
     assert not (some & ~found.some[:, 0]).any()
     assert not (found.every[:, 0] & ~every).any()
@@ -60,9 +60,9 @@ def test_round_trip() -> None:
     def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         return band.holds(q, kv)
 
-    ours = flex_block_mask.block_mask(flex_block_mask.of_band(band, positions, positions), visible, (length, length))
+    ours = flex_mask.block_mask(flex_mask.of_band(band, positions, positions), visible, (length, length))
     theirs = create_block_mask(visible, None, None, length, length, device="cpu")
     assert ours.shape == theirs.shape
     assert torch.equal(ours.to_dense(), theirs.to_dense())
-    assert torch.equal(flex_block_mask.of_block_mask(ours).every, flex_block_mask.of_block_mask(theirs).every)
+    assert torch.equal(flex_mask.of_block_mask(ours).every, flex_mask.of_block_mask(theirs).every)
     assert torch.equal(ours.q_num_blocks + ours.full_q_num_blocks, theirs.q_num_blocks + theirs.full_q_num_blocks)
