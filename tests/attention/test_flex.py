@@ -11,10 +11,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
-from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import flex, flex_mask
-from hf_posenc.core.context import PositionContext
-from hf_posenc.core.terms import Terms
 from hf_posenc.errors import BackendCannotCarry
 
 from .formula import ALL, BOTH_WAYS, Problem, tokens
@@ -85,29 +82,6 @@ def test_visited_tiles_hold_every_visible_pair(kind: str, queries: int, keys: in
 def test_cache(kind: str, queries: int, unwritten: int) -> None:
     problem = Problem(kind, queries=queries, keys=40, unwritten=unwritten)
     assert deviation(problem) <= problem.limit
-
-
-@pytest.mark.parametrize(
-    ("queries", "kv_heads", "device", "chosen"),
-    [(1, 1, "meta", False), (32, 1, "meta", False), (33, 1, "meta", True), (64, 2, "meta", False),
-     (65, 2, "meta", True), (200, 2, "meta", True), (127, 4, "meta", False), (33, 1, "cpu", False)],
-)  # fmt: skip
-def test_grouped_queries_that_overflow_flex_decoding(
-    queries: int, kv_heads: int, device: str, chosen: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Flex decoding puts the queries of all heads of a group into a tile of 128, or does not compile."""
-    asked = []
-
-    def kernel(query: torch.Tensor, *args: object, **settings: object) -> torch.Tensor:
-        asked.append(settings["kernel_options"])
-        return query
-
-    monkeypatch.setattr(flex, "kernel", lambda family: kernel)
-    q, k, v = (torch.empty(1, heads, queries, 8, device=device) for heads in (4, kv_heads, kv_heads))
-    positions = torch.empty(1, queries, dtype=torch.long, device=device)
-    ctx = PositionContext(positions, positions, causal=True, contiguous=True)
-    flex.attend(AttentionCall((q,), (k,), v, Terms(), ctx, None, 0.3), None)
-    assert asked == [{"FORCE_USE_FLEX_ATTENTION": True} if chosen else None]
 
 
 @pytest.mark.parametrize("kind", SUPPORTED)

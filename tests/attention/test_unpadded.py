@@ -103,38 +103,6 @@ def test_the_window_of_a_mask_is_recognised(
     assert difference.masked_fill(padding, 0.0).abs().max() <= problem.limit
 
 
-def test_a_window_with_one_pair_more_or_less_is_noticed() -> None:
-    call = Problem("toeplitz", queries=LENGTH, batch=1, mask_kind="bool", mask_window=WINDOW).call()
-    assert unpadded.runs(call) is not None
-    for i, j in ((30, 30 - WINDOW), (30, 31 - WINDOW), (30, 31), (30, 0)):
-        other = call.mask.clone()
-        other[0, 0, i, j] ^= True
-        assert unpadded.runs(replace(call, mask=other)) is None
-
-
-MASKS = {
-    "padded left": {"real": LEFT},
-    "padded right": {"real": RIGHT},
-    "hole": {"real": HOLE},
-    "documents": {"document": DOCUMENTS},
-    "window": {"mask_window": 13},
-    "encoder": {"real": RIGHT, "causal": False},
-}
-
-
-@needs_kernel
-@pytest.mark.parametrize("mask_kind", ["bool", "float"])
-@pytest.mark.parametrize("changes", MASKS.values(), ids=MASKS)
-def test_content_under_a_mask(changes: dict, mask_kind: str) -> None:
-    """Masks of every kind go to the kernel along with the bias."""
-    problem = Problem("content", queries=LENGTH, mask_kind=mask_kind, **changes)
-    real = torch.ones(1, LENGTH) if problem.real is None else problem.real
-    with torch.no_grad():
-        assert problem.route() == "content_bias"
-        difference = problem.engine().double() - problem.expected()
-    assert difference.masked_fill(~real.bool()[:, None, :, None], 0.0).abs().max() <= problem.limit
-
-
 @needs_kernel
 def test_what_a_float_mask_adds_to_content() -> None:
     """Amounts between 0 and −∞ are added to the logits; a control without them differs."""

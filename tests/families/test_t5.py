@@ -10,10 +10,9 @@ from torch import Tensor
 from transformers import T5EncoderModel
 
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
-from hf_posenc.errors import UnsupportedModel
 
 from .encoder_decoders import INTERFACE, SOURCE, TARGET, built
-from .tiny import tiny_config, tiny_encoder_decoder, tokens
+from .tiny import tiny_config, tokens
 
 pytestmark = pytest.mark.always
 
@@ -50,21 +49,6 @@ def test_a_table_that_some_layers_read_is_trained(name: str, tmp_path: Path) -> 
     assert not any(weight.requires_grad for weight in tables.values()), "control: no layer reads them"
 
 
-@pytest.mark.parametrize(("name", "length"), [("t5", 512), ("mt5", 1024), ("umt5", 1024)])
-def test_lengths_that_the_configuration_does_not_say(name: str, length: int) -> None:
-    model = built(name)
-    decoder = model.get_decoder()
-    assert not hasattr(decoder.config, "max_position_embeddings")
-    patch_model(decoder, "alibi", factor=2)
-    report = describe(decoder)
-    assert (report.trained_length, report.target_length) == (length, 2 * length)
-    assert decoder.config.max_position_embeddings == 2 * length
-    unpatch_model(decoder)
-    assert not hasattr(decoder.config, "max_position_embeddings")
-    patch_model(decoder, "alibi", trained_length=64)
-    assert describe(decoder).trained_length == 64
-
-
 def test_trained_with_its_own_bias() -> None:
     """Gradients of T5's table under a scheme that keeps it are T5's own; under one that replaces it, there are none."""
     model, source, target = built("t5"), tokens(SOURCE), tokens(TARGET)
@@ -83,9 +67,3 @@ def test_trained_with_its_own_bias() -> None:
     unpatch_model(model)
     patch_model(model, "alibi")
     assert {name for name in stock if "relative_attention_bias" in name} == stock.keys() - gradients().keys()
-
-
-@pytest.mark.skipif(INTERFACE, reason="T5 hands queries and keys over")
-def test_a_t5_that_computes_its_attention_itself_is_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="Update transformers"):
-        patch_model(tiny_encoder_decoder("t5"), "alibi")
