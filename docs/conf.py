@@ -26,6 +26,7 @@ extensions = [
     "chinese_search",
     "interactive_page",
     "make_seams",
+    "make_families",
 ]
 # zh/README.md links to files outside the site.
 exclude_patterns = ["_build", "_ext", "jupyter_execute", "pictures", "zh/README.md"]

@@ -19,7 +19,7 @@ from hf_posenc import from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import MaskMismatch, SchemeNotDefined, UnsupportedModel
 from hf_posenc.patching.state import scheme_of
 
-from .tiny import LENGTH, tiny, tokens
+from .tiny import LENGTH, tiny, tiny_encoder_decoder, tokens
 
 DECODERS = [
     *(
@@ -66,8 +66,7 @@ CLOSE = 2e-5  # of the spread of logits, float32: a few hundred times its roundi
 
 
 def families(names: list[str], others: list[str]) -> list[Any]:
-    always = [pytest.param(name, marks=pytest.mark.always) for name in names]
-    return always + [pytest.param(name, marks=pytest.mark.full) for name in others]
+    return [*names, *(pytest.param(name, marks=pytest.mark.full) for name in others)]
 
 
 decoders = pytest.mark.parametrize("name", families(DECODERS, OTHER_DECODERS))
@@ -155,7 +154,6 @@ def test_the_models_own_positions(name: str) -> None:
 
 @decoders
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.always
 def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
     """At once, token by token, in chunks, and with padding before it."""
     model, ids = supported(name), tokens(40)
@@ -187,7 +185,6 @@ def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
 
 @decoders
 @pytest.mark.parametrize("scheme", ["yarn", "t5", "learned"])
-@pytest.mark.always
 def test_saved_and_loaded(name: str, scheme: str, tmp_path: Path) -> None:
     if name in LOST_BY_TRANSFORMERS:
         pytest.skip(f"transformers itself does not restore the embeddings of {name}")
@@ -197,6 +194,19 @@ def test_saved_and_loaded(name: str, scheme: str, tmp_path: Path) -> None:
     loaded = from_pretrained(tmp_path)
     assert type(loaded) is type(model)
     assert_close(logits(loaded.eval(), ids), logits(model, ids))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt_neox", "deepseek_v3", "bart", "modernbert"])
+def test_saved_and_loaded_in_half_precision(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """transformers builds a model with its dtype as torch's default one, in which no rotation could be measured."""
+    model = tiny_encoder_decoder(name) if name == "bart" else built(name, masked=name == "modernbert")
+    model, ids = patch_model(model.to(dtype), "alibi+yarn" if name == "qwen3" else "alibi", factor=2), tokens(20)
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path)
+    assert loaded.dtype == dtype
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
 
 
 @encoders
@@ -227,7 +237,6 @@ def test_encoders(name: str) -> None:
         ("whisper", r"audio encoder.+max_source_positions, max_target_positions.+Write an adapter"),
     ],
 )
-@pytest.mark.always
 def test_what_cannot_be_patched_is_refused(name: str, half: str) -> None:
     model, ids = tiny(name), tokens(20)
     stock = logits(model, ids)

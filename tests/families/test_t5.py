@@ -14,8 +14,6 @@ from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 from .encoder_decoders import INTERFACE, SOURCE, TARGET, built
 from .tiny import tiny_config, tokens
 
-pytestmark = pytest.mark.always
-
 
 @pytest.mark.skipif(not INTERFACE, reason="T5 computes its attention itself")
 def test_the_encoder_of_t5_alone() -> None:

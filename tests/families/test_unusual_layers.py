@@ -16,8 +16,6 @@ from hf_posenc.errors import UnsupportedModel
 
 from . import test_families
 
-pytestmark = pytest.mark.always
-
 
 @pytest.mark.parametrize(
     ("name", "scheme"),
