@@ -26,8 +26,7 @@ from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.general.adapter import GeneralAdapter
-from hf_posenc.patches.validate_adapter import explained_forward
-from hf_posenc.patches.validate_heads import check_heads
+from hf_posenc.patches.validate_adapter import check_heads, explained_forward
 from hf_posenc.patching.cached_step import check_cached_step
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check

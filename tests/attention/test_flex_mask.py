@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
-from hf_posenc.attention.kernels import flex_block_mask
+from hf_posenc.attention.routes import flex_mask
 from hf_posenc.core.regions import Band
 
 SIZE = (8, 16)
@@ -43,23 +43,13 @@ def pairs_of(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def test_tiles_of_a_band(band: Band, positions_kind: str) -> None:
     """No seen pair is outside, no hidden one inside; in steps of one nothing is visited in vain."""
     positions = POSITIONS[positions_kind]
-    found = flex_block_mask.of_band(band, positions, positions, SIZE)
+    found = flex_mask.of_band(band, positions, positions, SIZE)
     some, every = pairs_of(band.holds(positions[:, :, None], positions[:, None, :]))
     assert not (some & ~found.some[:, 0]).any()
     assert not (found.every[:, 0] & ~every).any()
     if positions_kind == "in steps of one" and band.chunk == 1 and band.keys_until is None:
         assert torch.equal(found.some[:, 0], some)
         assert torch.equal(found.every[:, 0], every)
-
-
-def test_tiles_of_a_mask() -> None:
-    mask = torch.rand(2, 1, 67, 50, generator=torch.Generator().manual_seed(0)) < 0.02
-    mask[:, :, 16:24, 16:32] = True
-    found = flex_block_mask.of_tensor(mask, SIZE)
-    some, every = pairs_of(mask[:, 0])
-    assert torch.equal(found.some[:, 0], some)
-    assert found.every[0, 0, 2, 1]
-    assert not (found.every[:, 0] & ~every).any()
 
 
 def test_round_trip() -> None:
@@ -70,37 +60,9 @@ def test_round_trip() -> None:
     def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         return band.holds(q, kv)
 
-    ours = flex_block_mask.block_mask(flex_block_mask.of_band(band, positions, positions), visible, (length, length))
+    ours = flex_mask.block_mask(flex_mask.of_band(band, positions, positions), visible, (length, length))
     theirs = create_block_mask(visible, None, None, length, length, device="cpu")
     assert ours.shape == theirs.shape
     assert torch.equal(ours.to_dense(), theirs.to_dense())
-    assert torch.equal(flex_block_mask.of_block_mask(ours).every, flex_block_mask.of_block_mask(theirs).every)
+    assert torch.equal(flex_mask.of_block_mask(ours).every, flex_mask.of_block_mask(theirs).every)
     assert torch.equal(ours.q_num_blocks + ours.full_q_num_blocks, theirs.q_num_blocks + theirs.full_q_num_blocks)
-
-
-def test_intersection_of_two_bands_visits_no_empty_tile() -> None:
-    """A tile is visited where both may see, and asked no further where both see all."""
-    positions = POSITIONS["in steps of one"]
-    one, two = (flex_block_mask.of_band(band, positions, positions, SIZE) for band in (Band(0, None), Band(None, 20)))
-    i, j = positions[:, :, None], positions[:, None, :]
-    (some_one, every_one), (some_two, every_two) = (pairs_of(band.holds(i, j)) for band in (Band(0), Band(None, 20)))
-    both = one & two
-    assert torch.equal(both.some[:, 0], some_one & some_two)
-    assert torch.equal(both.every[:, 0], every_one & every_two)
-    assert not torch.equal(both.some, one.some), "control: each takes something away"
-    assert not torch.equal(both.some, two.some)
-
-
-@pytest.mark.parametrize("lengths", [(150, 700), (700, 150), (130, 130)])
-def test_of_a_rectangular_block_mask(lengths: tuple[int, int]) -> None:
-    seen = torch.arange(lengths[0])[:, None] - torch.arange(lengths[1]) + 300 >= 0
-
-    def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-        return seen[q, kv]
-
-    found = flex_block_mask.of_block_mask(create_block_mask(visible, None, None, *lengths, device="cpu"))
-    whole = torch.zeros([-(-n // 128) * 128 for n in lengths], dtype=torch.bool)
-    whole[: lengths[0], : lengths[1]] = seen
-    by_tile = whole.unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
-    assert torch.equal(found.some[0, 0], by_tile.any(3).any(1))
-    assert torch.equal(found.every[0, 0], by_tile.all(3).all(1))

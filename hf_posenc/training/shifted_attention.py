@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,55 +26,33 @@ from torch import Tensor, nn
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Bias, BlockBias, KeyBias, Terms, ToeplitzBias
 from hf_posenc.errors import TrainingImpossible
+from hf_posenc.forward.attention import PatchedAttention, RotatedCall
 from hf_posenc.forward.call_plan import CallPlan
 from hf_posenc.forward.engine_backend import ENGINE_BACKENDS, AttentionOutput
-from hf_posenc.forward.shared_terms import SharedTerms
+from hf_posenc.forward.offloading import change_class
+from hf_posenc.forward.packed_documents import PackedDocument
 
-GROUP_LENGTH = "posenc_group_length"  # of a patched attention module
-
-
-class RotatedCall(NamedTuple):
-    """A call of one layer whose queries and keys are rotated.
-
-    Attributes:
-        plan: what the layers share, with the mask.
-        shared: terms of the scheme.
-        ctx: positions.
-        queries: one tensor a region, ``[batch, heads, query, head_dim]``.
-        keys: the different copies, ``[batch, kv_heads, key, head_dim]``.
-        values: ``[batch, kv_heads, key, head_dim]``.
-    """
-
-    plan: CallPlan
-    shared: SharedTerms
-    ctx: PositionContext
-    queries: tuple[Tensor, ...]
-    keys: tuple[Tensor, ...]
-    values: Tensor
-
-    @property
-    def keys_split(self) -> bool:
-        """Whether half of the query heads have half of the heads of keys and values to themselves."""
-        return self.values.shape[1] % 2 == 0
-
-    def part(self, half: int, rows: slice) -> RotatedCall:
-        """Half of the heads, 0 or 1, at some tokens; all heads where the keys of one half are not half of the keys."""
-        heads, kv_heads = half_of(self.queries[0].shape[1], half), half_of(self.values.shape[1], half)
-        if not self.keys_split:
-            heads = kv_heads = slice(None)
-        shared = replace(self.shared, terms=terms_of(self.shared.terms, heads, rows))
-        mask = mask_of(self.plan.mask, heads, rows)
-        return RotatedCall(
-            replace(self.plan, mask=mask, shared=None, compute={}),
-            shared,
-            context_of_part(self.ctx, half, kv_heads, rows),
-            tuple(query[:, heads, rows] for query in self.queries),
-            tuple(key[:, kv_heads, rows] for key in self.keys),
-            self.values[:, kv_heads, rows],
-        )
-
+if TYPE_CHECKING:
+    from transformers import Cache
 
 Mix = Callable[[RotatedCall, dict[str, Any]], AttentionOutput]
+
+GROUP_LENGTH = "posenc_group_length"  # of an attention module in the block: tokens a group
+_CLASSES: dict[type, type] = {}
+
+
+class GroupedAttention(PatchedAttention):
+    """Mixin of patched attention modules: while training, heads attend within groups of tokens."""
+
+    def mix(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
+        """Within groups while training, else as the patched module does."""
+        if not self.training:
+            return super().mix(call, host, cache)
+        return attend_in_groups(partial(super().mix, cache=None), call, host, self.__dict__[GROUP_LENGTH])
+
+    def documents(self, plan: CallPlan) -> tuple[tuple[PackedDocument, CallPlan], ...]:
+        """None by itself: groups are cut from whole rows."""
+        return ()
 
 
 @contextmanager
@@ -84,14 +63,25 @@ def shifted_groups(model: nn.Module, group_length: int | None) -> Iterator[None]
         model: patched.
         group_length: tokens a group, an even number that divides the length of rows; None for none.
     """
-    layers: list[Any] = [module for module in model.modules() if hasattr(module, GROUP_LENGTH)]
-    for layer in layers if group_length is not None else ():
-        setattr(layer, GROUP_LENGTH, group_length)
+    found = [] if group_length is None else [one for one in model.modules() if isinstance(one, PatchedAttention)]
+    classes = [(layer, type(layer)) for layer in found]
+    for layer, cls in classes:
+        change_class(layer, grouped_class(cls))
+        layer.__dict__[GROUP_LENGTH] = group_length
     try:
         yield
     finally:
-        for layer in layers:
-            vars(layer).pop(GROUP_LENGTH, None)
+        for layer, cls in classes:
+            change_class(layer, cls)
+            del layer.__dict__[GROUP_LENGTH]
+
+
+def grouped_class(cls: type[PatchedAttention]) -> type[PatchedAttention]:
+    """The class of a patched attention module with `GroupedAttention` in front of it."""
+    if cls not in _CLASSES:
+        names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        _CLASSES[cls] = type(cls.__name__, (GroupedAttention, cls), names)
+    return _CLASSES[cls]
 
 
 def attend_in_groups(mix: Mix, call: RotatedCall, host: dict[str, Any], group: int) -> AttentionOutput:
@@ -108,12 +98,12 @@ def attend_in_groups(mix: Mix, call: RotatedCall, host: dict[str, Any], group: i
     """
     check_divisible(call, host, group)
     length = call.queries[0].shape[2]
-    halves = []
+    halves, split = [], keys_split(call)
     for half, cuts in enumerate((range(group, length, group), range(group // 2, length, group))):
-        parts = [call.part(half, slice(*rows)) for rows in zip((0, *cuts), (*cuts, length), strict=True)]
+        parts = [part_of(call, half, slice(*rows)) for rows in zip((0, *cuts), (*cuts, length), strict=True)]
         mixed = [mix(part, {**host, **positions_of(host, part)})[0] for part in parts]
         together = torch.cat(mixed, dim=1)
-        halves.append(together if call.keys_split else together[:, :, half_of(together.shape[2], half)])
+        halves.append(together if split else together[:, :, half_of(together.shape[2], half)])
     return torch.cat(halves, dim=2), None
 
 
@@ -144,6 +134,27 @@ def check_divisible(call: RotatedCall, host: dict[str, Any], group: int) -> None
     ):
         if hindrance:
             raise TrainingImpossible(f"Shifted sparse attention cannot divide {hindrance}. {remedy}.")
+
+
+def keys_split(call: RotatedCall) -> bool:
+    """Whether half of the query heads have half of the heads of keys and values to themselves."""
+    return call.values.shape[1] % 2 == 0
+
+
+def part_of(call: RotatedCall, half: int, rows: slice) -> RotatedCall:
+    """Half of the heads, 0 or 1, at some tokens; all heads where the keys of one half are not half of the keys."""
+    heads, kv_heads = half_of(call.queries[0].shape[1], half), half_of(call.values.shape[1], half)
+    if not keys_split(call):
+        heads = kv_heads = slice(None)
+    mask = mask_of(call.plan.mask, heads, rows)
+    return RotatedCall(
+        replace(call.plan, mask=mask, shared=None, compute={}),
+        replace(call.shared, terms=terms_of(call.shared.terms, heads, rows)),
+        context_of_part(call.ctx, half, kv_heads, rows),
+        tuple(query[:, heads, rows] for query in call.queries),
+        tuple(key[:, kv_heads, rows] for key in call.keys),
+        call.values[:, kv_heads, rows],
+    )
 
 
 def half_of(heads: int, half: int) -> slice:
