@@ -158,7 +158,7 @@ app.command(
     epilog=examples(
         "hf-posenc bench --schemes yarn,alibi,self_extend --lengths 512,2048",
         "hf-posenc bench -m starter:bert -s alibi,t5 -l 1024 --baselines unpatched --out results/bench",
-        "hf-posenc bench --shape 2,512,8,2 -s alibi,rerope -l 4096 --decode --train --dtype bfloat16",
+        "hf-posenc bench --shape 2,512,8,2 -s alibi,rerope -l 4096 --cases decode,train --dtype bfloat16",
     ),
 )(bench)
 app.command(
