@@ -18,8 +18,6 @@ from hf_posenc.insight.advise import measured_advice
 from hf_posenc.insight.bench import bench
 from hf_posenc.insight.bench.settings import BenchSettings
 from hf_posenc.insight.leaderboard import leaderboard
-from hf_posenc.insight.plots.animate import frames
-from hf_posenc.insight.plots.models import Shapes
 from hf_posenc.insight.plots.registry import View
 from hf_posenc.insight.probe import probe
 from hf_posenc.insight.search import search
@@ -30,7 +28,7 @@ CALLED: list[tuple[str, Callable[..., Any]]] = [
     ("advise", measured_advice), ("bench", bench), ("bench", BenchSettings), ("check", check_scheme),
     ("compare", compare), ("demo", run_demo), ("eval", evaluate), ("finetune", Training), ("finetune", finetune),
     ("find-learning-rate", Training), ("leaderboard", leaderboard), ("merge", merge), ("probe", probe),
-    ("search", search), ("show", Shapes), ("show", View),
+    ("search", search), ("show", View),
 ]  # fmt: skip
 
 
@@ -56,8 +54,4 @@ def test_a_command_has_the_defaults_of_what_it_calls(command: str, function: Cal
 
 def test_defaults_are_compared_at_all() -> None:
     shared = {name for command, function in CALLED for name in defaults(COMMANDS[command]).keys() & defaults(function)}
-    assert {"save_every", "samples", "depths", "rounds", "budget", "heads", "rank"} <= shared
-
-
-def test_an_animation_has_as_many_frames() -> None:
-    assert defaults(COMMANDS["show"])["frames"] == defaults(frames)["count"]
+    assert {"save_every", "samples", "depths", "rounds", "budget", "rank"} <= shared

@@ -211,7 +211,7 @@ def drawn(folder: Path, which: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(saving.FILES, ".svg", lambda computed: drawing(which, computed.plot.name))
-        saving.save(taken(which), folder / "x.svg", title="t")
+        saving.save(taken(which), folder / "x.svg")
 
 
 @lru_cache(maxsize=2)
