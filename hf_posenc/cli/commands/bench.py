@@ -11,6 +11,10 @@ from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
+    MEASUREMENT,
+    MODEL,
+    MOST_THREADS,
+    OUTPUT,
     REMOVED,
     AsJson,
     Base,
@@ -28,14 +32,12 @@ from hf_posenc.cli.arguments import (
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.bench_results import RESULTS, BenchResults, about_run
 from hf_posenc.cli.errors import FAILED, PARTLY
-from hf_posenc.cli.output_paths import check_results_folder
-from hf_posenc.cli.threads import MOST_THREADS
+from hf_posenc.cli.output_paths import check_output_folder
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
 
 STARTER = "starter:llama"
-MODEL, MEASUREMENT, OUTPUT = "Model and scheme", "Measurement", "Output"
 
 
 def bench(
@@ -56,7 +58,7 @@ def bench(
     ] = None,
     trained_length: Annotated[
         int | None,
-        length_option(help="With --shape; default: the longest length / factor."),
+        length_option(help="With --shape; default: the longest length / factor.", heading=MODEL),
     ] = None,
     lengths: Annotated[
         list[str] | None,
@@ -89,7 +91,7 @@ def bench(
     rounds: Annotated[
         int, Option(min=1, rich_help_panel=MEASUREMENT, help="Measurements of each cell; fewer than 7 are unreliable.")
     ] = 7,
-    batch: Annotated[int, Option(min=1, rich_help_panel=MEASUREMENT, help="Batch size.")] = 1,
+    batch: Annotated[int, Option("--batch-size", min=1, rich_help_panel=MEASUREMENT, help="Batch size.")] = 1,
     rows: Annotated[
         str,
         Option(
@@ -136,7 +138,7 @@ def bench(
         from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
-        check_results_folder("bench", out)
+        check_output_folder("--out", out)
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, trained, dtype)

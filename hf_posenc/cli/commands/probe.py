@@ -10,6 +10,9 @@ from typer import Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
+    MEASUREMENT,
+    MODEL,
+    OUTPUT,
     AsJson,
     Base,
     Device,
@@ -24,14 +27,13 @@ from hf_posenc.cli.arguments import (
     scheme_options,
 )
 from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
     from hf_posenc.insight.probe import Head, Probe
     from hf_posenc.insight.probe.variant import Variant
 
-MODEL, MEASUREMENT, OUTPUT = "Model and scheme", "Measurement", "Output"
 RULE = (
     "Effective context length: the shortest whose loss is not above the lowest by more than {:g} standard errors of "
     "the difference, paired by text."
@@ -111,7 +113,7 @@ def probe(
         from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
-        check_results_folder("probe", out)
+        check_output_folder("--out", out)
     named, options, measured_on = model_named(model, base), scheme_options(scheme, option), device_of(device)
     with output.progress() as progress:
         progress(None, "loading")

@@ -10,6 +10,8 @@ from typer import Argument, Context, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
+    MODEL,
+    OUTPUT,
     AsJson,
     Factor,
     SchemeOptions,
@@ -32,7 +34,7 @@ FOLDER = Path("pictures")
 ALL = "all"
 NOTHING_NAMED = "There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list."
 SWEEPS = ("factor", "length", "position")
-MODEL, VIEW, OUTPUT = "Model and scheme", "View", "Output"
+VIEW = "View"
 
 
 def show(
@@ -68,7 +70,7 @@ def show(
     ] = None,
     trained_length: Annotated[
         int | None,
-        length_option(help="Pre-training context length, such as 4096 or 4k; default: the plot's own."),
+        length_option(help="Pre-training context length, such as 4096 or 4k; default: the plot's own.", heading=MODEL),
     ] = None,
     factor: Factor = None,
     options: SchemeOptions = None,
@@ -78,7 +80,9 @@ def show(
     head: Annotated[int | None, Option(min=0, rich_help_panel=VIEW, help="A single head; default: all.")] = None,
     length: Annotated[
         int | None,
-        length_option("--length", "-l", help="Number of positions shown, at least 2; such as 1024 or 1k."),
+        length_option(
+            "--length", "-l", help="Number of positions shown, at least 2; such as 1024 or 1k.", heading=VIEW
+        ),
     ] = None,
     position: Annotated[
         int | None, Option(min=0, rich_help_panel=VIEW, help="Single position shown, or that of the last frame.")
