@@ -153,7 +153,7 @@ def test_the_models_own_positions(name: str) -> None:
 
 
 @decoders
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", [SCHEMES[0], *(pytest.param(one, marks=pytest.mark.slow) for one in SCHEMES[1:])])
 def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
     """At once, token by token, in chunks, and with padding before it."""
     model, ids = supported(name), tokens(40)
@@ -183,6 +183,7 @@ def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
         assert_close(cached(model, padded, 17, mask=mask)[:, 5:], whole)
 
 
+@pytest.mark.slow
 @decoders
 @pytest.mark.parametrize("scheme", ["yarn", "t5", "learned"])
 def test_saved_and_loaded(name: str, scheme: str, tmp_path: Path) -> None:

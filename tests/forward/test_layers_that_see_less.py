@@ -78,6 +78,7 @@ TRACES: dict[str, Callable[[nn.Module, Tensor], Callable[[Tensor], Tensor]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("trace", TRACES)
 @pytest.mark.parametrize("scheme", ["yarn", "alibi"])
