@@ -8,7 +8,7 @@
 
 In several processes, on GPUs or without, each document is scored by one of them and the first has the results:
 
-    accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli eval --model NAME --length 4096
+    accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli eval --model NAME --lengths 4096
 
 lm-eval's own command knows our model types and tasks as ``python -m hf_posenc.eval``. As ``lm_eval`` it does not:
 before release 0.5 lm-eval reads no entry points.
@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hf_posenc.eval.comparison.merge import merge_comparisons as merge_comparisons
-    from hf_posenc.eval.comparison.one_model import MeasuredModel as MeasuredModel
+    from hf_posenc.eval.comparison.models import MeasuredModel as MeasuredModel
     from hf_posenc.eval.comparison.run import compare as compare
     from hf_posenc.eval.evaluation import Evaluation as Evaluation
     from hf_posenc.eval.evaluation import evaluate as evaluate
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "hf_posenc.eval.comparison.merge": ("merge_comparisons",),
-        "hf_posenc.eval.comparison.one_model": ("MeasuredModel",),
+        "hf_posenc.eval.comparison.models": ("MeasuredModel",),
         "hf_posenc.eval.comparison.run": ("compare",),
         "hf_posenc.eval.evaluation": (
             "Evaluation",

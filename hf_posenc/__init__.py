@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from hf_posenc.insight.advise import Advice as Advice
     from hf_posenc.insight.advise import advise as advise
     from hf_posenc.insight.findings.run import reproduce as reproduce
-    from hf_posenc.insight.search import SearchResult as SearchResult
-    from hf_posenc.insight.search import search as search
     from hf_posenc.patches.registry import register_adapter as register_adapter
     from hf_posenc.patching.patch import patch_model as patch_model
     from hf_posenc.patching.patch import unpatch_model as unpatch_model
@@ -74,10 +72,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "advise",
         ),
         "hf_posenc.insight.findings.run": ("reproduce",),
-        "hf_posenc.insight.search": (
-            "SearchResult",
-            "search",
-        ),
         "hf_posenc.patches.registry": ("register_adapter",),
         "hf_posenc.patching.patch": (
             "patch_model",

@@ -28,7 +28,6 @@ from hf_posenc.cli.commands.merge import merge
 from hf_posenc.cli.commands.probe import probe
 from hf_posenc.cli.commands.properties import properties
 from hf_posenc.cli.commands.reproduce import reproduce
-from hf_posenc.cli.commands.search import search
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.environment import DEBUG
 from hf_posenc.cli.imports import IMPORT
@@ -105,14 +104,6 @@ app.command(
         "hf-posenc advise --model starter:bert --target 1024 --json",
     ),
 )(advise)
-app.command(
-    "search",
-    epilog=examples(
-        "hf-posenc search --model starter:llama --target 1024 --budget 5m",
-        "hf-posenc search -m starter:llama -t 2k --text book.txt --eval-text other.txt --out results/search",
-        "hf-posenc search -m starter:llama -t 2k --budget 30m --all-keys --json",
-    ),
-)(search)
 app.command(
     "check",
     epilog=examples(

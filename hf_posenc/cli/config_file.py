@@ -31,10 +31,12 @@ from hf_posenc.errors import nearest, shown
 RUN_CONFIG = "config.yaml"
 NOT_STORED = ("config", "out", "resume", "as_json", "debug")
 """Options that say where a run is written and how it is shown, not what is run."""
-MAY_BE_PATHS = ("model", "base", "text", "held_out", "dev_text", "eval_text")
+MAY_BE_PATHS = ("model", "base", "text", "held_out", "dev_text")
 """Options that name files and folders, among other things."""
 IMPORTED = "import"
 """Name of `hf_posenc.cli.imports.IMPORT` in a file: Python files that the scheme needs."""
+SETTINGS = "set"
+"""An option that takes names and values: a command with one has names in a file that are none of its options."""
 PASSED_OVER = {"find-learning-rate": ("learning-rate", "push-to-hub")}
 """Command → options that a file may have for another command: one file describes a run and the search before it."""
 
@@ -58,7 +60,8 @@ def read_config(context: Context, path: Path | None) -> Path | None:
         content = "is empty" if given is None else f"holds {shown(given)}"
         raise BadArgument(f"--config {path} {content}. Write names of options and their values, a line each.")
     known = {name: parameter for parameter in context.command.params for name in names_of(parameter)}
-    defaults = {}
+    defaults: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for file in as_list(given.get(IMPORTED, [])):
         import_file(str(file))
     for name, value in given.items():
@@ -68,6 +71,9 @@ def read_config(context: Context, path: Path | None) -> Path | None:
             output.note(f"--config {path} sets {name}, which {context.info_name} does not use: passed over.")
             continue
         parameter = known.get(name)
+        if parameter is None and SETTINGS in known:
+            settings |= {name: value}
+            continue
         if parameter is None or parameter.name in NOT_STORED[:1]:
             allowed = sorted(names_of(parameter)[0] for parameter in set(known.values()))
             raise BadArgument(
@@ -75,6 +81,9 @@ def read_config(context: Context, path: Path | None) -> Path | None:
                 f"{nearest(name, allowed)} Run hf-posenc {context.info_name} --help for the names."
             )
         defaults[str(parameter.name)] = as_default(parameter, name, value, path)
+    if settings:
+        own = known[SETTINGS]
+        defaults[str(own.name)] = [*defaults.get(str(own.name), ()), *as_default(own, SETTINGS, settings, path)]
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
 

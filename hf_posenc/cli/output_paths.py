@@ -10,14 +10,14 @@ from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.files.paths import nearest_existing
 
 RESULT_FILES = {
-    "finetune": "run.json", "compare": "results.csv", "demo": "report.md", "leaderboard": "leaderboard.json",
-    "search": "search.json", "bench": "bench.json", "probe": "probe.json", "reproduce": "finding.json",
+    "finetune": "run.json", "compare": "results.csv", "leaderboard": "leaderboard.json",
+    "bench": "bench.json", "probe": "probe.json", "reproduce": "finding.json",
 }  # fmt: skip
 """Command → a file that each of its folders of results has, and no other's."""
 UNFINISHED = {
-    "search": "plans", "leaderboard": "cells/*/cells.sqlite", "reproduce": "cells/*.json", "compare": "cells.sqlite",
+    "leaderboard": "cells/*/cells.sqlite", "reproduce": "cells/*.json", "compare": "cells.sqlite",
 }  # fmt: skip
-"""Command → what an interrupted run of it leaves, as a pattern; a search leaves cells as compare does, and more."""
+"""Command → what an interrupted run of it leaves, as a pattern."""
 
 
 def check_output_file(option: str, path: Path) -> None:

@@ -104,13 +104,6 @@ def test_an_option_is_refused_where_only_a_task_left_out_reads_it(run, tmp_path:
     assert not measured
 
 
-def test_settings_of_a_sweep_among_options_count_as_arguments(run, measured) -> None:
-    run(tasks=["posenc_ppl"])
-    count = len(measured)
-    run(tasks=["posenc_ppl"], samples=5, lengths=None, options={"samples": 2, "lengths": LENGTHS})
-    assert len(measured) == count
-
-
 def test_a_text_that_no_task_reads_with_these_options_is_refused(run, tmp_path: Path, measured) -> None:
     (tmp_path / "own.txt").write_text("Nothing is written here that anybody would read twice.\n" * 200)
     with pytest.raises(BadComparison, match="none of the tasks reads the text"):

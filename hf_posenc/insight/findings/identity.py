@@ -17,7 +17,7 @@ import transformers
 
 from hf_posenc.checkpoints.adapter_folder import local_folder
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.eval.comparison.identity import digest_of, files_digest, package_digest, to_json
+from hf_posenc.eval.comparison.identity import digest_of, files_digest, to_json
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.insight.findings.finding import Finding, Job, Measure
 
@@ -55,9 +55,9 @@ def model_digest(model: str) -> str:
 
 
 def code_of(measure: Measure) -> str:
-    """Digest of the files that measure, and of the packages that compute what they measure."""
+    """Digest of the files that measure, and of the schemes."""
     own = sorted(digest_of(file.read_bytes()) for file in files_of(inspect.unwrap(measure), set()))
-    return digest_of(" ".join((*own, package_digest(), schemes_digest())))
+    return digest_of(" ".join((*own, schemes_digest())))
 
 
 def files_of(function: Callable[..., Any], found: set[Path]) -> set[Path]:
@@ -78,7 +78,7 @@ def files_of(function: Callable[..., Any], found: set[Path]) -> set[Path]:
 
 @lru_cache(maxsize=1)
 def schemes_digest() -> str:
-    """Digest of the source files of all schemes and of training, which `package_digest` leaves out."""
+    """Digest of the source files of all schemes and of training."""
     specs = [find_spec(name) for name in ("hf_posenc.schemes", "hf_posenc.training")]
     folders = [Path(folder) for spec in specs if spec for folder in spec.submodule_search_locations or ()]
     return digest_of(" ".join(files_digest(folder, (".py",)) for folder in folders))
