@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from hf_posenc.checks.run import check_scheme as check_scheme
     from hf_posenc.core.record import SchemeRecord as SchemeRecord
     from hf_posenc.errors import PosEncError as PosEncError
+    from hf_posenc.eval import compare as compare
+    from hf_posenc.eval import evaluate as evaluate
     from hf_posenc.insight.advise import Advice as Advice
     from hf_posenc.insight.advise import advise as advise
-    from hf_posenc.insight.findings.run import reproduce as reproduce
     from hf_posenc.patches.registry import register_adapter as register_adapter
     from hf_posenc.patching.patch import patch_model as patch_model
     from hf_posenc.patching.patch import unpatch_model as unpatch_model
@@ -67,11 +68,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "hf_posenc.checks.run": ("check_scheme",),
         "hf_posenc.core.record": ("SchemeRecord",),
         "hf_posenc.errors": ("PosEncError",),
+        "hf_posenc.eval": ("compare", "evaluate"),
         "hf_posenc.insight.advise": (
             "Advice",
             "advise",
         ),
-        "hf_posenc.insight.findings.run": ("reproduce",),
         "hf_posenc.patches.registry": ("register_adapter",),
         "hf_posenc.patching.patch": (
             "patch_model",

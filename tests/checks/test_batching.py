@@ -20,7 +20,7 @@ def test_single_equals_batched(case: Case, side: Side) -> None:
     assert deviation <= case.tolerance("batch"), deviation
 
 
-@pytest.mark.parametrize("width", [1, MAX_WIDTH])
+@pytest.mark.parametrize("width", [1, pytest.param(MAX_WIDTH, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("case", DETERMINISTIC, ids=str)
 def test_padding_has_no_effect(case: Case, side: Side, width: int) -> None:

@@ -19,22 +19,32 @@ CUTS = {
     "twice": 2 * TRAINED_LENGTH,
 }
 EVERY_CUT = pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+OTHER_CUTS = {name: cut for name, cut in CUTS.items() if name != "just past"}
 
 
-@EVERY_CUT
 @pytest.mark.parametrize("case", CACHEABLE, ids=str)
+def test_decoding_just_past_the_trained_length(case: Case) -> None:
+    """Token by token after the first chunk."""
+    deviation = checks.cached_equals_uncached(case, DynamicCache, CUTS["just past"], step=1)
+    assert deviation <= case.tolerance("cache"), deviation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", OTHER_CUTS.values(), ids=OTHER_CUTS)
+@pytest.mark.parametrize("case", CACHEABLE_ONE_PER_HOOKS, ids=str)
 def test_decoding_after_a_prefill(case: Case, cut: int) -> None:
     """Token by token after the first chunk."""
     deviation = checks.cached_equals_uncached(case, DynamicCache, cut, step=1)
     assert deviation <= case.tolerance("cache"), deviation
 
 
-@pytest.mark.parametrize("case", CACHEABLE, ids=str)
+@pytest.mark.parametrize("case", CACHEABLE_ONE_PER_HOOKS, ids=str)
 def test_chunks(case: Case) -> None:
     deviation = checks.cached_equals_uncached(case, DynamicCache, cut=7, step=7)
     assert deviation <= case.tolerance("cache"), deviation
 
 
+@pytest.mark.slow
 @EVERY_CUT
 @pytest.mark.parametrize("case", CACHEABLE_ONE_PER_HOOKS, ids=str)
 def test_static_cache(case: Case, cut: int) -> None:

@@ -45,9 +45,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FORMS = (
     ("a.parquet",),
     ("saved",),
-    ("a.jsonl", "--text-field", "body"),
+    ("a.jsonl", "--set", "text_field=body"),
     ("books",),
-    ("one.txt", "--document-separator", r"\f"),
+    ("one.txt", "--set", r"document_separator=\f"),
 )
 
 
@@ -145,9 +145,9 @@ def test_probe_reads_records(call: Call, stored: Path) -> None:
 
 REFUSED = {
     "no such column": ([*EVAL, "--text", "TEXTS/a.jsonl"], 1, "'text' in line 1 of a.jsonl, only body, n"),
-    "no text to read": ([*EVAL, "--text-field", "body"], 2, "--text-field has an effect with a text only"),
-    "no text to split": ([*EVAL, "--document-separator", "x"], 2, "--document-separator has an effect"),
-    "nothing to split": ([*EVAL, "--text", "TEXTS/saved", "--document-separator", "x"], 1, "and there is none"),
+    "no text to read": ([*EVAL, "--set", "text_field=body"], 2, "--text-field has an effect with a text only"),
+    "no text to split": ([*EVAL, "--set", "document_separator=x"], 2, "--document-separator has an effect"),
+    "nothing to split": ([*EVAL, "--text", "TEXTS/saved", "--set", "document_separator=x"], 1, "and there is none"),
     "read by no task": ([*EVAL, "--text", "TEXTS/held.txt", "-t", "posenc_fwe"], 2, "None of the tasks"),
     "short documents": ([*EVAL, "--text", "TEXTS/books", "-l", "60000"], 1, r"and 0 of 3 are as long; the longest has"),
     "no conversation": (["finetune", *MODEL, "-s", "yarn", "-f", "2", "--text", "TEXTS/a.jsonl"], 1, "only body, n"),

@@ -37,7 +37,6 @@ from .encoder_decoders import FAMILIES, SOURCE, STACKS, TARGET, built, logits, s
 from .test_families import assert_close
 from .tiny import tokens
 
-pytestmark = pytest.mark.always
 families = pytest.mark.parametrize("name", FAMILIES)
 
 

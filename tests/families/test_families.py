@@ -66,8 +66,7 @@ CLOSE = 2e-5  # of the spread of logits, float32: a few hundred times its roundi
 
 
 def families(names: list[str], others: list[str]) -> list[Any]:
-    always = [pytest.param(name, marks=pytest.mark.always) for name in names]
-    return always + [pytest.param(name, marks=pytest.mark.full) for name in others]
+    return [*names, *(pytest.param(name, marks=pytest.mark.full) for name in others)]
 
 
 decoders = pytest.mark.parametrize("name", families(DECODERS, OTHER_DECODERS))
@@ -155,7 +154,6 @@ def test_the_models_own_positions(name: str) -> None:
 
 @decoders
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.always
 def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
     """At once, token by token, in chunks, and with padding before it."""
     model, ids = supported(name), tokens(40)
@@ -187,7 +185,6 @@ def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
 
 @decoders
 @pytest.mark.parametrize("scheme", ["yarn", "t5", "learned"])
-@pytest.mark.always
 def test_saved_and_loaded(name: str, scheme: str, tmp_path: Path) -> None:
     if name in LOST_BY_TRANSFORMERS:
         pytest.skip(f"transformers itself does not restore the embeddings of {name}")
@@ -199,7 +196,6 @@ def test_saved_and_loaded(name: str, scheme: str, tmp_path: Path) -> None:
     assert_close(logits(loaded.eval(), ids), logits(model, ids))
 
 
-@pytest.mark.always
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt_neox", "deepseek_v3", "bart", "modernbert"])
 def test_saved_and_loaded_in_half_precision(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -213,7 +209,6 @@ def test_saved_and_loaded_in_half_precision(name: str, dtype: torch.dtype, tmp_p
         assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
 
 
-@pytest.mark.always
 @pytest.mark.parametrize("name", ["qwen3", "llama"])
 def test_patched_under_another_default_dtype(name: str) -> None:
     one, other, ids = built(name), built(name), tokens(20)
@@ -255,7 +250,6 @@ def test_encoders(name: str) -> None:
         ("whisper", r"audio encoder.+max_source_positions, max_target_positions.+Write an adapter"),
     ],
 )
-@pytest.mark.always
 def test_what_cannot_be_patched_is_refused(name: str, half: str) -> None:
     model, ids = tiny(name), tokens(20)
     stock = logits(model, ids)

@@ -17,8 +17,6 @@ from hf_posenc.errors import CheckpointMismatch
 from .test_families import assert_close
 from .tiny import random_model, tiny_config, tokens
 
-pytestmark = pytest.mark.always
-
 
 def gemma3(**options: Any) -> PreTrainedModel:
     """A tiny model of text and images."""

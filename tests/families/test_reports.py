@@ -5,14 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hf_posenc import describe, from_pretrained, patch_model
 from hf_posenc.forward.attention import PatchedAttention
 
 from .tiny import tiny
-
-pytestmark = pytest.mark.always
 
 
 def test_layers_by_kind() -> None:

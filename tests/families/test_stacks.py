@@ -27,7 +27,7 @@ OF_DECODERS: dict[str, dict[str, Any]] = {"t5+sinks": {"sinks": 2, "recent": 9},
 PAIRS = [(name, scheme) for name in ("t5", "bart") for scheme in (*SCHEMES, *OF_DECODERS)]
 PAIRS += [("umt5", "t5"), ("umt5", "window"), ("umt5", "sinusoidal")]
 READ_BY_ROW = ("window", "sinusoidal")  # schemes under which BART reads a table, its own or the scheme's
-pytestmark = pytest.mark.always
+
 stacks = pytest.mark.parametrize("stack", STACKS)
 
 

@@ -16,8 +16,6 @@ from hf_posenc.errors import UnsupportedModel
 from .encoder_decoders import INTERFACE, SOURCE, TARGET, built
 from .tiny import tiny, tiny_config, tiny_encoder_decoder, tokens
 
-pytestmark = pytest.mark.always
-
 
 @pytest.mark.skipif(not INTERFACE, reason="T5 computes its attention itself")
 def test_the_encoder_of_t5_alone() -> None:

@@ -23,8 +23,6 @@ from hf_posenc.errors import InvalidInput, UnknownKeys, UnsupportedModel
 from . import test_families
 from .tiny import tiny, tokens
 
-pytestmark = pytest.mark.always
-
 
 @pytest.mark.parametrize(
     ("name", "scheme"),

@@ -37,7 +37,6 @@ def padded(tokens: Tensor, by: int = 5) -> tuple[Tensor, Tensor]:
 
 
 @variants
-@pytest.mark.always
 def test_the_models_own_positions(variant: str) -> None:
     """At once, left-padded and from a cache; unpatched, everything is as before."""
     model = tiny_inline(variant)
@@ -59,7 +58,6 @@ def test_the_models_own_positions(variant: str) -> None:
 
 
 @variants
-@pytest.mark.always
 def test_nothing_is_left_of_the_models_own_positions(variant: str) -> None:
     """In one layer without positions, the last token does not know the order of those before it."""
     model, other = tiny_inline(variant, layers=1), TEXT[:, [2, 0, 1, 3]]
