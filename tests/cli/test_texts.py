@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +46,15 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FORMS = (
     ("a.parquet",),
     ("saved",),
-    ("a.jsonl", "--set", "text_field=body"),
+    ("a.jsonl", "--text-field", "body"),
     ("books",),
-    ("one.txt", "--set", r"document_separator=\f"),
+    ("one.txt", "--document-separator", r"\f"),
 )
 
 
 def losses(call: Call, stored: Path, form: tuple[str, ...], *more: str) -> Any:
     name, *reading = form
-    answer = call(*EVAL, "-t", "posenc_ppl", "--text", str(stored / name), *reading, *more)
+    answer = call(*EVAL, "-t", "posenc_ppl", "--text", str(stored / name), *as_settings(reading), *more)
     assert answer.code == 0, answer.err
     return answer.data
 
@@ -64,14 +65,10 @@ def test_evaluation_reads_every_form(call: Call, stored: Path) -> None:
     assert all(other == first for other in others)
 
 
-def test_several_texts_are_several_documents(call: Call, stored: Path) -> None:
-    """All are measured on, not the last alone; the order of windows is that of the texts."""
-    one, two = (stored / "books" / f"{n}.txt" for n in (0, 1))
-    both = losses(call, stored, ("books/0.txt",), "--text", str(two))
-    assert both == losses(call, stored, ("books/0.txt", "--text", str(two)))
-    alone = [losses(call, stored, (f"books/{n}.txt",)) for n in (0, 1)]
-    assert both not in alone
-    assert one.exists()
+def as_settings(reading: Sequence[str]) -> list[str]:
+    """Options of reading as words of ``--set``."""
+    names = [name.removeprefix("--").replace("-", "_") for name in reading[::2]]
+    return [word for name, value in zip(names, reading[1::2], strict=True) for word in ("--set", f"{name}={value}")]
 
 
 def curve(call: Call, stored: Path, out: Path, form: tuple[str, ...], *more: str) -> Any:
