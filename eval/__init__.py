@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hf_posenc.eval.lm.register import MODEL_TYPES as MODEL_TYPES
     from hf_posenc.eval.lm.register import register_models as register_models
     from hf_posenc.eval.results.comparison import Comparison as Comparison
-    from hf_posenc.eval.task_folder import TASKS as TASKS
+    from hf_posenc.eval.task_index import TASKS as TASKS
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -46,6 +46,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "register_models",
         ),
         "hf_posenc.eval.results.comparison": ("Comparison",),
-        "hf_posenc.eval.task_folder": ("TASKS",),
+        "hf_posenc.eval.task_index": ("TASKS",),
     },
 )

@@ -9,8 +9,7 @@ from typing import Any
 
 from hf_posenc.errors import BadComparison, UnknownOption, nearest, shown
 from hf_posenc.eval.errors import UntrustedTask
-from hf_posenc.eval.task_folder import TASKS
-from hf_posenc.eval.task_index import every_name, task_folder
+from hf_posenc.eval.task_index import TASKS, every_name, task_folder
 
 LONGEST_NAME = 300  # characters
 GROUP = re.compile(r"^group:", re.MULTILINE)

@@ -78,7 +78,7 @@ def no_extension(reach: int, trained: int) -> str:
     """Say that the schemes of a comparison have nothing to extend, and what to do."""
     return (
         f"Schemes are patched for {reach:,} tokens, and the model was trained on {trained:,}: their factor is 1. "
-        "Compare longer lengths, pass --longest, or give a factor, as in yarn:factor=4."
+        "Compare longer lengths, set longest, or give a factor, as in yarn:factor=4."
     )
 
 

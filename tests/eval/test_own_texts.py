@@ -17,7 +17,7 @@ from hf_posenc.errors import BadComparison, WrongKind
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.catalogue import FILE_TASKS, TEXT_TASKS, check_text_used, members, own_tasks
 from hf_posenc.eval.errors import TextTooShort
-from hf_posenc.eval.task_folder import TASKS
+from hf_posenc.eval.task_index import TASKS
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 from hf_posenc.eval.texts.sampling import SHIFTS, distinct, placed, shares
 from hf_posenc.eval.texts.stdlib_source import module_text

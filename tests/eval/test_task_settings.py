@@ -14,7 +14,7 @@ from hf_posenc.cli import main
 from hf_posenc.errors import UnknownOption
 from hf_posenc.eval.catalogue import FILE_TASKS, TASKS_READING, check_settings_read, members, own_tasks
 from hf_posenc.eval.report.remarks import method
-from hf_posenc.eval.task_folder import TASKS
+from hf_posenc.eval.task_index import TASKS
 from hf_posenc.eval.tasks import base
 from hf_posenc.eval.tasks.sweep import Sweep
 from hf_posenc.eval.texts.stdlib_source import module_text
