@@ -71,8 +71,8 @@ def check_files_named(names: Sequence[str], options: Mapping[str, Any]) -> None:
     """
     if "data" not in options and (found := [name for name in names if name in FILE_TASKS]):
         raise BadComparison(
-            f"The records of {', '.join(found)} are those of local files, and none is named. Pass --data FILE "
-            '(options={"data": FILE}).'
+            f"The records of {', '.join(found)} are those of local files, and none is named. Pass the option data "
+            '(--set data=FILE, options={"data": FILE}).'
         )
 
 

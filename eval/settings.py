@@ -16,6 +16,8 @@ from hf_posenc.schemes.entry import json_or_text
 
 ERRORS: Mapping[str, type[PosEncError]] = {"tasks": BadComparison, "include_path": WrongKind}
 """Setting to the error of a wrong one; of the others, numbers, it is `TaskOptionOutOfRange`."""
+FILES = ("data", "docs")
+"""Options of tasks that name files, of which several may be given."""
 METADATA = {"field": "text_field", "separator": "document_separator", "tokenizer": "tokenizer"}
 """What the metadata of a task also holds, and the argument that it comes from."""
 
@@ -210,6 +212,8 @@ def named(kind: type[Measurement], words: Sequence[str]) -> tuple[dict[str, Any]
             options |= value
         elif name in kind.model_fields:
             own[name] = value
+        elif name in FILES and name in options:  # one after the other
+            options[name] = [*([options[name]] if isinstance(options[name], str) else options[name]), value]
         else:
             options[written] = value
     return own, options

@@ -38,17 +38,14 @@ Tasks = Annotated[
 Samples = Annotated[
     int | None, Option(min=1, help="Windows of text at each length; default: 16.", rich_help_panel=MEASUREMENT)
 ]
-Data = Annotated[
-    list[str] | None,
-    Option(help="File or folder of records for tasks that read one; may be repeated.", rich_help_panel=MEASUREMENT),
-]
 Settings = Annotated[
     list[str] | None,
     Option(
         "--set",
         metavar="NAME=VALUE",
         help="Any other setting, such as keys=8, scored=64, depths=[0,0.5,1], seed=1, limit=4, longest=8192, "
-        "text_field=body or batch_size=2; or an option of a task, such as scoring=generate. May be repeated.",
+        "text_field=body or batch_size=2; or an option of a task, such as data=FILE or scoring=generate. May be "
+        "repeated.",
         rich_help_panel=MEASUREMENT,
     ),
 ]
@@ -70,7 +67,7 @@ def measured_settings(
     """The settings of a command, and the values of ``--set`` that are none of them.
 
     Args:
-        context: of the command, with ``--set`` and ``--data``.
+        context: of the command, with ``--set``.
         kind: of the settings.
         others: names that ``--set`` may have besides them.
         **given: settings that have an option of their own; None and empty lists leave them at their defaults.
@@ -82,15 +79,9 @@ def measured_settings(
     from hf_posenc.eval.catalogue import TASKS_READING, check_settings_read
     from hf_posenc.eval.settings import named
 
-    words = context.params["settings"] or ()
-    for word in words:
-        if not all(word.partition("=")[:2]):
-            raise BadArgument(f"--set takes NAME=VALUE, got {word!r}. Write for example --set seed=1.")
-    own, options = named(kind, words)
+    own, options = named(kind, merged_words(context))
     other = {name: options.pop(name) for name in others if name in options}
     own |= {name: value for name, value in given.items() if value not in (None, [], (), False)}
-    if context.params["data"]:
-        options["data"] = list(context.params["data"])
     field, separator = own.pop("text_field", FIELD), own.pop("document_separator", None)
     check_reading([*(own.get("text") or ()), *(own.get("dev_text") or ())], field, separator)
     text, dev_text = two_sources(own.pop("text", None), own.pop("dev_text", None), field, separator)
@@ -98,6 +89,25 @@ def measured_settings(
     settings = kind.of(own | sources | {"options": options})
     check_settings_read([name for name in TASKS_READING if name in own], settings.tasks)
     return settings, other
+
+
+def merged_words(context: Context) -> list[str]:
+    """The words of ``--set``: the command line's, and those of ``--config`` whose names it does not have.
+
+    They take the place of the former in the context, so that the command is written as it runs without the file.
+
+    Raises:
+        BadArgument: one has no ``=``.
+    """
+    given = list(context.params["settings"] or ()) if is_given(context, "settings") else []
+    names = {word.partition("=")[0].replace("-", "_") for word in given}
+    of_file = [str(word) for word in (context.default_map or {}).get("settings") or ()]
+    words = [word for word in of_file if word.partition("=")[0].replace("-", "_") not in names] + given
+    for word in words:
+        if not all(word.partition("=")[:2]):
+            raise BadArgument(f"--set takes NAME=VALUE, got {word!r}. Write for example --set seed=1.")
+    context.params["settings"] = words
+    return words
 
 
 def check_settings(context: Context, tasks: Sequence[str]) -> None:

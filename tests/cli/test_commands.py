@@ -15,6 +15,7 @@ import pytest
 from hf_posenc import checks
 from hf_posenc.cli.app import app
 from hf_posenc.cli.arguments import in_tokens
+from hf_posenc.errors import PosEncError
 
 
 def deviation(value: float) -> checks.Deviation:
@@ -99,26 +100,15 @@ def test_eval_measures_and_writes(call: Callable, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text())["rows"] == answer.data
 
 
-def test_demo_forwards_its_arguments(call: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_demo_is_a_comparison(call: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: dict[str, Any] = {}
 
-    class Results:
-        def to_dict(self) -> dict[str, Any]:
-            return {"rows": []}
-
-    def run_demo(
-        out: Path, quick: bool, progress: Callable[[float, str], None], text: Any, factor_per_length: bool
-    ) -> Results:
+    def compare(model: str, schemes: str, progress: Callable[[float, str], None], **given: Any) -> Any:
         progress(0.5, "half")
-        asked.update(out=out, quick=quick, text=None if text is None else text.parts, per_length=factor_per_length)
-        return Results()
+        asked.update(model=model, schemes=schemes, **given)
+        raise PosEncError("It ends here. Stop.")
 
-    monkeypatch.setattr("hf_posenc.eval.demo.run_demo", run_demo)
-    answer = call("demo", "--quick", "--out", str(tmp_path), "--json")
-    assert asked == {"out": tmp_path, "quick": True, "text": None, "per_length": False}
-    (tmp_path / "a.txt").write_text("words")
-    call("demo", "--quick", "--factor-per-length", "--out", str(tmp_path), "--json", "--text", str(tmp_path / "a.txt"))
-    assert asked["text"] == (tmp_path / "a.txt",)
-    assert asked["per_length"] is True
-    assert answer.data == {"rows": []}
-    assert answer.err == "half: 50 %\n"  # progress goes to stderr, one line where there is no terminal
+    monkeypatch.setattr("hf_posenc.eval.compare", compare, raising=False)
+    answer = call("demo", "--quick", "--out", str(tmp_path))
+    assert (asked["model"], asked["out"], asked["samples"]) == ("starter:llama", tmp_path, 6)
+    assert answer.err.startswith("half: 50 %\n")  # progress goes to stderr, one line where there is no terminal

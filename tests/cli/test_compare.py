@@ -78,10 +78,11 @@ def test_arguments_become_settings(call: Callable, asked: dict[str, Any]) -> Non
 
 
 def test_options_of_tasks_are_forwarded(call: Callable, asked: dict[str, Any]) -> None:
-    call(*WORDS, "--data", "a.jsonl", "--data", "b.jsonl", "--set", "scoring=generate", "--set", "batch_size=4")
+    words = ("data=a.jsonl", "data=b.jsonl", "scoring=generate", "batch_size=4")
+    call(*WORDS, *(word for one in words for word in ("--set", one)))
     assert asked["settings"].options == {"scoring": "generate", "data": ["a.jsonl", "b.jsonl"]}
     assert asked["models"][0].arguments["batch_size"] == 4
-    assert "--data a.jsonl --data b.jsonl" in asked["command"]
+    assert "--set data=a.jsonl --set data=b.jsonl" in asked["command"]
 
 
 def test_a_file_sets_what_the_command_line_overrides(call: Callable, asked: dict[str, Any], tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_as_many_tokens_are_scored_as_asked_for(capsys: pytest.CaptureFixture[st
 def test_records_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "labels.jsonl"
     file.write_text("".join(json.dumps({"text": f"text {n}", "label": n % 2}) + "\n" for n in range(8)))
-    code, shown, err = run([*START, "-t", "posenc_icl", "--set", "keys=2", "--data", str(file), "--json"], capsys)
+    code, shown, err = run([*START, "-t", "posenc_icl", "--set", "keys=2", "--set", f"data={file}", "--json"], capsys)
     assert code == 0, err
     assert {row["metric"] for row in json.loads(shown)} == {"acc", "nll"}
 
@@ -59,7 +59,7 @@ def test_records_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         (["-m", "starter:gpt2"], 2, "--model"),
         (["--set", "log_samples=true"], 2, "--out"),
         (["--set", "include_path=."], 1, "--trust-tasks"),
-        (["-t", "posenc_qa_file"], 1, "--data"),
+        (["-t", "posenc_qa_file"], 1, "data=FILE"),
         (["-t", "posenc_ppl", "--set", "num_fewshot=2"], 1, "num_fewshot"),
         (["-t", "posenc_ppl", "--set", "apply_chat_template=true"], 1, "chat template"),
         (["-t", "posenc_ppl", "--set", "batch_size=many"], 2, "batch_size"),

@@ -99,7 +99,7 @@ def test_the_base_may_be_given(tuned: Callable, call: Callable, small_llama: Pat
     again = call("finetune", "-m", "a run", "--base", str(small_llama), "--out", "another", *SHORT)
     assert again.code == 2
     assert "hf-posenc merge --model 'a run'" in again.err
-    found = call(*words, "--base", str(small_llama))
+    found = call(*words, "--set", f"base={small_llama}")
     assert found.code == 0, found.err
     assert found.data[0]["scheme"] == "yarn"
 

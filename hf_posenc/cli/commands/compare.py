@@ -13,7 +13,7 @@ from hf_posenc.cli.commands.compare_result import finish
 from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.output_paths import check_results_folder
 from hf_posenc.cli.resume_hint import resume_hint
-from hf_posenc.cli.task_arguments import MEASUREMENT, TUNING, Data, Lengths, Samples, Settings, Tasks, measured_settings
+from hf_posenc.cli.task_arguments import MEASUREMENT, TUNING, Lengths, Samples, Settings, Tasks, measured_settings
 from hf_posenc.cli.text_arguments import SOURCES, Text
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def compare(
     lengths: Lengths = None,
     tasks: Tasks = None,
     samples: Samples = None,
-    data: Data = None,
     text: Text = None,
     out: Annotated[Path, Option(help="Folder of the results; the same command resumes there.")] = Path(
         "results/compare"

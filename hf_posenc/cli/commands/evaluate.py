@@ -26,7 +26,7 @@ from hf_posenc.cli.arguments import (
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.output_paths import check_replaces_results
-from hf_posenc.cli.task_arguments import Data, Lengths, Samples, Settings, Tasks, measured_settings
+from hf_posenc.cli.task_arguments import Lengths, Samples, Settings, Tasks, measured_settings
 from hf_posenc.cli.text_arguments import Text
 
 COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n", "clusters")
@@ -46,7 +46,6 @@ def evaluate(
     length: Lengths = None,
     task: Tasks = None,
     samples: Samples = None,
-    data: Data = None,
     text: Text = None,
     settings: Settings = None,
     out: Annotated[Path | None, Option(help="Also write the rows and lm-eval's results to this JSON file.")] = None,
