@@ -18,8 +18,8 @@ ERRORS: Mapping[str, type[PosEncError]] = {"tasks": BadComparison, "include_path
 """Setting to the error of a wrong one; of the others, numbers, it is `TaskOptionOutOfRange`."""
 FILES = ("data", "docs")
 """Options of tasks that name files, of which several may be given."""
-METADATA = {"field": "text_field", "separator": "document_separator", "tokenizer": "tokenizer"}
-"""What the metadata of a task also holds, and the argument that it comes from."""
+METADATA = frozenset({"tokenizer"})
+"""What the metadata of a task also holds, and what is an argument."""
 
 
 def lengths_of(given: Any) -> list[Any]:
@@ -116,8 +116,8 @@ class Measurement(BaseModel):
                 f"{name}={shown(given[name])} was asked for. {rule}."
             ) from None
         found.check_together()
-        for name in found.options.keys() & (cls.model_fields.keys() | METADATA.keys()):
-            raise BadComparison(f"{name} is no option of tasks here. Pass {METADATA.get(name, name)} as a setting.")
+        for name in found.options.keys() & (cls.model_fields.keys() | METADATA):
+            raise BadComparison(f"{name} is no option of tasks here. Pass it as an argument of its own.")
         return found
 
     def check_together(self) -> None:

@@ -32,7 +32,7 @@ def records(tmp_path):
 
 def test_numbers_are_those_of_the_documents(llama, tokenizer, records, caplog) -> None:
     with caplog.at_level(logging.WARNING, logger="hf_posenc"):
-        options = {"docs": str(records), "from_start": True}
+        options = {"docs": str(records), "field": "body", "from_start": True}
         evaluation = evaluate(llama, tokenizer, options=options, **SMALL)
     counts = evaluation.raw["configs"]["posenc_docs"]["metadata"]["documents"]
     assert counts == {"read": 6, "used": 3, "short": 1, "empty": 2, "windows": 3}
@@ -52,7 +52,7 @@ def test_numbers_are_those_of_the_documents(llama, tokenizer, records, caplog) -
 
 def test_each_document_has_as_many_windows(llama, tokenizer, records) -> None:
     """At random places of all its parts, scored like any other tokens; the books differ in length."""
-    options = {"docs": str(records)}
+    options = {"docs": str(records), "field": "body"}
     evaluation = evaluate(llama, tokenizer, options=options, samples=8, **SMALL)
     samples = evaluation.raw["samples"]["posenc_docs"]
     clusters = [sample["doc"]["cluster"] for sample in samples]

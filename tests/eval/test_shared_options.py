@@ -86,8 +86,7 @@ def test_cells_are_measured_again_where_the_content_of_the_file_changed(run, tmp
     [
         ({"question_token": 200}, UnknownOption, "'question_token'.*Did you mean 'question_tokens'"),
         ({"data": "missing.jsonl"}, UnreadableDocuments, "missing.jsonl"),
-        ({"text": "novel.txt"}, BadComparison, "Pass text"),
-        ({"separator": "x"}, BadComparison, "Pass document_separator"),
+        ({"text": "novel.txt"}, BadComparison, "text"),
     ],
 )
 def test_what_no_task_reads_is_refused_before_measuring(
