@@ -11,7 +11,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, Device, Dtype, TrustTasks, command_line, dtype_of, model_named, words_of
 from hf_posenc.cli.commands.compare_result import finish
 from hf_posenc.cli.config_file import ConfigFile
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.task_arguments import MEASUREMENT, TUNING, Lengths, Samples, Settings, Tasks, measured_settings
 from hf_posenc.cli.text_arguments import SOURCES, Text
@@ -95,7 +95,7 @@ def compare(
     from hf_posenc.eval.settings import CompareSettings
     from hf_posenc.training.config_checks import check_trackers
 
-    check_results_folder("compare", out)
+    check_output_folder("--out", out)
     given, other = measured_settings(
         context, CompareSettings, NOT_SETTINGS, tasks=words_of(tasks), lengths=words_of(lengths), samples=samples,
         text=text, dev_text=dev_text, against=against, tune=tune, budget=budget, fresh=fresh, trust_tasks=trust_tasks,
