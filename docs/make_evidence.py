@@ -3,14 +3,12 @@
     hf-posenc leaderboard
     python docs/make_leaderboard.py
     hf-posenc leaderboard --models starter:llama --schemes … --lengths 256,2048 --output results/leaderboard_8x
-    hf-posenc demo
-    hf-posenc demo --factor-per-length --out results/refitted
     python docs/make_evidence.py
 
-What was made last stays in docs/leaderboard, docs/leaderboard_8x.json and docs/demo.json, which are read where there is
-no folder of results. From the leaderboards comes hf_posenc/insight/advise/measured.json, which `hf_posenc.advise`
-reads; from these, the demo and the published claims of hf_posenc/insight/advise/evidence.py come the tables, between
-two comments each.
+What was made last stays in docs/leaderboard and docs/leaderboard_8x.json, which are read where there is no folder of
+results; docs/demo.json is of the demo of an earlier version. From the leaderboards comes
+hf_posenc/insight/advise/measured.json, which `hf_posenc.advise` reads; from these, the demo and the published claims of
+hf_posenc/insight/advise/evidence.py come the tables, between two comments each.
 """
 
 from __future__ import annotations
@@ -68,20 +66,9 @@ def finds(found: MeasuredScore, baseline: MeasuredScore) -> bool:
     return found.value > 0.5 and found.low > baseline.high
 
 
-def kept(folder: Path) -> dict[str, Any]:
-    """The results of a demo as they are committed: over all depths, with the model by its name."""
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    metrics = {(LOSS, "nll"), (LOSS, "ppl"), (PASSKEYS, "acc")}
-    rows = [row for row in results["rows"] if row["depth"] is None and (row["task"], row["metric"]) in metrics]
-    return {"about": results["about"], "rows": [{**row, "model": MODEL} for row in rows]}
-
-
 def main() -> None:
     """Copy what was made, write the file, then the tables."""
-    fixed, refitted, board = RESULTS / "demo", RESULTS / "refitted", RESULTS / "leaderboard_8x" / "leaderboard.json"
-    if fixed.is_dir() and refitted.is_dir():
-        write(DEMO, {"fixed": kept(fixed), "refitted": kept(refitted)})
-        shutil.copy(fixed / "overview.png", DOCS / "demo.png")
+    board = RESULTS / "leaderboard_8x" / "leaderboard.json"
     if board.is_file():
         shutil.copy(board, BOARDS[-1])
     write(FILE, evidence())

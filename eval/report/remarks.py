@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hf_posenc.eval.catalogue import JOINT, TEXT_TASKS
+from hf_posenc.eval.catalogue import JOINT, TEXT_TASKS, read_by
 from hf_posenc.eval.report.phrases import metric_name, model_title
 from hf_posenc.eval.report.settings import chosen_options, names_of, trained_lengths
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.effective_length import trained_length_of
 from hf_posenc.eval.results.gate import Gate, gates
 from hf_posenc.eval.results.record import Record
-from hf_posenc.eval.task_settings import read_by
 
 LEFT_OUT = "these shares are left out of the tables, and kept in results.csv"
 
@@ -79,7 +78,7 @@ def no_extension(reach: int, trained: int) -> str:
     """Say that the schemes of a comparison have nothing to extend, and what to do."""
     return (
         f"Schemes are patched for {reach:,} tokens, and the model was trained on {trained:,}: their factor is 1. "
-        "Compare longer lengths, pass --longest, or give a factor, as in yarn:factor=4."
+        "Compare longer lengths, set longest, or give a factor, as in yarn:factor=4."
     )
 
 

@@ -25,7 +25,6 @@ from hf_posenc.cli.commands.leaderboard import leaderboard
 from hf_posenc.cli.commands.list import list_command
 from hf_posenc.cli.commands.merge import merge
 from hf_posenc.cli.commands.probe import probe
-from hf_posenc.cli.commands.search import search
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.global_options import DEBUG, IMPORT
 
@@ -45,14 +44,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         advise,
         ("--model starter:llama --target-length 2k", "--model starter:bert --target-length 1024 --json"),
     ),
-    "search": (
-        search,
-        (
-            "--model starter:llama --target-length 1024 --budget 5m",
-            "-m starter:llama --target-length 2k --text book.txt --eval-text other.txt --out results/search",
-            "-m starter:llama --target-length 2k --budget 30m --all-keys --json",
-        ),
-    ),
     "check": (
         check,
         (
@@ -66,7 +57,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         (
             "--model starter:llama --lengths 256,512",
             "--model starter:llama --scheme yarn --factor 4 --out results/yarn.json",
-            "-m starter:llama -l 1024 -t posenc_niah_single -t niah_single_1 --limit 4",
+            "-m starter:llama -l 1024 -t posenc_niah_single -t niah_single_1 --set limit=4",
         ),
     ),
     "compare": (

@@ -189,8 +189,8 @@ def test_losses_have_as_many_digits_each(tmp_path: Path, capsys) -> None:
     [
         ({}, []),
         ({"held_out": ["a b", "c"]}, ["--text", "a b", "--text", "c"]),
-        ({"held_out": ["a"], "text_field": "body"}, ["--text", "a", "--text-field", "body"]),
-        ({"held_out": ["a"], "document_separator": "#"}, ["--text", "a", "--document-separator", "#"]),
+        ({"held_out": ["a"], "text_field": "body"}, ["--text", "a", "--set", "text_field=body"]),
+        ({"held_out": ["a"], "document_separator": "#"}, ["--text", "a", "--set", "document_separator=#"]),
     ],
 )
 def test_the_next_commands_measure_on_the_held_out_text(given: dict, words: list[str]) -> None:

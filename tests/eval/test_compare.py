@@ -115,6 +115,14 @@ def test_a_repeated_comparison_measures_nothing(run, measured, tmp_path) -> None
     assert len(measured) == 12
 
 
+def test_fresh_measures_again(run, measured) -> None:
+    first = run("pi", tasks=["posenc_ppl"])
+    assert run("pi", tasks=["posenc_ppl"], fresh=True).rows == first.rows
+    assert len(measured) == 4
+    run("pi", tasks=["posenc_ppl"])  # control: fresh is no setting of a cell
+    assert len(measured) == 4
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -244,8 +252,8 @@ def test_learned_schemes_start_equally(run, tmp_path, llama, tokenizer) -> None:
         ({"schemes": ""}, BadComparison, "no scheme"),
         ({"schemes": "factor=2"}, BadComparison, "before any scheme"),
         ({"schemes": "unpatched:factor=2"}, BadComparison, "takes no"),
-        ({"lengths": [0]}, TaskOptionOutOfRange, "from 1 to"),
-        ({"lengths": [1.5]}, TaskOptionOutOfRange, "whole"),
+        ({"lengths": [0]}, TaskOptionOutOfRange, "lengths"),
+        ({"lengths": [1.5]}, TaskOptionOutOfRange, "lengths"),
         ({"tasks": ["posenc_pll"]}, BadComparison, "posenc_ppl"),
         ({"text": Path("absent.txt")}, UnreadableDocuments, "absent.txt"),
     ],

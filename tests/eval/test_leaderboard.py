@@ -113,7 +113,7 @@ def test_a_printed_command_measures_the_same_cell(board: Leaderboard, tmp_path: 
     assert words[:2] == ["hf-posenc", "compare"]
     words[words.index("--out") + 1] = str(tmp_path)
     with pytest.raises(SystemExit) as end:
-        main([*words[1:], "--quiet"])
+        main(words[1:])
     assert end.value.code == 0
     found = json.loads((tmp_path / "results.json").read_text())
     assert [cell["key"] for cell in found["cells"]] == [chosen.scores[0].key]
@@ -131,7 +131,7 @@ def test_a_printed_command_loads_the_model_alike(saved: str, tmp_path: Path) -> 
     words = shlex.split(score.command)
     words[words.index("--out") + 1] = str(tmp_path / "cell")
     with pytest.raises(SystemExit) as end:
-        main([*words[1:], "--quiet"])
+        main(words[1:])
     assert end.value.code == 0
     rows = json.loads((tmp_path / "cell" / "results.json").read_text())["rows"]
     assert [row["value"] for row in rows if row["metric"] == "nll"] == [score.value]
@@ -209,7 +209,7 @@ def test_costs_of_other_code_or_another_machine_are_measured_again(monkeypatch: 
     entry = Entry("yarn", "yarn")
     keys = [timing.key(entry, "model")]
     assert timing.key(entry, "model") == keys[0]
-    monkeypatch.setattr(paired_costs, "package_digest", lambda: "another")
+    monkeypatch.setattr(paired_costs, "versions", lambda: {"hf-posenc": "another"})
     keys.append(timing.key(entry, "model"))
     monkeypatch.setattr(os, "cpu_count", lambda: 1000)
     keys.append(timing.key(entry, "model"))

@@ -18,7 +18,7 @@ FILES = (
 )
 
 
-def finish(comparison: Comparison, out: Path, quiet: bool, as_json: bool) -> None:
+def finish(comparison: Comparison, out: Path, as_json: bool) -> None:
     """Show a comparison, and exit with the code that says whether all cells were measured.
 
     Raises:
@@ -28,7 +28,7 @@ def finish(comparison: Comparison, out: Path, quiet: bool, as_json: bool) -> Non
         from hf_posenc.eval.results.effective_length import results_of
 
         output.show_json(results_of(comparison))
-    elif not quiet:
+    else:
         show(comparison, out)
     if comparison.with_state("failed"):
         raise Exit(FAILED)

@@ -9,11 +9,11 @@ from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import MOST_THREADS, AsJson, Device, Dtype, command_line, depths_of, lengths_of, words_of
-from hf_posenc.cli.commands.compare import Quiet, measured_model
+from hf_posenc.cli.commands.compare import measured_model
 from hf_posenc.cli.errors import FAILED
 from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.resume_hint import resume_hint
-from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Samples, Scored, check_settings
+from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Quiet, Samples, Scored, check_settings
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:

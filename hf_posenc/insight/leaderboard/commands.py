@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hf_posenc.eval import MeasuredModel
+from hf_posenc.eval.catalogue import reads
 from hf_posenc.eval.report.settings import option_text
-from hf_posenc.eval.task_settings import reads
 from hf_posenc.eval.texts.measured_text import describe
 from hf_posenc.texts import TextSource
 from hf_posenc.texts.columns import TEXT
@@ -44,7 +44,7 @@ class Settings:
         loading = [word for name, value in loading_options(model).items() for word in (f"--{name}", value)]
         words = [
             "hf-posenc", "compare", "--model", model.shown_name, *loading, "--schemes", scheme, "--tasks", task,
-            "--lengths", str(length), "--longest", str(longest), *self.words(task), "--out", "results/cell",
+            "--lengths", str(length), "--set", f"longest={longest}", *self.words(task), "--out", "results/cell",
         ]  # fmt: skip
         return shlex.join(words)
 
@@ -52,9 +52,9 @@ class Settings:
         """The settings that a task reads, as words of the command line."""
         depths = ",".join(option_text(depth) for depth in self.depths)
         given = {"samples": str(self.samples), "scored": str(self.scored), "keys": str(self.keys), "depths": depths}
-        read = [word for name, value in given.items() if reads(task, name) for word in (f"--{name}", value)]
-        per_length = ["--factor-per-length"] if self.factor_per_length else []
-        return [*per_length, *read, "--seed", str(self.seed), *self.text]
+        read = [word for name, value in given.items() if reads(task, name) for word in ("--set", f"{name}={value}")]
+        per_length = ["--set", "factor_per_length=true"] if self.factor_per_length else []
+        return [*per_length, *read, "--set", f"seed={self.seed}", *self.text]
 
 
 def loading_options(model: MeasuredModel) -> dict[str, str]:
@@ -69,9 +69,10 @@ def text_words(source: TextSource | None) -> tuple[str, ...]:
         return ()
     words = [word for part in source.parts for word in ("--text", describe_part(part))]
     if source.field != TEXT:
-        words += ["--text-field", source.field]
+        words += ["--set", f"text_field={source.field}"]
     if source.separator is not None:
-        words += ["--document-separator", "".join(ESCAPES.get(sign, sign) for sign in source.separator)]
+        separator = "".join(ESCAPES.get(sign, sign) for sign in source.separator)
+        words += ["--set", f"document_separator={separator}"]
     return tuple(words)
 
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from hf_posenc.core.code_digest import code_digest
-from hf_posenc.eval.comparison.identity import package_digest, versions
+from hf_posenc.core.source_digest import source_digest
+from hf_posenc.eval.comparison.identity import versions
 from hf_posenc.eval.results.record import key_of
 from hf_posenc.eval.results.store import Store
 from hf_posenc.insight.bench.cell import BenchCell
@@ -52,9 +52,9 @@ class Timing:
     def key(self, entry: Entry, digest: str) -> str:
         """Key of the costs of an entry on the model of a digest, as this code measures them on this machine."""
         settings = [self.length, self.factor, list(self.cases), self.rounds, self.threads, self.device.name]
-        code = code_digest([cls for cls, _ in plan(entry.scheme, entry.own_options).parts])  # type: ignore[arg-type]
+        code = [source_digest(cls) for cls, _ in plan(entry.scheme, entry.own_options).parts]  # type: ignore[arg-type]
         return key_of({
-            **entry.settings(), "code": code, "package": package_digest(), "versions": versions(), "model": digest,
+            **entry.settings(), "code": code, "versions": versions(), "model": digest,
             "timing": settings, "machine": machine(self.threads),
         })  # fmt: skip
 

@@ -18,11 +18,11 @@ from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval.catalogue import FILE_TASKS, sweeps, without_groups
 from hf_posenc.eval.comparison.identity import digest_of, to_json, versions
+from hf_posenc.eval.comparison.models import models_of
 from hf_posenc.eval.comparison.progress import part_of
-from hf_posenc.eval.comparison.run import models_of
+from hf_posenc.eval.comparison.run import folder_of_results
 from hf_posenc.eval.report.phrases import model_title
 from hf_posenc.eval.texts.measured_text import check_applies, measured_text
-from hf_posenc.eval.validate import check_tasks, folder_of_results
 from hf_posenc.insight.leaderboard.board import Leaderboard
 from hf_posenc.insight.leaderboard.commands import Settings, text_words
 from hf_posenc.insight.leaderboard.exports import write_exports
@@ -82,7 +82,7 @@ def leaderboard(
         PosEncError: an argument is invalid, or the folder cannot be used.
     """
     require_matplotlib()
-    names = without_groups(check_tasks(tasks, None))
+    names = without_groups(tasks or ())
     check_swept(names)
     folder = folder_of_results(out)
     named = models_of(models, None, None, {"batch_size": 1, **model_args})
