@@ -10,12 +10,12 @@ from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.files.paths import nearest_existing
 
 RESULT_FILES = {
-    "finetune": "run.json", "compare": "results.csv", "leaderboard": "leaderboard.json", "bench": "bench.json",
+    "finetune": "run.json", "compare": "results.csv", "bench": "bench.json",
     "probe": "probe.json",
 }  # fmt: skip
 """Command → a file that each of its folders of results has, and no other's."""
 UNFINISHED = {
-    "leaderboard": "cells/*/cells.sqlite", "compare": "cells.sqlite",
+    "compare": "cells.sqlite",
 }  # fmt: skip
 """Command → what an interrupted run of it leaves, as a pattern."""
 
