@@ -49,7 +49,7 @@ class Scale:
 
 def colour(brightness: float) -> str:
     """A colour of the palette, between two of its stops."""
-    place = brightness * (len(PALETTE) - 1)
+    place = min(max(brightness, 0.0), 1.0) * (len(PALETTE) - 1)
     stop = min(int(place), len(PALETTE) - 2)
     mixed = (a + (b - a) * (place - stop) for a, b in zip(PALETTE[stop], PALETTE[stop + 1], strict=True))
     return "#" + "".join(f"{round(part):02x}" for part in mixed)

@@ -130,8 +130,8 @@ def ranking(
         first, last = places.get(label, (None, None))
         lines.append(
             Ranked(
-                label, task, metric, length, row and row.value, *bounds, first, last, len(measured), None,
-                effective.get((label, task)), time_ratio(comparison, label, task, length), caches.get(label),
+                label, task, metric, length, None if row is None else row.value, *bounds, first, last, len(measured),
+                None, effective.get((label, task)), time_ratio(comparison, label, task, length), caches.get(label),
             )
         )  # fmt: skip
     return with_front(with_distances(sorted(lines, key=lambda line: line.place), scores))

@@ -224,7 +224,7 @@ def run_settings(folder: Path, which: int) -> None:
 
 
 def curve(folder: Path, which: int) -> None:
-    from hf_posenc.eval.report.finetune_curve import curve_plot
+    from hf_posenc.training.curve_plot import curve_plot
 
     curve_plot([[LossPoint(1, 2.0, {16: 2.0 + which}), LossPoint(2, 2.0, {16: 1.0})]], 16, folder / "curve.png")
 

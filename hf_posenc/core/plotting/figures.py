@@ -84,16 +84,10 @@ def length_names(lengths: Sequence[int]) -> list[str]:
     return [f"{length // 1024}k" if short and length % 1024 == 0 else f"{length:,}" for length in lengths]
 
 
-def mark_trained(axes: Any, trained_length: int, colour: str = "#555555", above: bool = False) -> None:
-    """Mark the trained length by a dashed line, labelled inside the axes or above them."""
-    axes.axvline(trained_length, color=colour, linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
+def mark_trained(axes: Any, trained_length: int) -> None:
+    """Mark the trained length by a dashed line, labelled inside the axes."""
+    axes.axvline(trained_length, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
     axes.annotate(
-        "trained length",
-        (trained_length, 1.0),
-        xycoords=("data", "axes fraction"),
-        xytext=(0, 3) if above else (4, -4),
-        va="bottom" if above else "top",
-        textcoords="offset points",
-        fontsize=8,
-        color=colour,
-    )
+        "trained length", (trained_length, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -4), va="top",
+        textcoords="offset points", fontsize=8, color="#555555",
+    )  # fmt: skip
