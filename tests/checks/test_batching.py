@@ -26,12 +26,3 @@ def test_single_equals_batched(case: Case, side: Side) -> None:
 def test_padding_has_no_effect(case: Case, side: Side, width: int) -> None:
     deviation = checks.padding_has_no_effect(case, side, width)
     assert deviation <= case.tolerance("padding"), deviation
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("width", range(2, MAX_WIDTH))
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("case", DETERMINISTIC, ids=str)
-def test_every_padding_width(case: Case, side: Side, width: int) -> None:
-    deviation = checks.padding_has_no_effect(case, side, width)
-    assert deviation <= case.tolerance("padding"), deviation

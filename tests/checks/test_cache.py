@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from transformers.cache_utils import Cache, DynamicCache, StaticCache
+from transformers.cache_utils import DynamicCache, StaticCache
 
 from hf_posenc import checks
 from hf_posenc.checks import Case
@@ -57,13 +57,3 @@ def test_batches_in_a_static_cache(case: Case) -> None:
     for check in (checks.padded_decoding_equals_unpadded, checks.reordered_cache_equals_uncached):
         deviation = check(case, StaticCache)
         assert deviation <= case.tolerance(deviation.check), deviation
-
-
-@pytest.mark.full
-@EVERY_CUT
-@pytest.mark.parametrize("cache", [DynamicCache, StaticCache], ids=lambda cache: cache.__name__)
-@pytest.mark.parametrize("step", [1, 2, 7, 40])
-@pytest.mark.parametrize("case", CACHEABLE, ids=str)
-def test_every_cut_step_and_cache(case: Case, cache: type[Cache], cut: int, step: int) -> None:
-    deviation = checks.cached_equals_uncached(case, cache, cut, step)
-    assert deviation <= case.tolerance("cache"), deviation

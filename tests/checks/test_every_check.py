@@ -15,7 +15,6 @@ SLOWEST = (  # many forward passes, or a compiler
     *("continuous_batching", "torch_export", "memory_leaks", "recompilation", "options", "finite_differences"),
 )
 CHOSEN = [(check, case) for check in SLOW for case in (ONE_PER_HOOKS[::4] if check in SLOWEST else ONE_PER_HOOKS)]
-REST = [(check, case) for check in SLOW for case in ALL_CASES if (check, case) not in CHOSEN]
 OTHERS = [case for case in ALL_CASES if case not in ONE_PER_HOOKS]
 fast = pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if not check.slow])
 
@@ -44,10 +43,4 @@ def test_check_of_the_others(check: str, case: Case) -> None:
 @pytest.mark.parametrize(("check", "case"), CHOSEN, ids=str)
 def test_slow_check(check: str, case: Case) -> None:
     """On one scheme of each combination of hooks, or on every fourth of these."""
-    checks.assert_passes(check, case)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("check", "case"), REST, ids=str)
-def test_slow_check_of_all(check: str, case: Case) -> None:
     checks.assert_passes(check, case)

@@ -209,19 +209,6 @@ def test_saved_and_loaded_in_half_precision(name: str, dtype: torch.dtype, tmp_p
         assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "llama"])
-def test_patched_under_another_default_dtype(name: str) -> None:
-    one, other, ids = built(name), built(name), tokens(20)
-    patch_model(one, "alibi", factor=2)
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        patch_model(other, "alibi", factor=2)
-        assert torch.get_default_dtype() == torch.bfloat16
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert torch.equal(logits(one, ids), logits(other, ids))
-
-
 @encoders
 def test_encoders(name: str) -> None:
     model, ids = supported(name, masked=True), tokens(30)
@@ -295,45 +282,3 @@ def test_exported_for_plain_transformers(tmp_path: Path) -> None:
     export_native(model, tmp_path)
     plain = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert_close(logits(plain, ids), logits(model, ids))
-
-
-def test_under_peft_with_trained_embeddings() -> None:
-    from peft import LoraConfig, get_peft_model
-
-    from hf_posenc import describe
-
-    model = tiny("qwen3")
-    patch_model(model, "t5")
-    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj"], r=2, modules_to_save=["embed_tokens"]))
-    assert describe(adapted).scheme == "t5"
-    unpatch_model(adapted)
-
-
-def test_attention_of_unpatched_and_patched_models_is_captured() -> None:
-    from hf_posenc.insight.probe.capture import capture_attention
-
-    model, ids = tiny("qwen3"), tokens(12, rows=1)
-    layers: list[int] = []
-    for scheme in (None, "yarn", "alibi"):
-        if scheme is not None:
-            patch_model(model, scheme)
-        with capture_attention(model, lambda layer, call: layers.append(layer)):
-            logits(model, ids, use_cache=False)
-        if scheme is not None:
-            unpatch_model(model)
-    assert layers == 3 * [0, 1, 2, 3]
-
-
-def test_a_stand_in_needs_little_memory() -> None:
-    """Weights are views of short vectors, and only one layer of each kind is made."""
-    from transformers import MistralConfig, MistralModel
-
-    from hf_posenc.patches.general.stand_in import stand_in
-
-    found = stand_in(MistralModel, MistralConfig(), "eager")  # 7 billion weights
-    stored = {
-        weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes() for weight in found.model.parameters()
-    }
-    assert sum(stored.values()) < 1 << 20
-    assert len(found.kinds) == 32
-    assert set(found.kinds) == {0}

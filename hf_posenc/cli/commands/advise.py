@@ -18,7 +18,7 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.errors import PARTLY
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 
@@ -27,25 +27,29 @@ def advise(
     target: Annotated[
         str,
         Option(
-            "--target",
             "--target-length",
-            "-t",
             metavar="TOKENS",
+            rich_help_panel="Model and scheme",
             help="Context length in tokens, such as 131072 or 128k; k = 1024, m = 1024².",
         ),
     ],
     measure: Annotated[
         bool,
         Option(
-            "--measure", help="Load the model, measure each zero-shot recommendation, and order them by their loss."
+            "--measure",
+            rich_help_panel="Measurement",
+            help="Load the model, measure each zero-shot recommendation, and order them by their loss.",
         ),
     ] = False,
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
-    samples: Annotated[int | None, Option(min=1, help="Windows of text for --measure; default: 16.")] = None,
+    samples: Annotated[
+        int | None, Option(min=1, rich_help_panel="Measurement", help="Windows of text for --measure; default: 16.")
+    ] = None,
     out: Annotated[
-        Path | None, Option(help="Keep the comparison of --measure in this folder; it resumes there.")
+        Path | None,
+        Option(rich_help_panel="Output", help="Keep the comparison of --measure in this folder; it resumes there."),
     ] = None,
     base: Base = None,
     dtype: Dtype = None,
@@ -61,7 +65,7 @@ def advise(
     from hf_posenc.insight.advise import measured_advice
 
     if out is not None:
-        check_results_folder("compare", out)
+        check_output_folder("--out", out)
     named = model_named(model, base)
     checkpoint = Checkpoint.open(named.model, peft_adapter=named.adapter)
     advice = recommend(checkpoint, target, name=model, dtype=dtype_of(named, dtype))

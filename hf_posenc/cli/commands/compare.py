@@ -11,7 +11,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, Device, Dtype, TrustTasks, command_line, dtype_of, model_named, words_of
 from hf_posenc.cli.commands.compare_result import finish
 from hf_posenc.cli.config_file import ConfigFile
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.task_arguments import MEASUREMENT, TUNING, Data, Lengths, Samples, Settings, Tasks, measured_settings
 from hf_posenc.cli.text_arguments import SOURCES, Text
@@ -102,7 +102,7 @@ def compare(
     from hf_posenc.eval import compare as run
     from hf_posenc.eval.settings import CompareSettings
 
-    check_results_folder("compare", out)
+    check_output_folder("--out", out)
     given, other = measured_settings(
         context, CompareSettings, NOT_SETTINGS, tasks=words_of(tasks), lengths=words_of(lengths), samples=samples,
         text=text, dev_text=dev_text, against=against, rank=rank, tune=tune, budget=budget,

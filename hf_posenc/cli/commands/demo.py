@@ -10,7 +10,7 @@ from typer import Context, Option
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, command_line
 from hf_posenc.cli.commands.compare_result import finish
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.resume_hint import resume_hint
 
 FULL: dict[str, Any] = {
@@ -36,7 +36,7 @@ def demo(
     """
     from hf_posenc.eval import compare
 
-    check_results_folder("compare", out)
+    check_output_folder("--out", out)
     with resume_hint(context), output.progress() as progress:
         comparison = compare(
             "starter:llama", out=out, dtype="float32", against="unpatched", command=command_line(context),
