@@ -158,6 +158,7 @@ class CompareSettings(Measurement):
             that one model is measured at all lengths.
         against: label of a line; the others are compared with it, document by document, and tables mark what is surely
             better or worse. Where only one line has a scheme, the name of the scheme will do.
+        rank: rank the lines on each task at the longest length; see `hf_posenc.eval.results.ranking`.
         tune: choose the options of each scheme, for each length, by the loss on ``dev_text``.
         dev_text: a text to choose options on, named as ``text`` is; by default modules of the standard library that are
             not in the default text. Naming one switches ``tune`` on.
@@ -168,6 +169,7 @@ class CompareSettings(Measurement):
 
     factor_per_length: bool = False
     against: str | None = None
+    rank: bool = False
     tune: bool = False
     dev_text: Any = None
     budget: Count | None = None

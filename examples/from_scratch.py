@@ -45,9 +45,8 @@ from lab.from_scratch.task import Task
 from lab.from_scratch.text import Text
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure
+from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure, mark_trained
 from hf_posenc.errors import MissingPackage, PositionOutOfTable
-from hf_posenc.eval.report.plots import mark_trained
 from hf_posenc.schemes.entry import Entry, entries_of
 from hf_posenc.training import Training, finetune
 

@@ -96,7 +96,9 @@ def compare(
         shared = Shared(entries, wanted, own_text, development, identity, store)
         comparison = combined(compare_each(models, shared, report_progress))
         against = wanted.against and reference_of(comparison.about["schemes"], wanted.against)
-        comparison = replace(comparison, about=comparison.about | {"command": command, "against": against})
+        comparison = replace(
+            comparison, about=comparison.about | {"command": command, "against": against, "rank": wanted.rank}
+        )
         report_progress(1.0, "writing")
         write_exports(folder, comparison)
     return comparison

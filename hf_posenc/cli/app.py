@@ -21,7 +21,6 @@ from hf_posenc.cli.commands.export import export
 from hf_posenc.cli.commands.find_learning_rate import find_learning_rate
 from hf_posenc.cli.commands.finetune import finetune
 from hf_posenc.cli.commands.info import info
-from hf_posenc.cli.commands.leaderboard import leaderboard
 from hf_posenc.cli.commands.list import list_command
 from hf_posenc.cli.commands.merge import merge
 from hf_posenc.cli.commands.probe import probe
@@ -66,14 +65,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
             "--model starter:llama --schemes unpatched,yarn,self_extend --lengths 256,512,1024",
             "-m starter:llama -s yarn:beta_fast=16 -s self_extend:group=8,window=128 --out results/two",
             "-m starter:bert -s unpatched,alibi,rope -l 128,256 -t posenc_mlm --samples 4",
-        ),
-    ),
-    "leaderboard": (
-        leaderboard,
-        (
-            "--quick",
-            "--models starter:llama --schemes yarn,rerope,self_extend --lengths 256,1024",
-            "-m ./my-model --text book.txt --out results/mine",
+            "-m starter:llama -s unpatched,yarn,rerope,window --rank --out results/ranked",
         ),
     ),
     "probe": (

@@ -61,14 +61,14 @@ def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Pa
 @pytest.mark.slow
 def test_an_interruption_while_the_picture_is_drawn_is_told_and_resumed(tmp_path: Path, monkeypatch, capsys) -> None:
     """The losses are on the screen already, and the picture is not on the disk."""
-    from hf_posenc.eval.report import finetune_curve
+    from hf_posenc.training import curve_plot
 
     def interrupted(*args: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
     out = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr(finetune_curve, "curve_plot", interrupted)
+        patched.setattr(curve_plot, "curve_plot", interrupted)
         with pytest.raises(SystemExit) as ended:
             main([*TUNE, "--out", str(out)])
     shown = capsys.readouterr()

@@ -19,8 +19,8 @@ from hf_posenc.cli.text_arguments import SOURCES, Text
 if TYPE_CHECKING:
     from hf_posenc.eval import MeasuredModel
 
-NOT_SETTINGS = ("base", "batch_size", "report_to")
-"""Names of ``--set`` besides the settings of a comparison: what loads the models, and where results are sent."""
+NOT_SETTINGS = ("base", "batch_size")
+"""Names of ``--set`` besides the settings of a comparison: what loads the models."""
 
 
 def compare(
@@ -55,6 +55,14 @@ def compare(
             rich_help_panel=MEASUREMENT,
         ),
     ] = None,
+    rank: Annotated[
+        bool,
+        Option(
+            "--rank",
+            help="Rank the schemes on each task, with intervals, effective length, time and the Pareto front.",
+            rich_help_panel=MEASUREMENT,
+        ),
+    ] = False,
     tune: Annotated[
         bool,
         Option(
@@ -91,17 +99,14 @@ def compare(
     command resumes. The exit code is 3 where a scheme was refused, 1 where a cell failed.
     """
     from hf_posenc.eval import compare as run
-    from hf_posenc.eval.report.trackers import report_to_trackers
     from hf_posenc.eval.settings import CompareSettings
-    from hf_posenc.training.config_checks import check_trackers
 
     check_output_folder("--out", out)
     given, other = measured_settings(
         context, CompareSettings, NOT_SETTINGS, tasks=words_of(tasks), lengths=words_of(lengths), samples=samples,
-        text=text, dev_text=dev_text, against=against, tune=tune, budget=budget, fresh=fresh, trust_tasks=trust_tasks,
+        text=text, dev_text=dev_text, against=against, rank=rank, tune=tune, budget=budget,
+        fresh=fresh, trust_tasks=trust_tasks,
     )  # fmt: skip
-    trackers = words_of([str(other.pop("report_to", ""))])
-    check_trackers(trackers)
     loading: dict[str, Any] = {"batch_size": other.get("batch_size", 1)} | (
         {} if device is None else {"device": device}
     )
@@ -110,8 +115,6 @@ def compare(
         comparison = run(
             models, ",".join(schemes), out=out, settings=given, command=command_line(context), progress=progress
         )
-    if trackers:
-        report_to_trackers(comparison, trackers, out)
     finish(comparison, out, as_json)
 
 

@@ -15,7 +15,7 @@ from hf_posenc.core.plotting.figures import (
 )
 
 if TYPE_CHECKING:
-    from hf_posenc.training import LossPoint
+    from hf_posenc.training.loss_curve import LossPoint
 
 FAINT = "#8C8C8C"
 
