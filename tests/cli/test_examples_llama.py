@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,13 @@ def test_the_help_names_the_script() -> None:
     shown = run("finetune_lora.py", "--help")
     assert "python examples/finetune_lora.py" in shown.stdout
     assert "(default: " in shown.stdout
+
+
+def test_searched_factors_are_factors_and_beat_every_seed_on_their_text() -> None:
+    pytest.importorskip("cma", reason="the search needs pycma, the extra `search`")
+    done = run("search_longrope.py", "--factor", "2", "--budget", "14", "--rows", "2")
+    assert done.returncode == 0, done.stderr
+    factors = json.loads(done.stdout.partition("long_factor: ")[2].partition("\n")[0])
+    assert all(1 <= a <= b for a, b in pairwise(factors))
+    losses = dict(line.split() for line in done.stdout.splitlines() if line.startswith("  "))
+    assert float(losses["longrope"]) < float(losses["pi"]) - 0.1

@@ -29,7 +29,6 @@ from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Store
 from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.resume import WriteManifest, last_complete, start_run
-from hf_posenc.training.search_log import SearchLog
 
 TEXT = torch.arange(3, 23)[None]
 OLD, NEW = 0, 1
@@ -234,12 +233,6 @@ def drawing(which: int, name: str) -> bytes:
     return next(saving.svg(one) for one in taken(which) if one.plot.name == name)
 
 
-def searched(folder: Path, which: int) -> None:
-    log = SearchLog(folder / "search.json", {"seed": 0}, None)
-    for loss in (2.0, 1.0)[: which + 1]:
-        log.enter((1.0,), lambda loss=loss: loss)
-
-
 def run_settings(folder: Path, which: int) -> None:
     start_run(folder, {"steps": 1 + which}, resume=True)
 
@@ -295,7 +288,6 @@ OPERATIONS = [
     Operation("show --out", drawn, dear=True),
     Operation("probe --out", probed, dear=True),
     Operation("a plot", lambda folder, which: loss_plot(rows(which), 16, folder / "loss.png", "factor 2"), dear=True),
-    Operation("search", searched),
 ]
 
 
