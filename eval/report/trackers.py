@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.training.config_checks import check_trackers
+from hf_posenc.training.config import check_trackers
 
 
 def report_to_trackers(comparison: Comparison, names: Sequence[str], folder: Path) -> None:

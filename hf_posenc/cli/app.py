@@ -19,7 +19,6 @@ from hf_posenc.cli.commands.evaluate import evaluate
 from hf_posenc.cli.commands.explain import explain
 from hf_posenc.cli.commands.export import export
 from hf_posenc.cli.commands.families import families
-from hf_posenc.cli.commands.find_learning_rate import find_learning_rate
 from hf_posenc.cli.commands.finetune import finetune
 from hf_posenc.cli.commands.info import info
 from hf_posenc.cli.commands.leaderboard import leaderboard
@@ -165,17 +164,11 @@ app.command(
     "finetune",
     epilog=examples(
         "hf-posenc finetune --model starter:llama --scheme yarn --factor 8 --out runs/yarn8",
-        "hf-posenc finetune -m M -s yarn -f 4 --text book.txt --steps 200 --learning-rate 2e-4 --bf16 --out runs/m",
+        "hf-posenc finetune -m M -s yarn -f 4 --text book.txt --steps 200 --set rank=8 --set bf16=true --out runs/m",
+        "hf-posenc finetune -m M -s yarn -f 4 --text book.txt --find-learning-rate",
         "hf-posenc finetune --model starter:llama --scheme yarn --factor 8 --out runs/yarn8 --resume",
     ),
 )(finetune)
-app.command(
-    "find-learning-rate",
-    epilog=examples(
-        "hf-posenc find-learning-rate --model starter:llama --scheme yarn --factor 8 --out runs/rate",
-        "hf-posenc find-learning-rate -m M -s yarn -f 4 --text book.txt --method full --out runs/rate --json",
-    ),
-)(find_learning_rate)
 app.command(
     "export",
     epilog=examples(

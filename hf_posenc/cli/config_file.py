@@ -22,7 +22,6 @@ from typing import Annotated, Any
 import yaml  # which transformers requires
 from typer import Context, Option
 
-from hf_posenc.cli import output
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.plugin_files import import_file, imported_files
@@ -35,8 +34,8 @@ MAY_BE_PATHS = ("model", "base", "text", "held_out", "dev_text", "eval_text")
 """Options that name files and folders, among other things."""
 IMPORTED = "import"
 """Name of `hf_posenc.cli.imports.IMPORT` in a file: Python files that the scheme needs."""
-PASSED_OVER = {"find-learning-rate": ("learning-rate", "push-to-hub")}
-"""Command → options that a file may have for another command: one file describes a run and the search before it."""
+SETTINGS = "set"
+"""An option that takes names and values: a command with one has names in a file that are none of its options."""
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:
@@ -58,16 +57,17 @@ def read_config(context: Context, path: Path | None) -> Path | None:
         content = "is empty" if given is None else f"holds {shown(given)}"
         raise BadArgument(f"--config {path} {content}. Write names of options and their values, a line each.")
     known = {name: parameter for parameter in context.command.params for name in names_of(parameter)}
-    defaults = {}
+    defaults: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for file in as_list(given.get(IMPORTED, [])):
         import_file(str(file))
     for name, value in given.items():
         if name == IMPORTED:
             continue
-        if name in PASSED_OVER.get(str(context.info_name), ()):
-            output.note(f"--config {path} sets {name}, which {context.info_name} does not use: passed over.")
-            continue
         parameter = known.get(name)
+        if parameter is None and SETTINGS in known:
+            settings |= {name: value}
+            continue
         if parameter is None or parameter.name in NOT_STORED[:1]:
             allowed = sorted(names_of(parameter)[0] for parameter in set(known.values()))
             raise BadArgument(
@@ -75,6 +75,9 @@ def read_config(context: Context, path: Path | None) -> Path | None:
                 f"{nearest(name, allowed)} Run hf-posenc {context.info_name} --help for the names."
             )
         defaults[str(parameter.name)] = as_default(parameter, name, value, path)
+    if settings:
+        own = known[SETTINGS]
+        defaults[str(own.name)] = [*defaults.get(str(own.name), ()), *as_default(own, SETTINGS, settings, path)]
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
 
@@ -121,15 +124,6 @@ ConfigFile = Annotated[
     Path | None,
     Option("--config", is_eager=True, callback=read_config, help="YAML file of options; the command line overrides."),
 ]
-
-
-def either(context: Context, one: str, other: str) -> tuple[Any, Any]:
-    """The values of two options of which a command takes one: the command line's replaces the other in the file."""
-    for name, by in ((one, other), (other, one)):
-        sources = [getattr(context.get_parameter_source(each), "name", "") for each in (name, by)]
-        if sources == ["DEFAULT_MAP", "COMMANDLINE"]:  # by name: releases of typer bring their own copy of click
-            context.params[name] = None
-    return context.params[one], context.params[other]
 
 
 def write_config(context: Context, folder: Path) -> None:

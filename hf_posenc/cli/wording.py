@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any
 
 from hf_posenc.cli import output
-from hf_posenc.errors import CheckpointMismatch, TrainingImpossible
 
 INSTEAD_OF_EXPORT = "The other commands of hf-posenc take this checkpoint as it is."
 PHRASES = {
@@ -33,13 +30,11 @@ PHRASES = {
     "unpatch_model removes the scheme.": "hf-posenc compare measures other schemes on the same weights.",
 }
 """What the library says → what the command line says."""
-SETTING = re.compile(r"\b([a-z]\w*)=(\([^)]*\)|'[^']*'|[\w+-][\w.+-]*\w|\w)")
 
 
 def in_options(error: BaseException) -> str:
     """The message of an error of the library, with options of commands in place of arguments of functions."""
-    text = of_text(str(error))
-    return SETTING.sub(as_option, text) if isinstance(error, (TrainingImpossible, CheckpointMismatch)) else text
+    return of_text(str(error))
 
 
 def of_text(text: str) -> str:
@@ -47,20 +42,6 @@ def of_text(text: str) -> str:
     for said, meant in PHRASES.items():
         text = text.replace(said, meant)
     return text
-
-
-def as_option(found: re.Match[str]) -> str:
-    """``alpha=3.0`` as ``--alpha 3.0``, where it is an option of a fine-tuning run; anything else as it is."""
-    from hf_posenc.cli.commands.finetune_options import FinetuneOptions
-
-    name, value = found.groups()
-    if name not in {field.name for field in fields(FinetuneOptions)} | {"learning_rate"}:
-        return found[0]
-    option = name.replace("_", "-")
-    if value in ("True", "False"):
-        return f"--{'' if value == 'True' else 'no-'}{option}"
-    words = re.findall(r"[^()', ]+", value)
-    return f"--{option} {','.join(words)}"
 
 
 @contextmanager

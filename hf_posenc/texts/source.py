@@ -55,7 +55,7 @@ class TextSource:
     def __post_init__(self) -> None:
         for part in self.parts:
             if not isinstance(part, (str, Path, HubDataset)) and not is_dataset(part):
-                raise WrongKind(f"A text is a path or a dataset, got {shown(part)}. Pass one of these.")
+                raise WrongKind(f"Texts are documents, paths or datasets, got {shown(part)}. Pass one of these.")
         if not isinstance(self.field, str) or not self.field:
             raise WrongKind(f"The text field is the name of a column, got {shown(self.field)}. Pass one.")
         if self.separator is not None and (not isinstance(self.separator, str) or not self.separator):
@@ -70,6 +70,27 @@ class TextSource:
         """
         several = list(given) if isinstance(given, (list, tuple)) else [given]
         return cls(tuple(part_of(one) for one in several), **reading)
+
+    @classmethod
+    def of_texts(cls, name: str, given: Any) -> TextSource:
+        """Documents as `str`, files and folders as `Path`, datasets; a source as it is.
+
+        Args:
+            name: of the argument, for the error.
+            given: several of these, or one path or dataset.
+
+        Raises:
+            WrongKind: it is something else, such as a single text.
+        """
+        if isinstance(given, cls):
+            return given
+        if isinstance(given, (Path, HubDataset)) or is_dataset(given):
+            return cls((given,))
+        if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+            raise WrongKind(
+                f"{name} is a list of documents, got {shown(given)}. Pass one, such as [text] or [Path(file)]."
+            )
+        return cls(tuple(given))
 
     @property
     def streams(self) -> bool:

@@ -180,6 +180,6 @@ def asks_for_more_steps(folder: Path, before: Mapping[str, Any], settings: Mappi
         raise CheckpointMismatch(
             f"The rows of the run in {folder} grew over {earlier} steps, and would be cut short again for part of "
             f"{asked}. Ask for {earlier}, or train its result further in another folder (on the command line: "
-            "hf-posenc merge, then finetune with --length-stages 1)."
+            "hf-posenc merge, then finetune with --set length_stages=1)."
         )
     return asked > earlier

@@ -42,8 +42,6 @@ WORDS: dict[str, tuple[list[str], int, str]] = {
     "39 eval into a file": (["eval", *START, "--out", "FILE/x.json"], 2, "cannot be a file"),
     "39 eval into a pipe": (["eval", *START, "--out", "PIPE"], 2, "cannot be a file"),
     "39 picture into a pipe": (["show", "rope", "--out", "PIPE.svg"], 2, "cannot be a file"),
-    "39 rates into a file": (["find-learning-rate", *TUNE[1:-1], "FILE"], 2, "cannot be a folder"),
-    "39 rates in a file": (["find-learning-rate", *TUNE[1:-1], "FILE/x"], 2, "cannot be a folder"),
     "39 export to a full folder": (["export", *START, "-s", "yarn", "-f", "2", "--out", "FULL"], 2, "not empty"),
     "41 comma": (["eval", *START, "-s", "a,b"], 2, "'a,b'"),
     "41 blank": ([*COMPARE[:-4], "-s", "ya rn", "--out", "OUT"], 2, "'ya rn'"),
@@ -72,10 +70,10 @@ WORDS: dict[str, tuple[list[str], int, str]] = {
     "44 heads of a model": (["show", "rope", *START, "--heads", "4"], 2, "--heads has no effect beside --model"),
     "44 frames of a plot": (["show", "rope", "--frames", "3"], 2, "--frames has an effect on animations only"),
     "44 nothing near": (["info", "nosuch"], 2, r"called 'nosuch'\. `hf-posenc list`"),
-    "44 learning rate": ([*TUNE, "--learning-rate", "nan"], 1, "--learning-rate nan"),
+    "44 learning rate": ([*TUNE, "--learning-rate", "nan"], 1, "learning_rate=nan"),
     "44 method": ([*TUNE, "--method", "lroa"], 1, "'lroa'"),
-    "44 packing": ([*TUNE, "--packing", "joind"], 1, "'joind'"),
-    "44 rows too long": ([*TUNE, "--length", "99999"], 2, "99999"),
+    "44 packing": ([*TUNE, "--set", "packing=joind"], 1, "'joind'"),
+    "44 rows too long": ([*TUNE, "--set", "length=99999"], 2, "99999"),
     "3 factor": (["check", *START, "-s", "yarn", "-f", "0.5"], 2, "at least 1"),
     "5 factor nan": (["check", *START, "-s", "yarn", "-f", "nan"], 2, "nan"),
     "6 factor inf": (["check", *START, "-s", "yarn", "-f", "1e400"], 2, "inf"),
@@ -126,9 +124,7 @@ def test_invalid_arguments_are_refused(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    "words", [["eval", *START, "--out", "sub/x.json"], ["find-learning-rate", *TUNE[1:]]], ids=" ".join
-)
+@pytest.mark.parametrize("words", [["eval", *START, "--out", "sub/x.json"], TUNE], ids=" ".join)
 def test_a_folder_without_access_is_refused_before_the_work(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

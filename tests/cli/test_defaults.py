@@ -24,13 +24,13 @@ from hf_posenc.insight.plots.models import Shapes
 from hf_posenc.insight.plots.registry import View
 from hf_posenc.insight.probe import probe
 from hf_posenc.insight.search import search
-from hf_posenc.training import Training, finetune
+from hf_posenc.training import finetune
 
 COMMANDS: dict[str, Callable[..., Any]] = {str(one.name): one.callback for one in app.registered_commands}  # type: ignore[misc]
 CALLED: list[tuple[str, Callable[..., Any]]] = [
     ("advise", measured_advice), ("bench", bench), ("bench", BenchSettings), ("check", check_scheme),
-    ("compare", compare), ("demo", run_demo), ("eval", evaluate), ("finetune", Training), ("finetune", finetune),
-    ("find-learning-rate", Training), ("leaderboard", leaderboard), ("merge", merge), ("probe", probe),
+    ("compare", compare), ("demo", run_demo), ("eval", evaluate), ("finetune", finetune),
+    ("leaderboard", leaderboard), ("merge", merge), ("probe", probe),
     ("reproduce", reproduce), ("search", search), ("show", Shapes), ("show", View),
 ]  # fmt: skip
 
@@ -57,7 +57,7 @@ def test_a_command_has_the_defaults_of_what_it_calls(command: str, function: Cal
 
 def test_defaults_are_compared_at_all() -> None:
     shared = {name for command, function in CALLED for name in defaults(COMMANDS[command]).keys() & defaults(function)}
-    assert {"save_every", "samples", "depths", "rounds", "budget", "heads", "rank"} <= shared
+    assert {"samples", "depths", "rounds", "budget", "heads"} <= shared
 
 
 def test_an_animation_has_as_many_frames() -> None:

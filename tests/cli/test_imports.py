@@ -126,8 +126,19 @@ def test_a_file_is_imported_once_however_it_is_named(call: Call, own_scheme: str
     assert call("info", "own_slope", "--import", own_scheme, "--import", Path(own_scheme).name).code == 0
 
 
-TUNE = ["--scheme", "own_slope", "--target", "0.5k", "--length", "64", "--eval-lengths", "64", "--rank", "2"]
-TUNE += ["--text", "own.txt", "--eval-windows", "2", "--import", "own_slope_file.py"]
+TUNE = [
+    "--scheme",
+    "own_slope",
+    "--target",
+    "0.5k",
+    "--set",
+    "length=64",
+    "--set",
+    "eval_lengths=64",
+    "--set",
+    "rank=2",
+]
+TUNE += ["--text", "own.txt", "--set", "eval_windows=2", "--import", "own_slope_file.py"]
 
 
 def forget(monkeypatch: Any) -> None:

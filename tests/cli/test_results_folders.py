@@ -15,7 +15,6 @@ from hf_posenc.eval.results.store import Store
 LLAMA = ("-m", "starter:llama")
 COMMANDS = {
     "finetune": (*LLAMA, "-s", "yarn", "-f", "2"),
-    "find-learning-rate": (*LLAMA, "-s", "yarn", "-f", "2"),
     "compare": (*LLAMA, "-s", "yarn"),
     "leaderboard": (),
     "search": (*LLAMA, "-t", "512"),
@@ -29,7 +28,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_results_of_another_command_are_not_mixed_with(call: Callable, tmp_path: Path, command: str) -> None:
-    other = "probe" if command in ("finetune", "find-learning-rate") else "finetune"
+    other = "probe" if command == "finetune" else "finetune"
     (tmp_path / RESULT_FILES[other]).write_text("{}")
     answer = call(command, *COMMANDS[command], "--out", str(tmp_path))
     assert answer.code == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,18 @@ def test_several_texts_are_several_documents(call: Call, stored: Path) -> None:
     assert one.exists()
 
 
+def as_settings(reading: Sequence[str]) -> list[str]:
+    """Options of reading as `finetune` takes them."""
+    names = [name.removeprefix("--").replace("-", "_") for name in reading[::2]]
+    return [word for name, value in zip(names, reading[1::2], strict=True) for word in ("--set", f"{name}={value}")]
+
+
 def curve(call: Call, stored: Path, out: Path, form: tuple[str, ...], *more: str) -> Any:
     name, *reading = form
     answer = call(
-        "finetune", *MODEL, "--scheme", "yarn", "--factor", "2", "--text", str(stored / name), *reading,
-        "--length", "64", "--steps", "2", "--eval-every", "2", "--eval-lengths", "64", "--out", str(out), "--json",
-        *more,
+        "finetune", *MODEL, "--scheme", "yarn", "--factor", "2", "--text", str(stored / name), *as_settings(reading),
+        "--set", "length=64", "--steps", "2", "--set", "eval_every=2", "--set", "eval_lengths=64", "--out",
+        str(out), "--json", *more,
     )  # fmt: skip
     assert answer.code == 0, answer.err
     return answer.data["curve"]
@@ -89,16 +96,18 @@ def test_fine_tuning_reads_every_form(call: Call, stored: Path, tmp_path: Path) 
     first, *others = (curve(call, stored, tmp_path / str(n), form) for n, form in enumerate(FORMS))
     assert len(first) == 3
     assert all(other == first for other in others)
-    streamed = [curve(call, stored, tmp_path / f"s{n}", form, "--streaming") for n, form in enumerate(FORMS[:2])]
+    streamed = [
+        curve(call, stored, tmp_path / f"s{n}", form, "--set", "streaming=true") for n, form in enumerate(FORMS[:2])
+    ]
     assert streamed[0] == streamed[1]
     assert streamed[0] != first  # in the order of the text
 
 
 def test_options_of_reading_need_to_fit_one_text(call: Call, stored: Path, tmp_path: Path) -> None:
     """Records to train on and a plain text to measure on: a column and a separator, each for one of them."""
-    held_out = ("--held-out", str(stored / "one.txt"), "--document-separator", r"\f")
+    held_out = ("--held-out", str(stored / "one.txt"), "--set", r"document_separator=\f")
     found = curve(call, stored, tmp_path / "one", ("a.jsonl", "--text-field", "body"), *held_out)
-    other = curve(call, stored, tmp_path / "two", ("a.parquet", "--held-out", str(stored / "saved")))
+    other = curve(call, stored, tmp_path / "two", ("a.parquet",), "--held-out", str(stored / "saved"))
     assert found == other
 
 
@@ -151,7 +160,7 @@ REFUSED = {
     "read by no task": ([*EVAL, "--text", "TEXTS/held.txt", "-t", "posenc_fwe"], 2, "None of the tasks"),
     "short documents": ([*EVAL, "--text", "TEXTS/books", "-l", "60000"], 1, r"and 0 of 3 are as long; the longest has"),
     "no conversation": (["finetune", *MODEL, "-s", "yarn", "-f", "2", "--text", "TEXTS/a.jsonl"], 1, "only body, n"),
-    "nothing to stream": (["finetune", *MODEL, "-s", "yarn", "-f", "2", "--streaming"], 2, "--streaming reads a text"),
+    "nothing to stream": (["finetune", *MODEL, "-s", "yarn", "--set", "streaming=true"], 2, "streaming reads a text"),
 }  # fmt: skip
 
 

@@ -11,8 +11,7 @@ import pytest
 import hf_posenc
 import hf_posenc.eval
 import hf_posenc.patches
-from hf_posenc.cli.wording import PHRASES, in_options
-from hf_posenc.errors import CheckpointMismatch, OptionOutOfRange, TrainingImpossible
+from hf_posenc.cli.wording import PHRASES
 
 FOLDERS = [Path(package.__path__[0]) for package in (hf_posenc, hf_posenc.eval, hf_posenc.patches)]
 
@@ -31,22 +30,6 @@ def test_every_phrase_is_one_that_the_library_has() -> None:
     texts = said()
     for phrase in PHRASES:
         assert phrase in texts
-
-
-@pytest.mark.parametrize(
-    ("message", "shown"),
-    [
-        ("alpha=3.0 was asked for.", "--alpha 3.0 was asked for."),
-        ("target_modules=('q_proj', 'v_proj') was", "--target-modules q_proj,v_proj was"),
-        ("Choose packing='joined', or length_stages=1.", "Choose --packing joined, or --length-stages 1."),
-        ("train_embeddings=False was asked for.", "--no-train-embeddings was asked for."),
-        ("chunked_loss=True was", "chunked_loss=True was"),
-    ],
-)
-def test_settings_are_named_by_their_options(message: str, shown: str) -> None:
-    assert in_options(TrainingImpossible(message)) == shown
-    assert in_options(CheckpointMismatch(message)) == shown
-    assert in_options(OptionOutOfRange(message)) == message
 
 
 def test_what_cannot_be_exported(call: Callable, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def compare(
     """
     from hf_posenc.eval import compare as run
     from hf_posenc.eval.report.trackers import report_to_trackers
-    from hf_posenc.training.config_checks import check_trackers
+    from hf_posenc.training.config import check_trackers
 
     check_results_folder("compare", out)
     if merged:
