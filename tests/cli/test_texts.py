@@ -156,7 +156,6 @@ REFUSED = {
     "no such column": ([*EVAL, "--text", "TEXTS/a.jsonl"], 1, "'text' in line 1 of a.jsonl, only body, n"),
     "no text to read": ([*EVAL, "--text-field", "body"], 2, "--text-field has an effect with a text only"),
     "no text to split": ([*EVAL, "--document-separator", "x"], 2, "--document-separator has an effect"),
-    "nothing to split": ([*EVAL, "--text", "TEXTS/saved", "--document-separator", "x"], 1, "and there is none"),
     "read by no task": ([*EVAL, "--text", "TEXTS/held.txt", "-t", "posenc_fwe"], 2, "None of the tasks"),
     "short documents": ([*EVAL, "--text", "TEXTS/books", "-l", "60000"], 1, r"and 0 of 3 are as long; the longest has"),
     "no conversation": (["finetune", *MODEL, "-s", "yarn", "-f", "2", "--text", "TEXTS/a.jsonl"], 1, "only body, n"),

@@ -15,7 +15,7 @@ from hf_posenc.eval.report.settings import option_text
 from hf_posenc.eval.task_settings import reads
 from hf_posenc.eval.texts.measured_text import describe
 from hf_posenc.texts import TextSource
-from hf_posenc.texts.columns import TEXT
+from hf_posenc.texts.document import TEXT
 
 ESCAPES = {"\n": r"\n", "\t": r"\t", "\f": r"\f"}
 """White space that the command line takes in this form."""
