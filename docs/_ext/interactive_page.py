@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.insight.interactive import write_page
+from interactive.page import write_page
 
 FILE = "interactive-page.html"
 

@@ -12,7 +12,6 @@ from docstrings import prose, table
 
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.eval.report.phrases import model_title, task_title
-from hf_posenc.insight.findings.claims import signed
 from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard
 from hf_posenc.insight.leaderboard.words import cells, columns
 from hf_posenc.insight.properties import PropertyValue, list_properties
@@ -71,7 +70,7 @@ def rows_of(record: SchemeRecord, model: dict[str, Any], *, drop: tuple[str, ...
 def findings_table(record: SchemeRecord) -> str:
     """Claims of published findings in which a scheme is one of the variants."""
     rows = [
-        (f"[{name}](../findings.md#{name})", prose(one["says"]), signed(one["gain"]), interval(one), one["outcome"])
+        (f"[{name}](../findings.md)", prose(one["says"]), signed(one["gain"]), interval(one), one["outcome"])
         for name, entry in findings().items()
         for one in entry["claims"]
         if record.name in schemes_of(one["claim"])
@@ -93,7 +92,7 @@ def interval(claim: dict[str, Any]) -> str:
 def properties(record: SchemeRecord) -> str:
     """Section with the stored properties of a scheme, and what each number is."""
     questions = {one.name: one.question for one in list_properties()}
-    parts = ["## Properties\n", f"```console\n$ hf-posenc properties {record.name}\n```\n"]
+    parts = ["## Properties\n", f"```console\n$ hf-posenc info {record.name} --properties\n```\n"]
     for name, row in stored_properties().items():
         base, _, layer = name.partition(" (")
         if base == record.name:
@@ -105,7 +104,7 @@ def properties(record: SchemeRecord) -> str:
 
 
 def answer(cell: dict[str, Any]) -> str:
-    """A stored cell as `hf-posenc properties` shows it."""
+    """A stored cell as `hf-posenc info --properties` shows it."""
     value = None if cell["value"] is None else float(cell["value"])
     return prose(str(PropertyValue(cell["holds"], value, cell["says"], cell["note"])))
 
@@ -117,6 +116,11 @@ def leaderboard() -> Leaderboard:
 
 
 @lru_cache(maxsize=1)
+def signed(value: float) -> str:
+    """A gain with its sign."""
+    return f"{value:+.3f}"
+
+
 def findings() -> dict[str, Any]:
     """The committed findings."""
     return json.loads((DOCS / "findings.json").read_text(encoding="utf-8"))
@@ -124,7 +128,7 @@ def findings() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def stored_properties() -> dict[str, Any]:
-    """The committed properties: what ``hf-posenc properties --json`` wrote."""
+    """The committed properties: what docs/make_properties.py wrote."""
     return json.loads((DOCS / "properties.json").read_text(encoding="utf-8"))
 
 

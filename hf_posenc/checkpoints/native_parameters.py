@@ -15,7 +15,7 @@ import transformers
 from transformers import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.errors import NotExpressible
-from hf_posenc.forward.forward_hook import ATTENTIONS
+from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.shared.rope_parameters import by_layer_type
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme, overrides

@@ -26,8 +26,7 @@ from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.general.adapter import GeneralAdapter
-from hf_posenc.patches.validate_adapter import explained_forward
-from hf_posenc.patches.validate_heads import check_heads
+from hf_posenc.patches.validate_adapter import check_heads, explained_forward
 from hf_posenc.patching.cached_step import check_cached_step
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
@@ -73,8 +72,8 @@ def patch_model(
     """Replace the positional machinery of a live model.
 
     Args:
-        model: a model of transformers with any head, or a PEFT model around one; `hf-posenc families` lists which. Of
-            an encoder–decoder both stacks are patched; ``model.get_encoder()`` and ``model.get_decoder()`` are models,
+        model: a model of transformers with any head, or a PEFT model around one; see `hf-posenc list --models`. Of an
+            encoder–decoder both stacks are patched; ``model.get_encoder()`` and ``model.get_decoder()`` are models,
             too, which may get different schemes.
         scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
         factor: target length over trained length, at least 1; the target is rounded to whole tokens.

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from hf_posenc.errors import TrainingImpossible
-from hf_posenc.forward.shifted_groups import shifted_groups
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.state import base_model_of, describe, is_patched, scheme_of
 from hf_posenc.training.config import Training
+from hf_posenc.training.shifted_attention import shifted_groups
 
 
 def grouped_attention(model: nn.Module, training: Training) -> AbstractContextManager[None]:

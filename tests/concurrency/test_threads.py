@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
-def threads(request: pytest.FixtureRequest) -> int:
-    return request.config.getoption("--threads")
+def threads() -> int:
+    return 16
 
 
 def text(length: int, seed: int = 0) -> Tensor:

@@ -67,7 +67,7 @@ def test_findings_are_those_that_compare_the_scheme() -> None:
 def test_stored_properties_are_of_every_scheme() -> None:
     assert {name.partition(" (")[0] for name in STORED} == set(RECORDS)
     names = {one.name for one in list_properties()}
-    assert all(set(row) == names for row in STORED.values()), "hf-posenc properties --json > docs/properties.json"
+    assert all(set(row) == names for row in STORED.values()), "Run: python docs/make_properties.py"
 
 
 @pytest.mark.parametrize("name", ["alibi", "learned", "self_extend"])

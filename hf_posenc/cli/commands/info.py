@@ -1,4 +1,4 @@
-"""``hf-posenc info``: formula, paper, properties and options of one scheme."""
+"""``hf-posenc info``: formula, papers and options of one scheme."""
 
 from __future__ import annotations
 
@@ -11,17 +11,28 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.record import SchemeRecord
+from hf_posenc.schemes.citations import cite
 from hf_posenc.schemes.registry import scheme_record
 
 
 def info(
     name: Annotated[str, Argument(help="Name or alias of a scheme.")],
     latex: Annotated[bool, Option("--latex", help="Write the formula alone, as LaTeX (amsmath).")] = False,
+    bibtex: Annotated[bool, Option("--bibtex", help="Write BibTeX of its papers alone; also of yarn+logn.")] = False,
+    properties: Annotated[
+        bool, Option("--properties", help="Measure its properties instead: unique, relative, bounded …")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show one scheme: formula, paper, options."""
-    if latex and as_json:
-        raise BadArgument("--latex writes the formula alone, and --json the whole record. Leave one out.")
+    if latex + bibtex + (as_json or properties) > 1:
+        raise BadArgument("--latex and --bibtex each write something else. Choose one.")
+    if bibtex:
+        output.show_text(cite(name))
+        return
+    if properties:
+        show_properties(name, as_json)
+        return
     record = scheme_record(name)
     if latex:
         output.show_text(record.latex)
@@ -34,6 +45,21 @@ def info(
     if record.options:
         rows = [(option, kind, default or "required") for option, (kind, default) in record.options.items()]
         output.show_table(("option", "value", "default"), rows)
+
+
+def show_properties(name: str, as_json: bool) -> None:
+    """Show each property of a scheme with the number that decides it."""
+    from hf_posenc.insight.properties import list_properties, measure
+    from hf_posenc.schemes.entry import entries_of
+
+    specs = [(entry.scheme or "none", entry.options) for entry in entries_of([name])]
+    ((_, row),) = measure(specs).items()
+    if as_json:
+        output.show_json({key: cell.to_dict() for key, cell in row.items()})
+        return
+    questions = {one.name: one.question for one in list_properties()}
+    lines = [(questions[key], cell, cell.explanation) for key, cell in row.items()]
+    output.show_table(("property", name, "the number"), lines)
 
 
 def facts(record: SchemeRecord) -> str:

@@ -14,7 +14,6 @@ from hf_posenc.insight.properties import (
     uniqueness,
 )
 from hf_posenc.insight.properties.cell import PropertyValue
-from hf_posenc.insight.properties.precision import Rounded, precision
 from hf_posenc.insight.properties.registry import PROPERTIES, Property
 from hf_posenc.insight.properties.target import PropertyTarget, targets
 from hf_posenc.schemes.spec import SchemeSpec
@@ -49,17 +48,6 @@ def measure(
         progress(target.name)
         table[target.name] = row(target)
     return table
-
-
-def measure_precision(
-    schemes: Iterable[Asked], *, model: str | None = None, progress: Callable[[str], None] = lambda name: None
-) -> list[Rounded]:
-    """Errors of low precision of every scheme; arguments as of `measure`."""
-    found = []
-    for target in chosen(schemes, model):
-        progress(target.name)
-        found += precision(target)
-    return found
 
 
 def chosen(schemes: Iterable[Asked], model: str | None = None) -> list[PropertyTarget]:
