@@ -33,7 +33,7 @@ NOT_STORED = ("config", "out", "resume", "as_json", "debug")
 MAY_BE_PATHS = ("model", "base", "text", "held_out", "dev_text", "eval_text")
 """Options that name files and folders, among other things."""
 IMPORTED = "import"
-"""Name of `hf_posenc.cli.imports.IMPORT` in a file: Python files that the scheme needs."""
+"""Name of `hf_posenc.cli.global_options.IMPORT` in a file: Python files that the scheme needs."""
 SETTINGS = "set"
 """An option that takes names and values: a command with one has names in a file that are none of its options."""
 

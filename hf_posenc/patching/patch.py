@@ -150,7 +150,7 @@ def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
     if any(part.stretches and not implements(part, "row_rotation") for part in scheme.schemes):
         warnings.warn(
             f"{report.scheme} was given no factor, so the context length of this {report.model} stays "
-            f"{report.trained_length:,} tokens. Pass factor= or target_length=.",
+            f"{report.trained_length:,} tokens. Pass factor (--factor) or target_length (--target-length).",
             NothingStretched,
             stacklevel=4,
         )

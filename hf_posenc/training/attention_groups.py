@@ -36,9 +36,7 @@ def check_attention_groups(model: nn.Module, training: Training, *, causal: bool
     if not causal:
         raise TrainingImpossible(f"{asked} shifted sparse attention is defined for causal models. Leave it out.")
     if not is_patched(model):
-        raise TrainingImpossible(
-            f"{asked} this model is not patched. Patch it first (on the command line --scheme, such as yarn)."
-        )
+        raise TrainingImpossible(f"{asked} this model is not patched. Patch it first (--scheme, such as yarn).")
     if virtual_tokens:
         raise TrainingImpossible(
             f"{asked} method {training.method!r} adds virtual tokens, which groups do not divide. Choose method lora."

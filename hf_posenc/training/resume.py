@@ -89,8 +89,8 @@ def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool, unknow
         return
     if not resume:
         raise CheckpointMismatch(
-            f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (on the command line "
-            "--resume), or choose another folder."
+            f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (--resume), or choose "
+            "another folder (--out)."
         )
     if not (folder / RUN).exists():
         return

@@ -1,4 +1,4 @@
-"""A third-party scheme: the example runs, passes every check, and is found through an entry point."""
+"""A scheme and an adapter of third parties: the examples run, pass checks, and are found through entry points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 from hf_posenc import checks
 from hf_posenc.checks.forward import forward, random_tokens
-from hf_posenc.checks.tiny_models import TINY_MODELS, TRAINED_LENGTH, tiny_model
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import scheme_of
@@ -43,14 +43,13 @@ def example() -> Iterator[ModuleType]:
         registry._CLASSES.pop("plateau", None)
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> dict[str, str]:
-    """Environment variables with an installed distribution that has the example as its entry point."""
-    info = tmp_path / "plateau-1.0.dist-info"
+def installed(site: Path, group: str, entry: str) -> dict[str, str]:
+    """Environment variables with an installed distribution that has an example as its entry point."""
+    info = site / "foreign-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plateau\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[hf_posenc.schemes]\nplateau = third_party_scheme:Plateau\n")
-    path = os.pathsep.join([str(tmp_path), str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[hf_posenc.{group}]\n{entry}\n")
+    path = os.pathsep.join([str(site), str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
@@ -67,7 +66,7 @@ def test_the_example_runs() -> None:
     assert "checks hold." in printed
 
 
-@pytest.mark.parametrize("model", TINY_MODELS)
+@pytest.mark.parametrize("model", ["llama", "bert"])
 def test_every_check_on_every_model(example: ModuleType, model: str) -> None:
     case = checks.longest_case(model, "plateau")
     for check in checks.applicable_checks(case):
@@ -87,7 +86,7 @@ def test_the_bias_of_the_example(example: ModuleType) -> None:
     assert (near - far).abs().max() > 1e-2
 
 
-def test_entry_point(installed: dict[str, str]) -> None:
+def test_entry_point_of_a_scheme(tmp_path: Path) -> None:
     """Without an import of the module, `list` and `patch_model` find the scheme by name and alias."""
     code = """if True:
         import hf_posenc
@@ -96,7 +95,7 @@ def test_entry_point(installed: dict[str, str]) -> None:
         print(hf_posenc.describe(hf_posenc.patch_model(model, "capped_alibi", reach=8)).scheme)
         main(["info", "plateau"])
     """
-    printed = run("-c", code, env=installed)
+    printed = run("-c", code, env=installed(tmp_path, "schemes", "plateau = third_party_scheme:Plateau"))
     assert printed.startswith("plateau\n")
     assert "stops growing" in printed
 
@@ -105,3 +104,31 @@ def test_unknown_without_the_entry_point() -> None:
     """Control of the test above."""
     listed = json.loads(run("-m", "hf_posenc.cli", "list", "--json"))
     assert "plateau" not in {row["name"] for row in listed}
+
+
+NEOX = """if True:
+    import hf_posenc
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+    config = GPTNeoXConfig(
+        hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=64, vocab_size=96,
+        max_position_embeddings=32, rotary_pct=0.5,
+    )
+    try:
+        print(hf_posenc.describe(hf_posenc.patch_model(GPTNeoXForCausalLM(config).eval(), "yarn+logn", factor=4)))
+    except hf_posenc.PosEncError as error:
+        print(error)
+"""
+
+
+def test_entry_point_of_an_adapter(tmp_path: Path) -> None:
+    """Nobody imports the module: patching finds it; without it, the general adapter patches other classes."""
+    entry = "gpt_neox = third_party_adapter:GPTNeoXAdapter"
+    found, general = run("-c", NEOX, env=installed(tmp_path, "adapters", entry)), run("-c", NEOX)
+    assert "SilentGPTNeoXRotaryEmbedding" in general
+    assert "SilentGPTNeoXRotaryEmbedding" not in found
+
+
+def test_a_plugin_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    env = installed(tmp_path, "adapters", "gpt_neox = torch.nn:Linear")
+    done = subprocess.run([sys.executable, "-c", NEOX], capture_output=True, text=True, env=env, check=False)
+    assert "plugin 'gpt_neox' of foreign cannot be loaded" in done.stdout, done.stderr

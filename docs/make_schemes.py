@@ -1,4 +1,4 @@
-"""Write the scheme table of `docs/schemes.md` from the registry: ``python -m hf_posenc.cli.readme`` rewrites it."""
+"""Write the scheme table of `docs/schemes.md` from the registry: ``python docs/make_schemes.py`` rewrites it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hf_posenc.cli.commands.info import paper_address
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.registry import list_schemes
 
-BEGIN = "<!-- schemes: written by python -m hf_posenc.cli.readme -->"
+BEGIN = "<!-- schemes: written by python docs/make_schemes.py -->"
 END = "<!-- end of schemes -->"
-PAGE = Path("docs/schemes.md")
+PAGE = Path(__file__).parent / "schemes.md"
 HEAD = "| scheme | also called | what it is | defined for | learned | use | paper |\n|---|---|---|---|---|---|---|"
 
 

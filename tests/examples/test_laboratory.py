@@ -69,19 +69,6 @@ def test_every_row_is_full_and_answers_weigh_more(recipe: ModuleType, rows: obje
         assert all(word in prompt for word in found)
 
 
-def test_longer_rows_are_full_and_ask_across_all_of_them(recipe: ModuleType, rows: object) -> None:
-    texts, length = [module_text("abc"), module_text("ast")], 2 * recipe.LENGTH
-    longer = recipe.Rows(rows.tokenizer, texts, recipe.MIXES[5], length)
-    reaching = 0
-    for seed in range(60):
-        ids, weights = longer.row(random.Random(seed), 1.0)
-        assert len(ids) == len(weights) == length
-        reaching += any(weight >= recipe.ANSWER for weight in weights[recipe.LENGTH :])
-    assert reaching > 30
-    full, _ = longer.answered(recipe.TASKS[0](random.Random(0)), length)
-    assert 0.9 * length < len(full) <= length
-
-
 def test_a_row_does_not_depend_on_those_before(rows: object) -> None:
     (third,) = list(rows.batches(2, 3, 4, order=0))
     assert list(rows.batches(2, 0, 4, order=0))[3] == third
@@ -101,23 +88,6 @@ def test_the_start_finds_what_followed_the_same_tokens(recipe: ModuleType, monke
     assert before < 0.05
     assert matched < 0.7 * unfitted
     assert loss_of_copy(model, string) < random_weights - 0.5
-
-
-def test_what_the_start_is_fitted_to_are_the_same_tokens(recipe: ModuleType) -> None:
-    start = importlib.import_module("laboratory_start")
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(20):
-        ids, asked, index = start.by_match(500, 4, generator)
-        rows, places = asked.nonzero(as_tuple=True)
-        assert len(rows) > 10
-        read = index[rows, 0, places]
-        assert (read < places).all()
-        for back in (1, 2, 3):
-            assert torch.equal(ids[rows, places - back + 1], ids[rows, read - back])
-        assert torch.equal(ids[rows, places + 1], ids[rows, read])
-    ids, asked, index = start.by_offset(500, 4, generator)
-    assert torch.equal(index[0, 2, 10:], torch.arange(10, start.LENGTH) - 3)
-    assert not asked[:, :4].any()
 
 
 @torch.no_grad()
@@ -154,38 +124,6 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_training_goes_on_from_an_exported_model(
-    recipe: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Without a step its weights are those it started from."""
-    monkeypatch.setattr(recipe, "TRAINING", ("abc", "ast"))
-    again = tmp_path / "again"
-    words = [
-        "train_laboratory.py",
-        "rope",
-        "--start",
-        str(starter_path("llama")),
-        "--mix",
-        "3",
-        "--out",
-        str(tmp_path),
-    ]
-    monkeypatch.setattr(sys, "argv", [*words, "--steps", "0", "--seed", "1", "--export", str(again)])
-    recipe.main()
-    packaged, exported = (from_pretrained(folder).state_dict() for folder in (starter_path("llama"), again))
-    assert all(torch.equal(packaged[name], weight) for name, weight in exported.items())
-    made = json.loads((again / "made.json").read_text())
-    assert made["command"].endswith("rope --start llama --mix 3 --steps 0 --lr 0.001 --seed 1")
-    assert made["start"] == json.loads((starter_path("llama") / "made.json").read_text())
-
-
-def test_rows_of_a_second_training_are_long_from_the_start(rows: object) -> None:
-    (first,) = list(rows.batches(4, 0, 1, order=0))
-    (later,) = list(rows.batches(4, 0, 1, order=0, short_first=False))
-    assert later == [rows.row(rng, 1.0) for rng in [random.Random("0-0")] for _ in range(4)]
-    assert later != first
-
-
 def test_a_restored_state_goes_on_as_if_never_stopped(recipe: ModuleType, tmp_path: Path) -> None:
     file = tmp_path / "state.safetensors"
     one, optimizers = small()
@@ -218,39 +156,6 @@ def take_step(model: torch.nn.Linear, optimizers: list[torch.optim.Optimizer], s
         optimizer.zero_grad()
 
 
-def test_bert_s_answers_are_masked_a_few_tokens_at_a_time_and_in_the_end_whole(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        recipe = importlib.import_module("train_bert_passkeys")
-    finally:
-        sys.path.remove(str(EXAMPLES))
-    seen = []
-    monkeypatch.setattr(recipe, "train", lambda model, rows, arguments: seen.append(rows))
-    monkeypatch.setattr(recipe, "TRAINING", ("abc", "ast"))
-    monkeypatch.setattr(
-        sys, "argv", ["train_bert_passkeys.py", "--start", str(starter_path("bert")), "--out", str(tmp_path)]
-    )
-    recipe.main()
-    counts: dict[float, set[int]] = {0.0: set(), 0.9: set()}
-    for done, found in counts.items():
-        for trial in range(150):
-            masked, labels, weight = recipe.masked_row(seen[0], done, random.Random(trial))
-            hidden = labels != recipe.IGNORED
-            assert len(masked) == recipe.TRAINED_LENGTH
-            assert not (hidden & (masked == recipe.PAD)).any()
-            if weight == recipe.WEIGHT:
-                places = hidden.nonzero().flatten()
-                found.add(len(places))
-                assert (masked[places] == recipe.MASK).all()
-                assert places.tolist() == list(range(int(places[0]), int(places[-1]) + 1))
-                answer = seen[0].tokenizer.decode(labels[places].tolist()).strip()
-                assert answer.isdigit() or not answer
-                assert answer in seen[0].tokenizer.decode(masked.tolist())  # the key stands in the text as well
-    assert counts == {0.0: {1}, 0.9: {1, 2, 3, 4, 5, 6}}
-
-
 @pytest.fixture(scope="module")
 def on_gpu(recipe: ModuleType) -> ModuleType:
     """The script for one GPU; what it computes there is tried on the CPU."""
@@ -276,69 +181,3 @@ def test_matrices_of_one_shape_together_are_as_one_by_one(on_gpu: ModuleType) ->
     for one, other, before in zip(ours, theirs, start, strict=True):
         # Both iterate in bfloat16, in another order of products: 0.4 % an operation.
         assert float((one - other).norm() / (other - before).norm()) < 0.05
-
-
-def test_processes_draw_the_rows_of_the_recipe(
-    on_gpu: ModuleType, rows: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(on_gpu, "ROWS", [rows])
-    mix = rows.mix
-    ids, weights = on_gpu.batch_of(on_gpu.Request(1, 0, True, 3, 10, 2))
-    other, _ = on_gpu.batch_of(on_gpu.Request(1, 0, True, 4, 10, 2))
-    rows.mix = mix
-    expected = next(rows.batches(2, 3, 10, order=0))
-    assert ids.tolist() == [row for row, _ in expected]
-    assert weights.tolist() == [pytest.approx(of_row) for _, of_row in expected]
-    assert ids.tolist() != other.tolist()
-
-
-def test_without_a_gpu_it_says_what_there_is(on_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["train_laboratory_gpu.py", "rope", "--out", "unused"])
-    with pytest.raises(SystemExit, match="needs a CUDA GPU"):
-        on_gpu.main()
-    assert not Path("unused").exists()
-
-
-def test_a_training_on_a_gpu_goes_on_within_its_stage(on_gpu: ModuleType, tmp_path: Path) -> None:
-    state = on_gpu.StageState(tmp_path / "state.safetensors", "the command")
-    here = {"a": torch.nn.Parameter(torch.full((2, 3), 2.0)), "b": torch.arange(3.0)}
-    assert state.restore(here, 1) == 0, "nothing is saved"
-    state.save(here, 1, 400)
-    assert [path.name for path in tmp_path.iterdir()] == ["state.safetensors"]
-    there = {name: torch.zeros_like(tensor) for name, tensor in here.items()}
-    assert state.restore(there, 2) == 0
-    assert not there["a"].any(), "control: the state is of another stage"
-    assert state.restore(there, 1) == 400
-    assert all(torch.equal(there[name], tensor) for name, tensor in here.items())
-    with pytest.raises(SystemExit, match="is of «the command»"):
-        on_gpu.StageState(tmp_path / "state.safetensors", "another command")
-
-
-def test_a_start_is_fitted_once(on_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fitted = []
-
-    def fit(model: torch.nn.Module, seed: int) -> tuple[float, float]:
-        fitted.append(seed)
-        torch.nn.init.ones_(model.model.embed_tokens.weight)
-        return 0.0, 0.0
-
-    monkeypatch.setattr(on_gpu, "start_from_induction", fit)
-    first, second = (on_gpu.begun("alibi", tmp_path, 0) for _ in range(2))
-    assert fitted == [0]
-    assert all(torch.equal(first.state_dict()[name], weight) for name, weight in second.state_dict().items())
-
-
-@torch.no_grad()
-def test_torch_s_normalisation_is_the_model_s(on_gpu: ModuleType, recipe: ModuleType) -> None:
-    torch.manual_seed(0)
-    model = recipe.build("rope")
-    for name, weight in model.named_parameters():
-        if "norm" in name:
-            weight.uniform_(0.5, 1.5)
-    ids = torch.randint(2, 1000, (1, 20))
-    before, names = model(ids).logits, list(model.state_dict())
-    fused = on_gpu.with_fused_norms(model)
-    assert sum(isinstance(module, torch.nn.RMSNorm) for module in fused.modules()) == 9
-    assert list(fused.state_dict()) == names
-    torch.testing.assert_close(fused(ids).logits, before, atol=1e-5, rtol=0)

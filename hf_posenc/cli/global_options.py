@@ -1,4 +1,4 @@
-"""``--import FILE``: Python files whose schemes and adapters a command knows, without a package that names them."""
+"""``--debug`` and ``--import FILE``, which may stand at any place of a command line."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.plugin_files import imported_files
 
+DEBUG = "--debug"
 IMPORT = "--import"
 
 
-def taken(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the words of a command line from the files to import, which may stand at any place.
+def separated(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a command without both options, and the Python files to import.
 
     Raises:
         BadArgument: the last word asks for a file and names none.
@@ -25,7 +26,7 @@ def taken(words: Sequence[str]) -> tuple[list[str], list[str]]:
             files.append(file)
         elif word.startswith(f"{IMPORT}="):
             files.append(word.removeprefix(f"{IMPORT}="))
-        else:
+        elif word != DEBUG:
             left.append(word)
     return left, files
 

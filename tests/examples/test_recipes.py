@@ -1,9 +1,10 @@
-"""The recipes for BERT, GPT-2 and models from scratch run, report, and resume."""
+"""The recipes for Llama, BERT, GPT-2 and models from scratch run, report, and resume."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from lab.from_scratch.task import BETWEEN, END, IGNORED, ZERO
 
 from hf_posenc import describe, from_pretrained, load_starter
+from hf_posenc.starters import starter_path
 
 pytestmark = pytest.mark.slow
 
@@ -88,18 +89,6 @@ def test_bert_under_its_new_positions_keeps_the_first_tokens(example: ModuleType
     assert moved > 1e-2  # control: later tokens are seen, through the layer without a window
 
 
-@pytest.mark.parametrize("example", ["extend_bert"], indirect=True)
-def test_rows_hold_a_passage_twice(example: ModuleType) -> None:
-    _, tokenizer = load_starter("bert")
-    text = (EXAMPLES / "train_starters.py").read_text()
-    for copies in (0.0, 1.0):
-        ids = example.Rows(tokenizer, [text], 200, 1, copies=copies, seed=0)[0]["input_ids"]
-        assert (len(ids), ids[0], ids[-1]) == (200, tokenizer.cls_token_id, tokenizer.sep_token_id)
-        body = ids[1:-1]
-        twice = any(torch.equal(body[:n], body[-n:]) for n in range(*example.PASSAGE))
-        assert twice == bool(copies)
-
-
 @pytest.mark.parametrize("example", ["convert_gpt2"], indirect=True)
 def test_gpt2_takes_another_kind_of_position(
     example: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: Path
@@ -129,32 +118,16 @@ def test_cells_are_filled_once(example: ModuleType, monkeypatch: pytest.MonkeyPa
         run(example, monkeypatch, *words, "--schemes", "alibi", "--steps", 3)
 
 
-@pytest.mark.parametrize("example", ["from_scratch"], indirect=True)
-def test_puzzles_are_right_and_judged_whole(example: ModuleType) -> None:
-    budget = example.BUDGETS["addition"]
-    task = example.Addition(budget, seed=0)
-    for index in range(20):
-        row = task[index]
-        asked = row["labels"] != IGNORED
-        answer = row["labels"][asked].tolist()
-        question = row["input_ids"][: int(asked.nonzero()[0])].tolist()
-        first, second = split(question[1:-1], BETWEEN)
-        added = [value(number, ZERO) for number in (first, second, answer[:-1])]
-        assert added[0] + added[1] == added[2]
-        assert answer[-1] == END
-    rows = task.questions(3)
-    perfect = torch.nn.functional.one_hot(rows["labels"].clamp(min=0), task.vocabulary).float()
-    assert task.score(perfect, rows["labels"]) == 1.0
-    one_wrong = perfect.clone()
-    one_wrong[:128, -1] = one_wrong[:128, -1].roll(1, -1)
-    assert task.score(one_wrong, rows["labels"]) == 0.5
-
-
-def split(tokens: list[int], mark: int) -> tuple[list[int], list[int]]:
-    middle = tokens.index(mark)
-    return tokens[:middle], tokens[middle + 1 :]
-
-
-def value(lowest_first: list[int], zero: int) -> int:
-    """A number written in tokens, read by Python."""
-    return int("".join(str(token - zero) for token in reversed(lowest_first)), base=2)
+def test_two_seeds_of_lora_and_the_way_back_to_the_adapter(tmp_path: Path, text: Path) -> None:
+    pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
+    words = ("--factor", "2", "--steps", "2", "--save-every", "1", "--eval-every", "2", "--seeds", "0", "1")
+    words = (*words, "--text", str(text), "--held-out", str(text), "--output", str(tmp_path / "run"))
+    command = [sys.executable, str(EXAMPLES / "finetune_lora.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = results(tmp_path / "run")
+    assert [row["length"] for row in found["rows"]] == [256, 512]
+    assert found["rows"][0]["spread"] > 0
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1, "it is resumed on request only"
+    adapted = from_pretrained(starter_path("llama"), peft_adapter=tmp_path / "run" / "seed-1")
+    assert describe(adapted).scheme == "dca"
