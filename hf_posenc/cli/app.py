@@ -97,7 +97,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         (
             "--schemes yarn,alibi,self_extend --lengths 512,2048",
             "-m starter:bert -s alibi,t5 -l 1024 --baselines unpatched --out results/bench",
-            "--shape 2,512,8,2 -s alibi,rerope -l 4096 --decode --train --dtype bfloat16",
+            "--shape 2,512,8,2 -s alibi,rerope -l 4096 --cases decode,train --dtype bfloat16",
         ),
     ),
     "finetune": (

@@ -36,6 +36,7 @@ def written(tmp_path: Path) -> Callable[[Any], str]:
     return write
 
 
+@pytest.mark.slow
 def test_a_run_repeats_from_the_file_in_its_folder(call: Call, written: Callable[[Any], str], tmp_path: Path) -> None:
     first = call("finetune", "--config", written(BASE), "--set", "seed=3", "--out", str(tmp_path / "one"), "--json")
     assert first.code == 0, first.err
@@ -50,6 +51,7 @@ def test_a_run_repeats_from_the_file_in_its_folder(call: Call, written: Callable
     assert other.data["curve"] != first.data["curve"], "the seed of the command line counts"
 
 
+@pytest.mark.slow
 def test_epochs_on_the_command_line_replace_the_steps_of_the_file(
     call: Call, written: Callable[[Any], str], tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def test_options_reach_the_tasks(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert "The grass is green." in samples[0]["arguments"][0][0]
 
 
+@pytest.mark.slow
 def test_as_many_tokens_are_scored_as_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     words = [*START, "-t", "posenc_ppl", "--samples", "2", "--json"]
     shown = [run([*words, "--scored", number], capsys)[1] for number in ("1", "64")]
@@ -77,6 +78,7 @@ def test_what_cannot_take_effect_is_said(words, code: int, told: str, capsys: py
     assert told in err
 
 
+@pytest.mark.slow
 def test_results_replace_nothing_but_results(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config, results = tmp_path / "config.json", tmp_path / "results.json"
     config.write_text('{"model_type": "llama"}')

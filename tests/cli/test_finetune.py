@@ -35,6 +35,7 @@ def run(words: list[str]) -> None:
     assert ended.value.code in (0, None)
 
 
+@pytest.mark.slow
 def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Path, capsys) -> None:
     out = tmp_path / "run"
     run([*TUNE, "--set", "train_embeddings=false", "--out", str(out), "--json"])
@@ -57,6 +58,7 @@ def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Pa
     assert "| held-out loss at 64 tokens |" in card
 
 
+@pytest.mark.slow
 def test_an_interruption_while_the_picture_is_drawn_is_told_and_resumed(tmp_path: Path, monkeypatch, capsys) -> None:
     """The losses are on the screen already, and the picture is not on the disk."""
     from hf_posenc.eval.report import finetune_curve

@@ -56,6 +56,7 @@ def losses(call: Call, stored: Path, form: tuple[str, ...], *more: str) -> Any:
     return answer.data
 
 
+@pytest.mark.slow
 def test_evaluation_reads_every_form(call: Call, stored: Path) -> None:
     first, *others = (losses(call, stored, form) for form in FORMS)
     assert first[0]["value"] > 0
@@ -90,6 +91,7 @@ def test_fine_tuning_reads_every_form(call: Call, stored: Path, tmp_path: Path) 
     assert streamed[0] != first  # in the order of the text
 
 
+@pytest.mark.slow
 def test_options_of_reading_need_to_fit_one_text(call: Call, stored: Path, tmp_path: Path) -> None:
     """Records to train on and a plain text to measure on: a column and a separator, each for one of them."""
     held_out = ("--held-out", str(stored / "one.txt"), "--set", r"document_separator=\f")

@@ -96,6 +96,7 @@ def installed(block: str, page: Page) -> bool:
     return all(name not in block or find_spec(name) for name in page.optional)
 
 
+@pytest.mark.slow
 def test_every_page_is_here() -> None:
     assert {file.stem for file in FOLDER.glob("*.md")} - {"index"} == set(BY_NAME)
 

@@ -216,6 +216,7 @@ def on_a_trained_model() -> Told:
     return explain("window")
 
 
+@pytest.mark.slow
 def test_window_mends_both_causes(on_a_trained_model: Told) -> None:
     columns = on_a_trained_model.tables[0].columns
     rows = {row[0]: dict(zip(columns, row, strict=True)) for row in on_a_trained_model.tables[0].rows}

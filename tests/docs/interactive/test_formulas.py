@@ -13,7 +13,7 @@ import torch
 from interactive import page as pages
 from interactive.script import formulas, views
 
-from hf_posenc.insight.plots import Shapes, codes, numbers, rotation_matrices
+from hf_posenc.insight.plots import Shapes, codes, numbers, pair_frequencies
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="node, which runs the page's JavaScript, is not on this machine")
@@ -88,7 +88,7 @@ def test_frequencies(answers: Any, name: str, setting: str) -> None:
     """Float64 on both sides; the scores are their cosines, and YaRN's square of the temperature."""
     built, lengths = shapes(setting)
     with built.target(name, **lengths) as target:
-        found = next(iter(rotation_matrices.frequencies(target, target.geometry.target_length).values()))
+        found = next(iter(pair_frequencies.frequencies(target, target.geometry.target_length).values()))
         scale = target.scheme.logit_scale()
     answer = answers[name, setting]
     near([answer["frequencies"]], found[None], 1e-12)
@@ -163,7 +163,7 @@ def test_a_wrong_formula_is_noticed() -> None:
     answer = run(planted + RUN, [["ntk", SETTINGS["default"]]])[0]
     built, lengths = shapes("default")
     with built.target("ntk", **lengths) as target:
-        wanted = next(iter(rotation_matrices.frequencies(target, 256).values()))
+        wanted = next(iter(pair_frequencies.frequencies(target, 256).values()))
     with pytest.raises(AssertionError):
         near([answer["frequencies"]], wanted[None])
 

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.geometry import Rotation, geometric
-from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.insight.plots.target import Target, position_range
 
 BASE = 10_000.0  # of models without RoPE of their own
@@ -46,12 +45,3 @@ def unscaled(target: Target) -> Tensor:
     rotary = target.geometry.rotary
     own = geometric(BASE, target.geometry.head_dim) if rotary is None else rotary.rotation.frequencies
     return torch.as_tensor(own, dtype=torch.float64)
-
-
-def matrix(target: Target, position: int, length: int) -> Tensor:
-    """Rotation matrix R(position) of a head's channels as columns, ``[head_dim, head_dim]``."""
-    rotation = next(iter(rotations(target, length).values()))
-    positions = torch.tensor([[position]])
-    positions = positions if rotation.axes is None else target.scheme.coordinates(positions, None)
-    rows = torch.eye(target.geometry.head_dim)[None, None]
-    return rotate(rows, rotation, table(rotation, positions))[0, 0].T
