@@ -35,10 +35,9 @@ class Reading:
 
     def words(self) -> list[str]:
         """The options that have another command read the same texts."""
-        field = [] if self.text_field == FIELD else ["--set", f"text_field={self.text_field}"]
-        return field + (
-            [] if self.document_separator is None else ["--set", f"document_separator={self.document_separator}"]
-        )
+        own = {"text_field": None if self.text_field == FIELD else self.text_field}
+        own["document_separator"] = self.document_separator
+        return [word for name, value in own.items() if value is not None for word in ("--set", f"{name}={value}")]
 
 
 def run_settings(context: Context) -> tuple[dict[str, Any], Reading]:
