@@ -95,7 +95,6 @@ app.command(
         "hf-posenc show rope rope_nd --picture grid",
         "hf-posenc show sinusoidal --picture clock --animate position",
         "hf-posenc show alibi --list",
-        "hf-posenc show --interactive rope yarn --out page.html",
     ),
 )(show)
 app.command(

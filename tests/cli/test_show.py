@@ -137,13 +137,6 @@ def test_animations_and_pages(call: Callable, here: Path) -> None:
     assert "hf-posenc show alibi --picture all --out a.html --heads 2 --length 8" in page
 
 
-def test_an_interactive_page(call: Callable, here: Path) -> None:
-    assert call("show", "--interactive", "yarn:beta_fast=16", "--out", "page.html").out == "Written to page.html\n"
-    page = (here / "page.html").read_text(encoding="utf-8")
-    assert '"chosen":["yarn:beta_fast=16"]' in page
-    assert "hf-posenc show yarn:beta_fast=16 --out page.html --interactive" in page
-
-
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
@@ -153,7 +146,6 @@ def test_an_interactive_page(call: Callable, here: Path) -> None:
         (["rope", "-p", "clock", "--channels", "99"], "0 … 31"), (["alibi", "--head", "8"], "0 … 7"),
         (["rope", "--kind", "lama"], "'llama'"), (["rope", "--head-dim", "7"], "even"),
         (["binary", "-p", "code", "--animate", "position"], "every frame would be the same"),
-        (["rope", "--interactive", "-p", "code"], "--picture"), (["--interactive", "--out", "a.png"], ".html"),
         (["rope", "--factor", "0.5"], "at least 1"), (["rope", "-m", "starter:lama"], "'llama'"),
         (["rope", "-p", "score", "--length", "1"], "at least 2"),
         (["rope", "--trained-length", "4x"], "--trained-length is a whole number"),
@@ -186,7 +178,6 @@ def test_invalid_arguments(call: Callable, here: Path, words: list[str], hint: s
         (("--list", "--out", "x.png"), "--out has no effect beside --list."),
         (("--list", "--factor", "2"), "--factor has an effect on schemes, and none is named."),
         (("--list", "--heads", "3"), "--heads has an effect on schemes, and none is named."),
-        (("rope", "--interactive", "--position", "3"), "--position has no effect beside --interactive,"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

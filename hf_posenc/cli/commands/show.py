@@ -24,7 +24,6 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.show_arguments import channels_of, choice, entries_with, file_name
-from hf_posenc.cli.commands.show_interactive import write_interactive
 from hf_posenc.cli.output_paths import check_output_file
 
 if TYPE_CHECKING:
@@ -99,32 +98,26 @@ def show(
     own_scales: Annotated[
         bool, Option("--own-scales/--same-scale", help="A scale for each panel, or one for all schemes.")
     ] = True,
-    interactive: Annotated[
-        bool, Option("--interactive", help="Write one HTML page with sliders, which works offline, instead of plots.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Plot schemes: embeddings, rotations, biases, distances, masks, scores.
 
     The numbers come from the code that models run; learned parameters have their initial values, or, in the scheme
     that --model carries, those of the model. With --json the numbers are written to stdout, and a file only if --out
-    names one. Each panel has its own scale. --interactive writes a page with sliders, of these schemes and all that it
-    has formulas for.
+    names one. Each panel has its own scale.
     """
     from hf_posenc.insight.plots.models import Shapes
     from hf_posenc.insight.plots.registry import View
 
     if listed:
         check_unread(context, (*OF_DRAWING, "out", "animate", "picture"), "has no effect beside --list. Leave one out.")
-    if not schemes and not interactive and model is None:
+    if not schemes and model is None:
         if not listed:
             raise BadArgument(NOTHING_NAMED)
         check_unread(context, OF_SCHEMES, "has an effect on schemes, and none is named. Name some, or leave it out.")
         return list_all(as_json)
     if model is not None:
         check_unread(context, SHAPE, "has no effect beside --model, which has a shape. Leave one out.")
-    if interactive:
-        check_unread(context, OF_DRAWING, "has no effect beside --interactive, whose page has sliders. Leave one out.")
     if animate is None and (out is None or out.suffix.lower() != ".gif"):
         check_unread(context, ("frames",), "has an effect on animations only. Add --animate, or leave it out.")
     entries = entries_with(schemes, options) if schemes else []
@@ -138,11 +131,6 @@ def show(
     )  # fmt: skip
     lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
     given = {name: value for name, value in lengths.items() if value is not None}
-    if interactive:
-        refused = {"--picture": picture, "--list": listed, "--animate": animate, "--model": model}
-        return write_interactive(
-            entries, out, refused, shapes=shapes, lengths=given, as_json=as_json, command=command_line(context)
-        )
     if options and not entries:
         raise BadArgument(f"--option {options[0]} needs a scheme, and none is named. Name it, as in hf-posenc show t5.")
     request = request_of(entries, model, view=view, lengths=given, layer=layer, shapes=shapes)
