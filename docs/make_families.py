@@ -2,7 +2,7 @@
 
     python docs/make_families.py [FILE]
 
-FILE is what ``hf-posenc families --json`` wrote; without it the survey is made now, which takes some minutes.
+FILE is what ``hf-posenc list --models --json`` wrote; without it the survey is made now, which takes some minutes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PAGE = Path(__file__).parent / "families.md"
 KINDS = {"causal": "Decoders", "masked": "Encoders", "seq2seq": "Encoder–decoders"}
 HEAD = """# Families of models
 
-Which families of transformers {version} can be patched, as `hf-posenc families` measures it: each is built from the
-default configuration of its class, observed on a few tokens, and accepted if with its positions off nothing tells it
-the order of its tokens, and with its measured rotation put back its outputs are its own ([how](add-model.md)).
-`hf-posenc families --model M` does the same with a checkpoint of yours. Families with an adapter of their own: {own}.
+Which families of transformers {version} can be patched, as `hf-posenc list --models` measures it: each is built from
+the default configuration of its class, observed on a few tokens, and accepted if with its positions off nothing tells
+it the order of its tokens, and with its measured rotation put back its outputs are its own ([how](add-model.md)).
+`hf-posenc list --models -m M` does the same with a checkpoint of yours. Families with an adapter of their own: {own}.
 
 Of {causal} decoder families {exact} can be patched as a whole and {partly} in their attention layers, where
 state-space, linear or convolution layers carry order as well; of {masked} encoder families {encoders}; of {seq2seq}
@@ -40,7 +40,7 @@ This page is written by `python docs/make_families.py`.
 
 def measured() -> list[dict[str, Any]]:
     """The survey, made now."""
-    from hf_posenc.insight.families.survey import survey
+    from hf_posenc.insight.survey import survey
 
     return [asdict(family) for family in survey()]
 

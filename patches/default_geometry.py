@@ -38,12 +38,12 @@ def default_geometry(model_type: str) -> Geometry:
     except Exception as error:  # whatever a class says of its own default configuration
         raise UnsupportedModel(
             f"The default configuration of {model_type!r} makes no model ({type(error).__name__}: {error}). Look at a "
-            "checkpoint: hf-posenc families --model NAME."
+            "checkpoint: hf-posenc list --models --model NAME."
         ) from error
     if adapter is None:
         raise UnsupportedModel(
-            f"A model of the type {model_type!r} is neither a decoder nor an encoder of text. `hf-posenc families` "
-            "shows which can be patched."
+            f"A model of the type {model_type!r} is neither a decoder nor an encoder of text. "
+            "`hf-posenc list --models` shows which can be patched."
         )
     length = adapter.trained_length(config)
     return adapter.geometry(config, trained_length=length, target_length=length)

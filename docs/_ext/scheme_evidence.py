@@ -15,7 +15,7 @@ from hf_posenc.eval.report.phrases import model_title, task_title
 from hf_posenc.insight.findings.claims import signed
 from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard
 from hf_posenc.insight.leaderboard.words import cells, columns
-from hf_posenc.insight.properties import PropertyValue, list_properties
+from hf_posenc.insight.properties import PROPERTIES, PropertyValue
 from hf_posenc.schemes.registry import list_schemes
 
 DOCS = Path(__file__).parents[1]
@@ -92,20 +92,17 @@ def interval(claim: dict[str, Any]) -> str:
 
 def properties(record: SchemeRecord) -> str:
     """Section with the stored properties of a scheme, and what each number is."""
-    questions = {one.name: one.question for one in list_properties()}
-    parts = ["## Properties\n", f"```console\n$ hf-posenc properties {record.name}\n```\n"]
+    parts = ["## Properties\n", f"```console\n$ hf-posenc info {record.name} --properties\n```\n"]
     for name, row in stored_properties().items():
         base, _, layer = name.partition(" (")
         if base == record.name:
-            rows = [
-                (questions[key], answer(cell), prose(cell["says"])) for key, cell in row.items() if key in questions
-            ]
+            rows = [(PROPERTIES[key].question, answer(cell), prose(cell["says"])) for key, cell in row.items()]
             parts.append(table((layer.rstrip(")") or "property", "", "the number"), rows))
     return "\n".join(parts) if len(parts) > 2 else ""
 
 
 def answer(cell: dict[str, Any]) -> str:
-    """A stored cell as `hf-posenc properties` shows it."""
+    """A stored cell as `hf-posenc info --properties` shows it."""
     value = None if cell["value"] is None else float(cell["value"])
     return prose(str(PropertyValue(cell["holds"], value, cell["says"], cell["note"])))
 
@@ -124,7 +121,7 @@ def findings() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def stored_properties() -> dict[str, Any]:
-    """The committed properties: what ``hf-posenc properties --json`` wrote."""
+    """The committed properties: what ``docs/make_properties.py`` wrote."""
     return json.loads((DOCS / "properties.json").read_text(encoding="utf-8"))
 
 

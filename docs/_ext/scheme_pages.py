@@ -119,7 +119,7 @@ def facts(record: SchemeRecord) -> str:
 
 def citation(record: SchemeRecord) -> str:
     """Section with the BibTeX of a scheme, folded."""
-    summary = f"<summary>BibTeX: <code>hf-posenc cite {record.name}</code></summary>"
+    summary = f"<summary>BibTeX: <code>hf-posenc info {record.name} --bibtex</code></summary>"
     return f"## Cite\n\n<details>\n{summary}\n\n```bibtex\n{cite(record.name)}\n```\n\n</details>\n"
 
 

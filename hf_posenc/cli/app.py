@@ -11,14 +11,11 @@ from hf_posenc.cli import output
 from hf_posenc.cli.commands.advise import advise
 from hf_posenc.cli.commands.bench import bench
 from hf_posenc.cli.commands.check import check
-from hf_posenc.cli.commands.cite import cite_command
 from hf_posenc.cli.commands.compare import compare
 from hf_posenc.cli.commands.demo import demo
 from hf_posenc.cli.commands.env import env
 from hf_posenc.cli.commands.evaluate import evaluate
-from hf_posenc.cli.commands.explain import explain
 from hf_posenc.cli.commands.export import export
-from hf_posenc.cli.commands.families import families
 from hf_posenc.cli.commands.find_learning_rate import find_learning_rate
 from hf_posenc.cli.commands.finetune import finetune
 from hf_posenc.cli.commands.info import info
@@ -26,8 +23,6 @@ from hf_posenc.cli.commands.leaderboard import leaderboard
 from hf_posenc.cli.commands.list import list_command
 from hf_posenc.cli.commands.merge import merge
 from hf_posenc.cli.commands.probe import probe
-from hf_posenc.cli.commands.properties import properties
-from hf_posenc.cli.commands.reproduce import reproduce
 from hf_posenc.cli.commands.search import search
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.environment import DEBUG
@@ -73,19 +68,19 @@ def common(
     """Replace the positional encoding of a Hugging Face transformer: patch, check, evaluate, fine-tune."""
 
 
-app.command("list", epilog=examples("hf-posenc list", "hf-posenc list --model bert", "hf-posenc list --json"))(
-    list_command
-)
 app.command(
-    "families",
-    epilog=examples("hf-posenc families", "hf-posenc families --model qwen3", "hf-posenc families --model ./my-model"),
-)(families)
+    "list",
+    epilog=examples("hf-posenc list", "hf-posenc list --model bert", "hf-posenc list --models --model qwen3"),
+)(list_command)
 app.command(
-    "info", epilog=examples("hf-posenc info yarn", "hf-posenc info yarn --latex", "hf-posenc info rerope --json")
+    "info",
+    epilog=examples(
+        "hf-posenc info yarn",
+        "hf-posenc info yarn --latex",
+        "hf-posenc info yarn+logn --bibtex",
+        "hf-posenc info rope --properties",
+    ),
 )(info)
-app.command("cite", epilog=examples("hf-posenc cite yarn", "hf-posenc cite yarn+logn alibi", "hf-posenc cite"))(
-    cite_command
-)
 app.command(
     "show",
     epilog=examples(
@@ -190,31 +185,6 @@ app.command(
     ),
 )(merge)
 app.command("demo", epilog=examples("hf-posenc demo", "hf-posenc demo --quick --out results/quick"))(demo)
-app.command(
-    "explain",
-    epilog=examples(
-        "hf-posenc explain",
-        "hf-posenc explain dog",
-        "hf-posenc explain dog --scheme kerple,rope+logn",
-        "hf-posenc explain window --json",
-    ),
-)(explain)
-app.command(
-    "reproduce",
-    epilog=examples(
-        "hf-posenc reproduce --list",
-        "hf-posenc reproduce zero_shot_order",
-        "hf-posenc reproduce --all --quick --out results/quick",
-    ),
-)(reproduce)
-app.command(
-    "properties",
-    epilog=examples(
-        "hf-posenc properties rope",
-        "hf-posenc properties integer sinusoidal sinusoidal:kind=sin rope alibi",
-        "hf-posenc properties rope integer --precision",
-    ),
-)(properties)
 app.command("env", epilog=examples("hf-posenc env", "hf-posenc env --json"))(env)
 
 for registered in app.registered_commands:

@@ -69,7 +69,7 @@ def test_a_model_that_no_adapter_knows(call: Callable, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "ctrl", "n_positions": 4096}))
     answer = call("advise", "-m", str(tmp_path), "-t", "16k")
     assert answer.code == 3
-    assert "hf-posenc families" in answer.out
+    assert "hf-posenc list --models" in answer.out
 
 
 def test_a_folder_without_a_model(call: Callable, tmp_path: Path) -> None:

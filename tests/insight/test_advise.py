@@ -384,7 +384,7 @@ def test_an_architecture_without_adapter() -> None:
     assert not advice.supported
     assert advice.recommendations == ()
     assert advice.trained_length == 4096
-    assert re.search(r"'ctrl'.*hf-posenc families", advice.warnings[0])
+    assert re.search(r"'ctrl'.*hf-posenc list --models", advice.warnings[0])
     assert advise(LongT5Config(), "32k").trained_length is None
 
 

@@ -1,10 +1,10 @@
-"""`hf-posenc families --model` takes every model type of transformers, also those without a language-model head."""
+"""`hf-posenc list --models -m` takes every model type of transformers, also those without a language-model head."""
 
 from __future__ import annotations
 
 import pytest
 
-from hf_posenc.insight.families import survey
+from hf_posenc.insight import survey
 
 
 @pytest.mark.parametrize("model_type", ["qwen2_5_vl", "clip"])

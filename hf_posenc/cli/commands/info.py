@@ -1,4 +1,4 @@
-"""``hf-posenc info``: formula, paper, properties and options of one scheme."""
+"""``hf-posenc info``: formula, paper, options, BibTeX and measured properties of one scheme."""
 
 from __future__ import annotations
 
@@ -11,17 +11,29 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.record import SchemeRecord
+from hf_posenc.schemes.citations import cite
 from hf_posenc.schemes.registry import scheme_record
 
 
 def info(
     name: Annotated[str, Argument(help="Name or alias of a scheme.")],
     latex: Annotated[bool, Option("--latex", help="Write the formula alone, as LaTeX (amsmath).")] = False,
+    bibtex: Annotated[
+        bool, Option("--bibtex", help="Write BibTeX of its paper alone; also of several, as in yarn+logn.")
+    ] = False,
+    properties: Annotated[
+        bool, Option("--properties", help="Instead: measure its properties, such as whether only distance counts.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show one scheme: formula, paper, options."""
-    if latex and as_json:
-        raise BadArgument("--latex writes the formula alone, and --json the whole record. Leave one out.")
+    if latex + bibtex + properties > 1 or (latex and as_json):
+        raise BadArgument("--latex, --bibtex and --properties each write something else. Leave all but one out.")
+    if bibtex:
+        output.show_json({name: cite(name)}) if as_json else output.show_text(cite(name))
+        return
+    if properties:
+        return show_properties(name, as_json)
     record = scheme_record(name)
     if latex:
         output.show_text(record.latex)
@@ -34,6 +46,21 @@ def info(
     if record.options:
         rows = [(option, kind, default or "required") for option, (kind, default) in record.options.items()]
         output.show_table(("option", "value", "default"), rows)
+
+
+def show_properties(name: str, as_json: bool) -> None:
+    """Measure all properties of a scheme, each with the number that decides it and what that number is."""
+    from hf_posenc.insight.properties import PROPERTIES, measure
+    from hf_posenc.schemes.entry import entries_of
+
+    entries = [(entry.scheme or "none", entry.options) for entry in entries_of(name)]
+    table = measure(entries)
+    if as_json:
+        output.show_json({label: {key: cell.to_dict() for key, cell in row.items()} for label, row in table.items()})
+        return
+    for label, row in table.items():
+        lines = [(PROPERTIES[key].question, cell, cell.explanation) for key, cell in row.items()]
+        output.show_table(("property", label, "the number"), lines)
 
 
 def facts(record: SchemeRecord) -> str:

@@ -1,4 +1,4 @@
-"""``hf-posenc list``: all registered schemes."""
+"""``hf-posenc list``: all registered schemes, or the families of models that can be patched."""
 
 from __future__ import annotations
 
@@ -14,13 +14,28 @@ from hf_posenc.errors import nearest
 from hf_posenc.schemes.registry import list_schemes
 
 COLUMNS = ("name", "aliases", "defined for", "learned", "use", "cache", "paper")
+OF_MODELS = ("family", "kind", "can be patched", "schemes", "positions, or the reason")
+VERDICTS = {"exact": "yes", "attention layers": "attention layers", "refused": "no", "not built": "not built"}
 
 
 def list_command(
-    model: Annotated[str | None, Option("--model", "-m", help="Only those defined for llama, gpt2, qwen3, ….")] = None,
+    model: Annotated[
+        str | None,
+        Option(
+            "--model",
+            "-m",
+            help="Only schemes defined for a type: llama, gpt2, qwen3, …; beside --models a type or a checkpoint.",
+        ),
+    ] = None,
+    models: Annotated[
+        bool,
+        Option("--models", help="Instead: families of models, and whether they can be patched (minutes without -m)."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List all schemes, then the training recipes, which change positions during training only."""
+    if models:
+        return list_models(model, as_json)
     records = list_schemes()
     if model is not None:
         from hf_posenc.patches.default_geometry import default_geometry  # loads transformers: seconds
@@ -35,11 +50,30 @@ def list_command(
         output.show_table(COLUMNS, rows)
 
 
+def list_models(model: str | None, as_json: bool) -> None:
+    """Show which families can be patched, as measured on the installed transformers."""
+    from hf_posenc.insight import survey
+
+    if model is not None:
+        found = survey.one(model)
+    else:
+        total, found = sum(map(len, survey.CLASSES.values())), []
+        with output.progress(quiet=as_json) as report:
+            for number, family in enumerate(survey.survey(), 1):
+                found.append(family)
+                report(number / total, family.model_type)
+    if as_json:
+        output.show_json([asdict(one) for one in found])
+    else:
+        rows = [(f.model_type, f.kind, VERDICTS[f.verdict], f.schemes, f.detail) for f in found]
+        output.show_table(OF_MODELS, rows)
+
+
 def known_type(model: str) -> str:
     """Check that transformers knows a model type.
 
     Raises:
-        BadArgument: it does not.
+        BadArgument: The type is unknown.
     """
     from hf_posenc.patches.default_geometry import model_types
 

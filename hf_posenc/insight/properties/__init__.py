@@ -12,19 +12,7 @@ scheme.
 from __future__ import annotations
 
 from hf_posenc.insight.properties.cell import PropertyValue
-from hf_posenc.insight.properties.measure import list_properties, measure, measure_precision
-from hf_posenc.insight.properties.precision import Rounded
-from hf_posenc.insight.properties.registry import PROPERTIES, Property
+from hf_posenc.insight.properties.measure import PROPERTIES, Property, measure
 from hf_posenc.insight.properties.target import PropertyTarget, targets
 
-__all__ = [
-    "PROPERTIES",
-    "Property",
-    "PropertyTarget",
-    "PropertyValue",
-    "Rounded",
-    "list_properties",
-    "measure",
-    "measure_precision",
-    "targets",
-]
+__all__ = ["PROPERTIES", "Property", "PropertyTarget", "PropertyValue", "measure", "targets"]
