@@ -25,6 +25,8 @@ extensions = [
     "chinese_pages",
     "chinese_search",
     "interactive_page",
+    "make_seams",
+    "make_families",
 ]
 # zh/README.md links to files outside the site.
 exclude_patterns = ["_build", "_ext", "jupyter_execute", "pictures", "zh/README.md"]

@@ -1,30 +1,31 @@
-"""Write docs/families.md: the families of the installed transformers that can be patched.
+"""Write docs/families.md, which is not committed, from docs/families.json: the families that can be patched.
 
-    python docs/make_families.py [FILE]
+    python docs/make_families.py
 
-FILE is what ``hf-posenc list --models --json`` wrote; without it the survey is made now, which takes some minutes.
+The command measures docs/families.json anew, in some minutes; the site writes the page from it.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import transformers
 
+from hf_posenc.core.files.atomic import write_json
 from hf_posenc.patches.registry import adapter_names
 
-PAGE = Path(__file__).parent / "families.md"
+DATA, PAGE = (Path(__file__).parent / f"families.{kind}" for kind in ("json", "md"))
 KINDS = {"causal": "Decoders", "masked": "Encoders", "seq2seq": "Encoder–decoders"}
 HEAD = """# Families of models
 
-Which families of transformers {version} can be patched, as `hf-posenc list --models` measures it: each is built from
-the default configuration of its class, observed on a few tokens, and accepted if with its positions off nothing tells
-it the order of its tokens, and with its measured rotation put back its outputs are its own ([how](add-model.md)).
-`hf-posenc list --models -m M` does the same with a checkpoint of yours. Families with an adapter of their own: {own}.
+Which families of transformers {version} can be patched, as `hf-posenc list --models` measures it. Each is built from
+the default configuration of its class and observed on a few tokens. It is accepted if two things hold: with its
+positions off nothing tells it the order of its tokens, and with its measured rotation put back its outputs are its own
+([how](add-model.md)). `hf-posenc list --models --model M` does the same with a checkpoint of yours. Families with an
+adapter of their own: {own}.
 
 Of {causal} decoder families {exact} can be patched as a whole and {partly} in their attention layers, where
 state-space, linear or convolution layers carry order as well; of {masked} encoder families {encoders}; of {seq2seq}
@@ -33,27 +34,30 @@ encoder–decoder families {both}, in both stacks (audio encoders are left alone
 runs; a checkpoint of the family may well be patched. Options of a configuration change what layers compute: a
 `gemma4_text` with `num_kv_shared_layers` above 0 is refused, as `gemma3n_text` is by default. `schemes` is the number
 of schemes that are defined on it without another one.
-
-This page is written by `python docs/make_families.py`.
 """
 
 
-def measured() -> list[dict[str, Any]]:
-    """The survey, made now."""
-    from hf_posenc.insight.survey import survey
+def setup(app: Any) -> dict[str, Any]:
+    """Sphinx calls this."""
+    app.connect("builder-inited", lambda app: PAGE.write_text(page(stored()), encoding="utf-8"))
+    return {"version": "1", "parallel_read_safe": True}
 
-    return [asdict(family) for family in survey()]
+
+def stored() -> dict[str, Any]:
+    """The survey that is committed."""
+    return json.loads(DATA.read_text(encoding="utf-8"))
 
 
-def page(families: list[dict[str, Any]]) -> str:
+def page(survey: dict[str, Any]) -> str:
     """The page in Markdown."""
+    families = survey["families"]
     by_kind = {kind: [one for one in families if one["kind"] == kind] for kind in KINDS}
     patched = {
         kind: [one["verdict"] for one in found if one["verdict"] in ("exact", "attention layers")]
         for kind, found in by_kind.items()
     }
     text = HEAD.format(
-        version=transformers.__version__,
+        version=survey["transformers"],
         causal=len(by_kind["causal"]),
         masked=len(by_kind["masked"]),
         exact=patched["causal"].count("exact"),
@@ -77,9 +81,10 @@ def page(families: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Write the page."""
-    given = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")) if len(sys.argv) > 1 else measured()
-    PAGE.write_text(page(given), encoding="utf-8")
+    """Measure the installed transformers, and write the data."""
+    from hf_posenc.insight.families import survey
+
+    write_json(DATA, {"transformers": transformers.__version__, "families": [asdict(one) for one in survey()]})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Write docs/seams.md: each name of another package that this one reaches into, found in the source.
+"""Write docs/seams.md, which is not committed: each name of another package that this one reaches into, by its source.
 
-python docs/make_seams.py
+`python docs/make_seams.py`, or by itself when the site is built.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from seam_names import Name, Use, seams
 
@@ -22,9 +23,20 @@ What the source of hf-posenc uses of {versions}.
 *Public* is what a package exports at its top, without an underscore. A name is followed by the keywords it is called
 with. A method of theirs that a class here defines anew is listed as well. Where a name is gone, its first use raises
 `HostChanged`, which says the versions to install.
-
-This page is written by `python docs/make_seams.py`.
 """
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Sphinx calls this."""
+    app.connect("builder-inited", lambda app: write_page())
+    return {"version": "1", "parallel_read_safe": True}
+
+
+def write_page() -> None:
+    """Write the page, unless it is current."""
+    text = page(seams())
+    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
+        PAGE.write_text(text, encoding="utf-8")
 
 
 def page(found: Mapping[Name, Use]) -> str:
@@ -50,4 +62,4 @@ def is_public(name: Name) -> bool:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(seams()), encoding="utf-8")
+    write_page()

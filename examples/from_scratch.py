@@ -15,7 +15,7 @@ order; schemes that add parameters have more of them. ``learned`` is GPT-2's own
 trained length. Each scheme and seed is a cell with a folder of its own; run the command again and what is finished is
 not repeated. Written are results.md, results.json and, with matplotlib, a plot.
 
-The tasks and the models are those of ``hf-posenc reproduce`` (`hf_posenc.insight.findings.from_scratch`); here they are
+The tasks and the models are those of `examples/findings`; here they are
 trained by `hf_posenc.training.finetune`, with a budget and schemes of your choice.
 """
 
@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -32,18 +33,21 @@ from statistics import mean
 from typing import Any
 
 import torch
+
+sys.path[:0] = [str(Path(__file__).parent / "findings")]
+
 from common import mean_and_deviation, progress_bar, run_command
+from lab.from_scratch.addition import Addition
+from lab.from_scratch.budget import TrainingBudget
+from lab.from_scratch.copying import Copy
+from lab.from_scratch.model import tiny_model
+from lab.from_scratch.task import Task
+from lab.from_scratch.text import Text
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure
 from hf_posenc.errors import MissingPackage, PositionOutOfTable
 from hf_posenc.eval.report.plots import mark_trained
-from hf_posenc.insight.findings.from_scratch.addition import Addition
-from hf_posenc.insight.findings.from_scratch.budget import TrainingBudget
-from hf_posenc.insight.findings.from_scratch.copying import Copy
-from hf_posenc.insight.findings.from_scratch.model import tiny_model
-from hf_posenc.insight.findings.from_scratch.task import Task
-from hf_posenc.insight.findings.from_scratch.text import Text
 from hf_posenc.schemes.entry import Entry, entries_of
 from hf_posenc.training import Training, finetune
 

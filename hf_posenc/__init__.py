@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from hf_posenc.errors import PosEncError as PosEncError
     from hf_posenc.insight.advise import Advice as Advice
     from hf_posenc.insight.advise import advise as advise
-    from hf_posenc.insight.findings.run import reproduce as reproduce
     from hf_posenc.insight.search import SearchResult as SearchResult
     from hf_posenc.insight.search import search as search
     from hf_posenc.patches.registry import register_adapter as register_adapter
@@ -73,7 +72,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Advice",
             "advise",
         ),
-        "hf_posenc.insight.findings.run": ("reproduce",),
         "hf_posenc.insight.search": (
             "SearchResult",
             "search",

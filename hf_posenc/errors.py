@@ -31,20 +31,8 @@ class CannotImport(PosEncError, ImportError):
     """A Python file that was to register a scheme or an adapter cannot be imported."""
 
 
-class UnknownLesson(PosEncError, ValueError):
-    """No demonstration is registered under that name, or it does not take what it was given."""
-
-
 class UnknownCheck(PosEncError, ValueError):
     """No check has this name."""
-
-
-class UnknownFinding(PosEncError, ValueError):
-    """No published finding is registered under that name, or it does not take what it was given."""
-
-
-class CellMissing(PosEncError, LookupError):
-    """The verdict on a finding needs a cell that was not measured."""
 
 
 class UnknownOption(PosEncError, TypeError):

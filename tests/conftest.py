@@ -30,7 +30,7 @@ from transformers.utils import logging  # noqa: E402
 CASES = 7  # of one parametrised test that the default suite runs
 LONGEST = (
     *("docs/test_site.py", "checks/test_every_check.py", "cli/test_third_party.py", "checks/test_check_scheme.py"),
-    *("cli/test_next_commands.py", "docs/test_how_to.py", "cli/test_examples_llama.py", "docs/test_notebooks.py"),
+    *("cli/test_next_commands.py", "docs/test_how_to.py", "examples/test_examples_llama.py", "docs/test_notebooks.py"),
     *("faults/test_every_call.py", "faults/test_real.py", "eval/test_processes.py", "eval/test_commands.py"),
 )
 """Files that take a minute or more, begun first: a process that came to one of them last would work on alone."""

@@ -12,10 +12,9 @@ from docstrings import prose, table
 
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.eval.report.phrases import model_title, task_title
-from hf_posenc.insight.findings.claims import signed
 from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard
 from hf_posenc.insight.leaderboard.words import cells, columns
-from hf_posenc.insight.properties import PROPERTIES, PropertyValue
+from hf_posenc.insight.properties import PropertyValue, list_properties
 from hf_posenc.schemes.registry import list_schemes
 
 DOCS = Path(__file__).parents[1]
@@ -71,7 +70,7 @@ def rows_of(record: SchemeRecord, model: dict[str, Any], *, drop: tuple[str, ...
 def findings_table(record: SchemeRecord) -> str:
     """Claims of published findings in which a scheme is one of the variants."""
     rows = [
-        (f"[{name}](../findings.md#{name})", prose(one["says"]), signed(one["gain"]), interval(one), one["outcome"])
+        (f"[{name}](../findings.md)", prose(one["says"]), signed(one["gain"]), interval(one), one["outcome"])
         for name, entry in findings().items()
         for one in entry["claims"]
         if record.name in schemes_of(one["claim"])
@@ -92,11 +91,14 @@ def interval(claim: dict[str, Any]) -> str:
 
 def properties(record: SchemeRecord) -> str:
     """Section with the stored properties of a scheme, and what each number is."""
+    questions = {one.name: one.question for one in list_properties()}
     parts = ["## Properties\n", f"```console\n$ hf-posenc info {record.name} --properties\n```\n"]
     for name, row in stored_properties().items():
         base, _, layer = name.partition(" (")
         if base == record.name:
-            rows = [(PROPERTIES[key].question, answer(cell), prose(cell["says"])) for key, cell in row.items()]
+            rows = [
+                (questions[key], answer(cell), prose(cell["says"])) for key, cell in row.items() if key in questions
+            ]
             parts.append(table((layer.rstrip(")") or "property", "", "the number"), rows))
     return "\n".join(parts) if len(parts) > 2 else ""
 
@@ -114,6 +116,11 @@ def leaderboard() -> Leaderboard:
 
 
 @lru_cache(maxsize=1)
+def signed(value: float) -> str:
+    """A gain with its sign."""
+    return f"{value:+.3f}"
+
+
 def findings() -> dict[str, Any]:
     """The committed findings."""
     return json.loads((DOCS / "findings.json").read_text(encoding="utf-8"))
@@ -121,7 +128,7 @@ def findings() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def stored_properties() -> dict[str, Any]:
-    """The committed properties: what ``docs/make_properties.py`` wrote."""
+    """The committed properties: what docs/make_properties.py wrote."""
     return json.loads((DOCS / "properties.json").read_text(encoding="utf-8"))
 
 

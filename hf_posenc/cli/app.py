@@ -68,18 +68,11 @@ def common(
     """Replace the positional encoding of a Hugging Face transformer: patch, check, evaluate, fine-tune."""
 
 
+app.command("list", epilog=examples("hf-posenc list", "hf-posenc list --model bert", "hf-posenc list --json"))(
+    list_command
+)
 app.command(
-    "list",
-    epilog=examples("hf-posenc list", "hf-posenc list --model bert", "hf-posenc list --models --model qwen3"),
-)(list_command)
-app.command(
-    "info",
-    epilog=examples(
-        "hf-posenc info yarn",
-        "hf-posenc info yarn --latex",
-        "hf-posenc info yarn+logn --bibtex",
-        "hf-posenc info rope --properties",
-    ),
+    "info", epilog=examples("hf-posenc info yarn", "hf-posenc info yarn --latex", "hf-posenc info rerope --json")
 )(info)
 app.command(
     "show",

@@ -24,8 +24,6 @@ USAGE_ERRORS = (
     errors.CannotImport,
     errors.UnknownOption,
     errors.UnknownCheck,
-    errors.UnknownFinding,
-    errors.UnknownLesson,
     errors.OptionOutOfRange,
     errors.LengthContradiction,
     BadComparison,

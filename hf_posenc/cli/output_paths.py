@@ -11,11 +11,11 @@ from hf_posenc.core.files.paths import nearest_existing
 
 RESULT_FILES = {
     "finetune": "run.json", "compare": "results.csv", "demo": "report.md", "leaderboard": "leaderboard.json",
-    "search": "search.json", "bench": "bench.json", "probe": "probe.json", "reproduce": "finding.json",
+    "search": "search.json", "bench": "bench.json", "probe": "probe.json",
 }  # fmt: skip
 """Command → a file that each of its folders of results has, and no other's."""
 UNFINISHED = {
-    "search": "plans", "leaderboard": "cells/*/cells.sqlite", "reproduce": "cells/*.json", "compare": "cells.sqlite",
+    "search": "plans", "leaderboard": "cells/*/cells.sqlite", "compare": "cells.sqlite",
 }  # fmt: skip
 """Command → what an interrupted run of it leaves, as a pattern; a search leaves cells as compare does, and more."""
 

@@ -73,9 +73,9 @@ def patch_model(
     """Replace the positional machinery of a live model.
 
     Args:
-        model: a model of transformers with any head, or a PEFT model around one; `hf-posenc list --models` says which.
-            Of an encoder–decoder both stacks are patched; ``model.get_encoder()`` and ``model.get_decoder()`` are
-            models, too, which may get different schemes.
+        model: a model of transformers with any head, or a PEFT model around one; see `hf-posenc list --models`. Of an
+            encoder–decoder both stacks are patched; ``model.get_encoder()`` and ``model.get_decoder()`` are models,
+            too, which may get different schemes.
         scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
         factor: target length over trained length, at least 1; the target is rounded to whole tokens.
         target_length: tokens the model should reach; give this or ``factor``.

@@ -24,7 +24,6 @@ WORDS: dict[str, tuple[list[str], int, str]] = {
     "35 scheme": (["info", "yarm"], 2, "'yarn'"),
     "35 escape code": (["info", "\x1b[31myarn"], 2, r"\\x1b"),
     "35 empty": (["info", ""], 2, "''"),
-    "35 topic": (["explain", "dgo"], 2, "dgo"),
     "35 scheme of a picture": (["show", "yarm"], 2, "'yarm'"),
     "35 task": (["eval", *START, "-t", "posenc_pl", "-l", "256"], 2, "posenc_ppl"),
     "35 task of a comparison": ([*COMPARE, "-t", "posenc_pl"], 2, "posenc_ppl"),

@@ -17,7 +17,6 @@ from hf_posenc.eval.demo import run_demo
 from hf_posenc.insight.advise import measured_advice
 from hf_posenc.insight.bench import bench
 from hf_posenc.insight.bench.settings import BenchSettings
-from hf_posenc.insight.findings import reproduce
 from hf_posenc.insight.leaderboard import leaderboard
 from hf_posenc.insight.plots.animate import frames
 from hf_posenc.insight.plots.models import Shapes
@@ -31,7 +30,7 @@ CALLED: list[tuple[str, Callable[..., Any]]] = [
     ("advise", measured_advice), ("bench", bench), ("bench", BenchSettings), ("check", check_scheme),
     ("compare", compare), ("demo", run_demo), ("eval", evaluate), ("finetune", Training), ("finetune", finetune),
     ("find-learning-rate", Training), ("leaderboard", leaderboard), ("merge", merge), ("probe", probe),
-    ("reproduce", reproduce), ("search", search), ("show", Shapes), ("show", View),
+    ("search", search), ("show", Shapes), ("show", View),
 ]  # fmt: skip
 
 

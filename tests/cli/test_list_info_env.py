@@ -48,13 +48,6 @@ def test_info_prints_formula_ranges_and_defaults(call: Callable) -> None:
     assert "'dim' or 'rotations'" in text
 
 
-def test_a_formula_alone_is_no_json(call: Callable) -> None:
-    answer = call("info", "yarn", "--latex", "--json")
-    assert (answer.code, answer.out) == (2, "")
-    assert "--latex writes the formula alone" in answer.err
-    assert call("info", "yarn", "--json").data["formula"] in call("info", "yarn", "--latex").out
-
-
 def test_info_by_alias(call: Callable) -> None:
     assert call("info", "rotary", "--json").data["name"] == "rope"
 

@@ -22,7 +22,6 @@ COMMANDS = {
     "bench": ("-s", "yarn"),
     "probe": LLAMA,
     "demo": ("--quick",),
-    "reproduce": ("zero_shot_order", "--quick"),
     "advise": (*LLAMA, "-t", "512", "--measure"),
 }
 

@@ -146,6 +146,7 @@ def test_animations_and_pages(call: Callable, here: Path) -> None:
         (["rope", "-p", "clock", "--channels", "99"], "0 … 31"), (["alibi", "--head", "8"], "0 … 7"),
         (["rope", "--kind", "lama"], "'llama'"), (["rope", "--head-dim", "7"], "even"),
         (["binary", "-p", "code", "--animate", "position"], "every frame would be the same"),
+        
         (["rope", "--factor", "0.5"], "at least 1"), (["rope", "-m", "starter:lama"], "'llama'"),
         (["rope", "-p", "score", "--length", "1"], "at least 2"),
         (["rope", "--trained-length", "4x"], "--trained-length is a whole number"),

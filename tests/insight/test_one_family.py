@@ -1,10 +1,10 @@
-"""`hf-posenc list --models -m` takes every model type of transformers, also those without a language-model head."""
+"""`list --models --model` takes every model type of transformers, also those without a language-model head."""
 
 from __future__ import annotations
 
 import pytest
 
-from hf_posenc.insight import survey
+from hf_posenc.insight import families as survey
 
 
 @pytest.mark.parametrize("model_type", ["qwen2_5_vl", "clip"])

@@ -25,7 +25,6 @@ COMMANDS = {
     "info": ["info", "yarn"],
     "env": ["env", "--json"],
     "show": ["show", "alibi", "--picture", "bias", "--out", "bias.png"],
-    "explain": ["explain", "binary"],
     "advise": ["advise", *LLAMA, "--target", "512"],
     "check": ["check", *LLAMA, "--scheme", "yarn", "--factor", "2", "--check", "identity"],
     "compare": ["compare", *LLAMA, "-s", "pi", "-l", "256", "--samples", "1", "--keys", "1", "--depths", "0.5"],

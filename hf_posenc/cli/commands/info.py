@@ -1,4 +1,4 @@
-"""``hf-posenc info``: formula, paper, options, BibTeX and measured properties of one scheme."""
+"""``hf-posenc info``: formula, papers and options of one scheme."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from hf_posenc.schemes.registry import scheme_record
 def info(
     name: Annotated[str, Argument(help="Name or alias of a scheme.")],
     latex: Annotated[bool, Option("--latex", help="Write the formula alone, as LaTeX (amsmath).")] = False,
-    bibtex: Annotated[
-        bool, Option("--bibtex", help="Write BibTeX of its paper alone; also of several, as in yarn+logn.")
-    ] = False,
+    bibtex: Annotated[bool, Option("--bibtex", help="Write BibTeX of its papers alone; also of yarn+logn.")] = False,
     properties: Annotated[
-        bool, Option("--properties", help="Instead: measure its properties, such as whether only distance counts.")
+        bool, Option("--properties", help="Measure its properties instead: unique, relative, bounded …")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show one scheme: formula, paper, options."""
-    if latex + bibtex + properties > 1 or (latex and as_json):
-        raise BadArgument("--latex, --bibtex and --properties each write something else. Leave all but one out.")
+    if latex + bibtex + (as_json or properties) > 1:
+        raise BadArgument("--latex and --bibtex each write something else. Choose one.")
     if bibtex:
-        output.show_json({name: cite(name)}) if as_json else output.show_text(cite(name))
+        output.show_text(cite(name))
         return
     if properties:
-        return show_properties(name, as_json)
+        show_properties(name, as_json)
+        return
     record = scheme_record(name)
     if latex:
         output.show_text(record.latex)
@@ -49,18 +48,18 @@ def info(
 
 
 def show_properties(name: str, as_json: bool) -> None:
-    """Measure all properties of a scheme, each with the number that decides it and what that number is."""
-    from hf_posenc.insight.properties import PROPERTIES, measure
+    """Show each property of a scheme with the number that decides it."""
+    from hf_posenc.insight.properties import list_properties, measure
     from hf_posenc.schemes.entry import entries_of
 
-    entries = [(entry.scheme or "none", entry.options) for entry in entries_of(name)]
-    table = measure(entries)
+    specs = [(entry.scheme or "none", entry.options) for entry in entries_of([name])]
+    ((_, row),) = measure(specs).items()
     if as_json:
-        output.show_json({label: {key: cell.to_dict() for key, cell in row.items()} for label, row in table.items()})
+        output.show_json({key: cell.to_dict() for key, cell in row.items()})
         return
-    for label, row in table.items():
-        lines = [(PROPERTIES[key].question, cell, cell.explanation) for key, cell in row.items()]
-        output.show_table(("property", label, "the number"), lines)
+    questions = {one.name: one.question for one in list_properties()}
+    lines = [(questions[key], cell, cell.explanation) for key, cell in row.items()]
+    output.show_table(("property", name, "the number"), lines)
 
 
 def facts(record: SchemeRecord) -> str:

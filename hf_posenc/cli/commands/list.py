@@ -13,29 +13,25 @@ from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.errors import nearest
 from hf_posenc.schemes.registry import list_schemes
 
-COLUMNS = ("name", "aliases", "defined for", "learned", "use", "cache", "paper")
-OF_MODELS = ("family", "kind", "can be patched", "schemes", "positions, or the reason")
+FAMILIES = ("family", "kind", "can be patched", "schemes", "positions, or the reason")
 VERDICTS = {"exact": "yes", "attention layers": "attention layers", "refused": "no", "not built": "not built"}
+COLUMNS = ("name", "aliases", "defined for", "learned", "use", "cache", "paper")
 
 
 def list_command(
     model: Annotated[
         str | None,
-        Option(
-            "--model",
-            "-m",
-            help="Only schemes defined for a type: llama, gpt2, qwen3, …; beside --models a type or a checkpoint.",
-        ),
+        Option("--model", "-m", help="Only those defined for llama, gpt2, qwen3, …; with --models, a checkpoint, too."),
     ] = None,
     models: Annotated[
-        bool,
-        Option("--models", help="Instead: families of models, and whether they can be patched (minutes without -m)."),
+        bool, Option("--models", help="Instead: families of models that can be patched; without --model, minutes.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List all schemes, then the training recipes, which change positions during training only."""
     if models:
-        return list_models(model, as_json)
+        show_families(model, as_json)
+        return
     records = list_schemes()
     if model is not None:
         from hf_posenc.patches.default_geometry import default_geometry  # loads transformers: seconds
@@ -50,30 +46,29 @@ def list_command(
         output.show_table(COLUMNS, rows)
 
 
-def list_models(model: str | None, as_json: bool) -> None:
-    """Show which families can be patched, as measured on the installed transformers."""
-    from hf_posenc.insight import survey
+def show_families(model: str | None, as_json: bool) -> None:
+    """Show which families of models can be patched, as measured on the installed transformers."""
+    from hf_posenc.insight import families
 
     if model is not None:
-        found = survey.one(model)
+        found = families.one(model)
     else:
-        total, found = sum(map(len, survey.CLASSES.values())), []
+        total, found = sum(map(len, families.CLASSES.values())), []
         with output.progress(quiet=as_json) as report:
-            for number, family in enumerate(survey.survey(), 1):
+            for number, family in enumerate(families.survey(), 1):
                 found.append(family)
                 report(number / total, family.model_type)
     if as_json:
         output.show_json([asdict(one) for one in found])
     else:
-        rows = [(f.model_type, f.kind, VERDICTS[f.verdict], f.schemes, f.detail) for f in found]
-        output.show_table(OF_MODELS, rows)
+        output.show_table(FAMILIES, [(f.model_type, f.kind, VERDICTS[f.verdict], f.schemes, f.detail) for f in found])
 
 
 def known_type(model: str) -> str:
     """Check that transformers knows a model type.
 
     Raises:
-        BadArgument: The type is unknown.
+        BadArgument: it does not.
     """
     from hf_posenc.patches.default_geometry import model_types
 

@@ -97,8 +97,7 @@ class TargetModel:
         """Message that the family cannot be patched; empty where it can."""
         if self.adapter is not None:
             return ""
-        kind = self.config.model_type
-        return f"No adapter knows where {kind!r} models keep position; `hf-posenc list --models -m {kind}` says why."
+        return f"No adapter knows where {self.config.model_type!r} models keep position: `hf-posenc list --models`."
 
     @property
     def positions(self) -> str:

@@ -1,0 +1,1 @@
+"""One static page that shows schemes at work: numbers follow sliders for base, factor, width, position and distance."""

@@ -1,0 +1,108 @@
+"""Tables of the interactive page: what the package computes for schemes that the page has no formula for.
+
+Each table holds, for a few factors, what the plots of the same names show: scores and biases of the last query by
+distance, distances in use, frequencies, codes, and the mask. Learned parameters have their initial values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.insight.plots.catalogue import plot_of
+from hf_posenc.insight.plots.compose import PlotRequest, sheet
+from hf_posenc.insight.plots.registry import View
+from hf_posenc.schemes.entry import Entry
+
+TRAINED_LENGTH = 64
+FACTORS = (1.0, 2.0, 4.0)
+HEADS, CHANNELS, POSITIONS = 4, 32, 64  # most that a table holds
+CELLS = 64  # rows and columns of a mask
+DIGITS = 5
+PLOTS = ("score_curve", "bias_curve", "distance_curve", "frequencies", "code", "visible")
+
+
+def table(entry: Entry, request: PlotRequest) -> dict[str, Any]:
+    """The numbers of one scheme at every factor that it accepts.
+
+    Raises:
+        OptionOutOfRange: it accepts none.
+        PosEncError: the scheme is refused.
+    """
+    found, refused = [], None
+    for factor in FACTORS if not entry.lengths and not request.lengths else (None,):
+        lengths = request.lengths if factor is None else {"trained_length": TRAINED_LENGTH, "factor": factor}
+        try:
+            found.append(at_factor(entry, replace(request, entries=[entry], lengths=dict(lengths))))
+        except OptionOutOfRange as error:  # a table ends, or the scheme does
+            refused = error
+    if not found:
+        raise refused or OptionOutOfRange(
+            f"Scheme {entry.label!r} cannot be plotted at any factor. Choose another scheme."
+        )
+    return {"label": entry.label, "trained_length": found[0].pop("trained_length"), "by_factor": found}
+
+
+def at_factor(entry: Entry, request: PlotRequest) -> dict[str, Any]:
+    """The numbers of one scheme at the factor of a request."""
+    with request.target(entry, plot_of("score_curve")) as target:
+        geometry = target.geometry
+        shown = [name for name in PLOTS if plot_of(name).shows(target)]
+        if not plot_of("code").is_informative(target):  # a rotation is shown as clock hands
+            shown = [name for name in shown if name != "code"]
+    length = geometry.target_length
+    found: dict[str, Any] = {
+        "factor": geometry.factor, "length": length, "trained_length": geometry.trained_length,
+    }  # fmt: skip
+    for name in shown:
+        view = View(length=min(length, POSITIONS) if name == "code" else length)
+        numbers = sheet(plot_of(name), replace(request, view=view), entry).numbers
+        found |= CHOSEN[name](numbers)
+    return found
+
+
+def score(numbers: Any) -> dict[str, Any]:
+    """Scores by distance."""
+    return {"score": rounded(numbers["score"])}
+
+
+def biases(numbers: Any) -> dict[str, Any]:
+    """Biases by distance of a few heads."""
+    return {"heads": numbers["heads"][:HEADS], "biases": [rounded(curve) for curve in numbers["bias"][:HEADS]]}
+
+
+def distances(numbers: Any) -> dict[str, Any]:
+    """Distances in use."""
+    return {"distance": rounded(numbers["used"])}
+
+
+def frequencies(numbers: Any) -> dict[str, Any]:
+    """Radians per token of each pair, of the first rotation where there are several."""
+    return {"frequencies": rounded(next(iter(numbers["after"].values())))}
+
+
+def code(numbers: Any) -> dict[str, Any]:
+    """Codes of the first positions."""
+    return {"code": [rounded(row, digits=3) for row in numbers["code"][:, :CHANNELS]]}
+
+
+def mask(numbers: Any) -> dict[str, Any]:
+    """Visible pairs as rows of 0 and 1, thinned out to at most `CELLS` rows."""
+    stride = max(1, -(-len(numbers["region"]) // CELLS))
+    seen = ~numbers["region"][::stride, ::stride].isnan()
+    return {"stride": stride, "mask": ["".join("01"[int(cell)] for cell in row) for row in seen.tolist()]}
+
+
+CHOSEN = {
+    "score_curve": score, "bias_curve": biases, "distance_curve": distances, "frequencies": frequencies,
+    "code": code, "visible": mask,
+}  # fmt: skip
+
+
+def rounded(values: Tensor, digits: int = DIGITS) -> Sequence[float | None]:
+    """Numbers with as many digits as a picture shows; None where there is none."""
+    return [float(f"{value:.{digits}g}") if abs(value) < float("inf") else None for value in values.double().tolist()]

@@ -1,1 +1,0 @@
-"""Lessons, one file each."""

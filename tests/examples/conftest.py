@@ -1,0 +1,7 @@
+"""The scripts of examples/findings and examples/lessons, importable as they are when one runs them."""
+
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path[:0] = [str(EXAMPLES / "findings"), str(EXAMPLES / "lessons")]

@@ -1,0 +1,120 @@
+"""Findings that train tiny models: one start for every scheme, and claims that can fail."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from importlib import import_module
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from lab.cells import DocumentScore, FindingCell
+from lab.claims import Claim, Order
+from lab.finding import Finding
+from lab.from_scratch.budget import TrainingBudget
+from lab.from_scratch.catalogue import TASKS
+from lab.from_scratch.measure import answers
+from lab.from_scratch.model import tiny_model
+from lab.from_scratch.training import share_of_peak, train
+from lab.verdict import judge, verdict_on
+from transformers import GPT2LMHeadModel
+
+from hf_posenc.schemes.entry import entries_of
+
+SIZE: dict[str, Any] = {"trained": 4, "steps": 3, "batch": 2, "learning_rate": 1e-3, "width": 16, "layers": 1}
+TASK = TASKS["copy"](TrainingBudget(**SIZE, asked=(4, 6)), 0)
+
+
+def model_of(words: str) -> GPT2LMHeadModel:
+    (entry,) = entries_of(words)
+    return tiny_model(TASK, entry, seed=0)
+
+
+@pytest.mark.parametrize("words", ["rope", "t5", "cope", "fox", "none+ssmax", "sinusoidal:scale=learned"])
+def test_all_schemes_start_from_the_same_weights(words: str) -> None:
+    stock = dict(model_of("unpatched").named_parameters())
+    found = dict(model_of(words).named_parameters())
+    assert {name for name in stock if "wpe" not in name} <= set(found)
+    assert all(torch.equal(stock[name], found[name]) for name in stock if "wpe" not in name)
+
+
+@pytest.mark.parametrize("words", ["none", "alibi", "fox"])
+def test_all_schemes_read_the_same_rows_in_the_same_order(words: str) -> None:
+    model, seen = model_of(words), list[torch.Tensor]()
+    model.register_forward_pre_hook(lambda module, args, call: seen.append(call["input_ids"]), with_kwargs=True)
+    train(model, TASK, 0, lambda done, loss: None)
+    assert torch.equal(torch.cat(seen), torch.stack([TASK[index]["input_ids"] for index in range(6)]))
+
+
+def test_training_moves_the_weights_and_repeats() -> None:
+    start, first, again = (model_of("rope") for _ in range(3))
+    for model in (first, again):
+        train(model, TASK, 0, lambda done, loss: None)
+    assert torch.equal(first.transformer.h[0].mlp.c_fc.weight, again.transformer.h[0].mlp.c_fc.weight)
+    assert not torch.equal(first.transformer.h[0].mlp.c_fc.weight, start.transformer.h[0].mlp.c_fc.weight)
+
+
+def test_learning_rate_rises_to_its_peak_and_falls_to_zero() -> None:
+    rates = [share_of_peak(step / 100) for step in range(101)]
+    assert max(rates) == rates[10] == 1.0
+    assert rates[:11] == sorted(rates[:11])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[-1] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_random_positions_are_the_same_in_every_measurement() -> None:
+    model, ids = model_of("rope+randpos").eval(), TASK.questions(6)["input_ids"]
+    before = torch.get_rng_state()
+    first = answers(model, ids)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(5)
+    assert torch.equal(answers(model, ids), first)
+
+
+PUBLISHED: dict[str, Callable[[str, float], float]] = {
+    "alibi_extrapolation": lambda name, at: 2.0 + (at - 1) * ["alibi", "t5", "rope", "sinusoidal"].index(name),
+    "relative_bias_order": lambda name, at: 2.0 + (at - 1) * ["fire", "kerple", "t5", "alibi"].index(name),
+    "nope_length": lambda name, at: 1.0 if at == 1 else 0.8 / at if name == "none" else 0.1,
+    "randomized_positions": lambda name, at: 0.95 if at == 1 or "randpos" in name else 0.2,
+    "content_positions": lambda name, at: 0.3 if name == "rope" else 0.9,
+}
+
+
+def cells_of(finding: Finding, level: Callable[[str, float], float]) -> list[FindingCell]:
+    """Made-up cells with these levels, of twelve documents and the seeds of the finding."""
+
+    def scores(name: str, at: float, seed: int) -> list[DocumentScore]:
+        draw = random.Random(f"{name} {at} {seed}")
+        return [DocumentScore(str(i), str(i), level(name, at) + draw.gauss(0.0, 0.002)) for i in range(12)]
+
+    slots = product(finding.variants, finding.points, finding.full.seeds)
+    return [
+        FindingCell(name, at, seed, {m.name: scores(name, at, seed) for m in finding.metrics}, 0.0, {})
+        for name, at, seed in slots
+    ]
+
+
+def swapped(claim: Claim) -> Claim:
+    """An order the other way round."""
+    (first, at), (second, other) = claim.sides
+    return Order(second, first, other, metric=claim.metric, worse_at=at)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_picture_is_reproduced_and_its_reverse_is_not(name: str) -> None:
+    finding = import_module(name).FINDING
+    cells = cells_of(finding, PUBLISHED[name])
+    claims = [claim for claim in finding.claims if claim.sides[0].at == claim.sides[-1].at]
+    needed = judge(finding.needs, finding.metrics, cells)
+    assert verdict_on(judge(claims, finding.metrics, cells), needed) == "reproduced"
+    assert verdict_on(judge([*map(swapped, claims)], finding.metrics, cells), needed) == "not reproduced"
+
+
+def test_without_what_it_needs_nothing_counts_against_a_finding() -> None:
+    finding = import_module("randomized_positions").FINDING
+    cells = cells_of(finding, lambda name, at: 0.5 if at == 1 or "randpos" not in name else 0.1)
+    judged, needed = (judge(claims, finding.metrics, cells) for claims in (finding.claims, finding.needs))
+    assert verdict_on(judged) == "not reproduced"
+    assert verdict_on(judged, needed) == "not decidable at this size"

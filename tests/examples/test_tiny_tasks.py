@@ -1,0 +1,163 @@
+"""Tasks of tiny models: every answer is checked by other means, and what is asked was not trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+import torch
+from lab.from_scratch.budget import TrainingBudget
+from lab.from_scratch.catalogue import TASKS
+from lab.from_scratch.flip_flop import INSTRUCTIONS
+from lab.from_scratch.largest import NUMBERS
+from lab.from_scratch.selective_copying import BLANK, DIGITS
+from lab.from_scratch.task import BEGIN, BETWEEN, END, IGNORED, ZERO, Puzzle, Row, Task
+from lab.from_scratch.text import Text
+
+from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING
+
+BUDGET = TrainingBudget(trained=8, asked=(8, 12), steps=10, batch=4, learning_rate=1e-3)
+PUZZLES = sorted(name for name, task in TASKS.items() if issubclass(task, Puzzle))
+
+
+def made(name: str, seed: int = 0) -> Task:
+    return TASKS[name](BUDGET, seed)
+
+
+def rows_of(task: Task) -> Iterator[Row]:
+    """Rows that are trained on, and rows that are asked."""
+    yield from (task[index] for index in range(len(task)))
+    for length in BUDGET.asked:
+        asked = task.questions(length)
+        yield from ({name: values[row] for name, values in asked.items()} for row in range(20))
+
+
+def parted(row: Row) -> tuple[list[int], list[int]]:
+    """Question and answer of a puzzle that is answered at its end."""
+    scored = (row["labels"] != IGNORED).nonzero().flatten().tolist()
+    assert scored == list(range(scored[0], scored[-1] + 1))
+    assert torch.equal(row["labels"][scored], row["input_ids"][scored])
+    return row["input_ids"][: scored[0]].tolist(), row["labels"][scored].tolist()
+
+
+def listed(row: Row) -> tuple[list[int], list[int]]:
+    """What stands between the marks, and the answer without the last of them."""
+    question, answer = parted(row)
+    assert (question[0], question[-1], answer[-1]) == (BEGIN, BETWEEN, END)
+    return question[1:-1], answer[:-1]
+
+
+def test_copies_are_the_string() -> None:
+    for row in rows_of(made("copy")):
+        string, answer = listed(row)
+        assert answer == string
+
+
+def test_sums_are_those_of_python() -> None:
+    for row in rows_of(made("addition")):
+        question, answer = listed(row)
+        half = question.index(BETWEEN)
+        first, second, total = (value(part) for part in (question[:half], question[half + 1 :], answer))
+        assert first + second == total
+
+
+def value(lowest_first: list[int]) -> int:
+    """A number written in tokens, read by Python."""
+    return int("".join(str(token - ZERO) for token in reversed(lowest_first)), base=2)
+
+
+def test_sorted_lists_have_the_same_digits_in_order() -> None:
+    for row in rows_of(made("sorting")):
+        question, answer = listed(row)
+        assert Counter(question) == Counter(answer)
+        assert all(one <= next_one for one, next_one in pairwise(answer))
+
+
+def test_selective_copies_are_the_digits_without_blanks() -> None:
+    task = made("selective_copying")
+    for row in rows_of(task):
+        text, answer = listed(row)
+        assert bytes(answer) == bytes(text).replace(bytes([BLANK]), b"")
+        assert len(answer) == DIGITS
+    assert {len(listed(task[index])[0]) for index in range(len(task))} == {BUDGET.trained + DIGITS}
+
+
+def test_flip_flops_read_what_was_written_last() -> None:
+    for row in rows_of(made("flip_flop")):
+        ids = row["input_ids"].tolist()
+        words = "".join("wri"[ids[at]] + "01"[ids[at + 1] - 3] for at in range(0, len(ids), 2))
+        assert words[0] == "w"
+        assert words[-2] == "r"
+        for at in range(0, len(words), 2):
+            is_read = words[at] == "r"
+            assert (row["labels"][at + 1] != IGNORED) == is_read
+            if is_read:
+                assert words[at + 1] == words[words.rindex("w", 0, at) + 1]
+    assert (row["labels"][::2] == IGNORED).all()
+
+
+def test_flip_flops_are_as_sparse_as_asked() -> None:
+    task = made("flip_flop")
+    for length in (2, 8):
+        inner = task.questions(length)["input_ids"][:, 2:-2:2]
+        share = (inner != 2).float().mean().item()
+        assert inner.shape[1] == INSTRUCTIONS - 2
+        assert share == pytest.approx(1 / length, abs=0.03)
+
+
+def test_the_largest_comes_once_and_is_of_any_size_at_every_length() -> None:
+    task = made("largest")
+    for row in rows_of(task):
+        question, (answer,) = parted(row)
+        assert max(question[1:-1]) == answer
+        assert question.count(answer) == 1
+    for length in BUDGET.asked:
+        asked = task.questions(length)
+        answers = asked["labels"][asked["labels"] != IGNORED] - ZERO
+        assert set(answers.tolist()) == set(range(1, NUMBERS)), "length alone must not tell which number it is"
+
+
+def test_text_that_is_asked_is_of_other_modules() -> None:
+    assert not set(TRAINING) & set(HELD_OUT)
+    task = Text(BUDGET, 0)
+    short, long = (task.questions(length) for length in BUDGET.asked)
+    scored = min(BUDGET.asked) // 2
+    assert torch.equal(short["input_ids"][:, -scored:], long["input_ids"][:, -scored:])
+    assert ((short["labels"] != IGNORED).sum(-1) == scored).all()
+    assert set(task.clusters(8)) <= set(HELD_OUT)
+    assert len(set(task.clusters(8))) >= 4
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_rows_depend_on_the_seed_and_questions_do_not(name: str) -> None:
+    first, again, other = made(name, 0), made(name, 0), made(name, 1)
+    assert all(torch.equal(first[index]["input_ids"], again[index]["input_ids"]) for index in range(len(first)))
+    assert any(not torch.equal(first[index]["input_ids"], other[index]["input_ids"]) for index in range(len(first)))
+    assert torch.equal(first.questions(8)["input_ids"], other.questions(8)["input_ids"])
+
+
+@pytest.mark.parametrize("name", sorted(set(PUZZLES) - {"addition"}))
+def test_questions_are_not_trained_on(name: str) -> None:
+    task = made(name)
+    trained = {tuple(task[index]["input_ids"].tolist()) for index in range(len(task))}
+    asked = {tuple(row) for row in task.questions(BUDGET.trained)["input_ids"].tolist()}
+    assert not trained & asked
+
+
+@pytest.mark.parametrize("name", PUZZLES)
+def test_scores_of_perfect_and_of_wrong_answers(name: str) -> None:
+    task = made(name)
+    labels = task.questions(8)["labels"]
+    perfect = 20.0 * torch.nn.functional.one_hot(labels.clamp(min=0), task.vocabulary)
+    found = task.scores(perfect, labels)
+    assert found["exact"].mean() == found["tokens"].mean() == 1.0
+    assert found["loss"].max() < 1e-6
+    wrong = perfect.clone()
+    wrong[:128, -1] = wrong[:128, -1].roll(1, -1)  # the last token is END, a read bit or the digit: always scored, or
+    scored = labels[:, -1] != IGNORED  # padding, which no score counts
+    found = task.scores(wrong, labels)
+    assert found["exact"].mean() == 1.0 - 0.5 * scored.float().mean()
+    assert task.score(wrong, labels) == found["exact"].mean()
+    assert (found["tokens"][:128] < 1.0).all() == scored.all()
