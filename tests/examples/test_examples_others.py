@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from lab.from_scratch.task import BETWEEN, END, IGNORED, ZERO
+from laboratory.tasks import BETWEEN, END, IGNORED, ZERO
 
 from hf_posenc import describe, from_pretrained, load_starter
 
