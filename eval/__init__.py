@@ -8,7 +8,7 @@
 
 In several processes, on GPUs or without, each document is scored by one of them and the first has the results:
 
-    accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli eval --model NAME --length 4096
+    accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli eval --model NAME --lengths 4096
 
 lm-eval's own command knows our model types and tasks as ``python -m hf_posenc.eval``. As ``lm_eval`` it does not:
 before release 0.5 lm-eval reads no entry points.

@@ -15,6 +15,7 @@ from hf_posenc.core.after_import import after_import
 from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from hf_posenc.checkpoints.export import export as export
     from hf_posenc.checkpoints.export import export_native as export_native
     from hf_posenc.checkpoints.load import disable_auto as disable_auto
     from hf_posenc.checkpoints.load import enable_auto as enable_auto
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
     from hf_posenc.checkpoints.peft import get_peft_model as get_peft_model
     from hf_posenc.checkpoints.peft import load_peft_adapter as load_peft_adapter
     from hf_posenc.checkpoints.peft import save_peft_adapter as save_peft_adapter
+    from hf_posenc.checks.run import check as check
     from hf_posenc.checks.run import check_scheme as check_scheme
     from hf_posenc.core.record import SchemeRecord as SchemeRecord
     from hf_posenc.errors import PosEncError as PosEncError
+    from hf_posenc.eval import compare as compare
+    from hf_posenc.eval import evaluate as evaluate
     from hf_posenc.insight.advise import Advice as Advice
     from hf_posenc.insight.advise import advise as advise
     from hf_posenc.insight.search import SearchResult as SearchResult
@@ -44,13 +48,14 @@ if TYPE_CHECKING:
     from hf_posenc.schemes.registry import list_schemes as list_schemes
     from hf_posenc.schemes.registry import register_scheme as register_scheme
     from hf_posenc.starters.loading import load_starter as load_starter
+    from hf_posenc.training.finetune import finetune as finetune
 
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "hf_posenc.checkpoints.export": ("export_native",),
+        "hf_posenc.checkpoints.export": ("export", "export_native"),
         "hf_posenc.checkpoints.load": (
             "disable_auto",
             "enable_auto",
@@ -65,9 +70,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "load_peft_adapter",
             "save_peft_adapter",
         ),
-        "hf_posenc.checks.run": ("check_scheme",),
+        "hf_posenc.checks.run": ("check", "check_scheme"),
         "hf_posenc.core.record": ("SchemeRecord",),
         "hf_posenc.errors": ("PosEncError",),
+        "hf_posenc.eval": ("compare", "evaluate"),
         "hf_posenc.insight.advise": (
             "Advice",
             "advise",
@@ -95,6 +101,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "register_scheme",
         ),
         "hf_posenc.starters.loading": ("load_starter",),
+        "hf_posenc.training.finetune": ("finetune",),
     },
 )
 

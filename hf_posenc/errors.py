@@ -6,12 +6,10 @@ to be a `ValueError` or `TypeError` are subclasses of it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-RENAMED = {"MissingExtra": "MissingPackage"}  # deprecated names, which end with release 0.3.0
 SHOWN = 100  # characters of a foreign value that a message repeats
 
 
@@ -277,20 +275,3 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return ""
     close = get_close_matches(name.lower(), list(known), n=2, cutoff=0.6)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-
-
-if TYPE_CHECKING:  # a type checker would take a function for a sign that every name is one of this module
-    MissingExtra = MissingPackage
-else:
-
-    def __getattr__(name: str) -> Any:
-        """The type that a deprecated name stands for, with a warning."""
-        if name not in RENAMED:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        warnings.warn(
-            f"hf_posenc.errors.{name} is now called {RENAMED[name]}, and its old name ends with hf_posenc 0.3.0. Write "
-            f"{RENAMED[name]}.",
-            FutureWarning,
-            stacklevel=2,
-        )
-        return globals()[RENAMED[name]]

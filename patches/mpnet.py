@@ -17,18 +17,15 @@ from torch import Tensor, nn
 from transformers import MPNetModel
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAttention
 
-from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
 from hf_posenc.patches.adapter import Adapter
 from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.shared.lookup_attention import LAYER, LookupAttention
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable
-from hf_posenc.patches.shared.t5_bias import biases
+from hf_posenc.patches.shared.t5_bias import OwnBias, biases
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.host_rotation import HostRotation
 
 FIRST = 2  # row of the table, and number of the first token: those before belong to padding
 
@@ -79,27 +76,6 @@ class UnbiasedMPNetEncoder(MPNetEncoder):
         """No bias."""
 
 
-class OwnMPNetBias(HostRotation):
-    """The bias of the model itself, where a scheme keeps the model's own positions.
-
-    Args:
-        geometry: of the model.
-        encoder: the module that has the table; the scheme refers to it and learns nothing of its own.
-    """
-
-    def __init__(self, geometry: Geometry, encoder: nn.Module) -> None:
-        super().__init__(geometry)
-        self.__dict__["encoder"] = encoder  # no submodule: its parameters are not the scheme's
-
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        """The model's own bias of any distances, ``[heads, …]``."""
-        return ToeplitzBias(self.of)
-
-    def of(self, distance: Tensor) -> Tensor:
-        """Bias of ``distance […]`` (query − key), ``[heads, …]``, float32, with a gradient to the model's table."""
-        return own_bias(self.__dict__["encoder"], distance)
-
-
 def own_bias(encoder: Any, distance: Tensor) -> Tensor:
     """What an encoder adds to scores at ``distance […]`` (query − key), ``[heads, …]``, float32."""
     bucket = MPNetEncoder.relative_position_bucket(-distance)
@@ -128,8 +104,8 @@ class MPNetAdapter(Adapter):
     def attentions(self, base: Any) -> Iterator[nn.Module]:
         return (layer.attention.attn for layer in base.encoder.layer)
 
-    def own_positions(self, base: Any, geometry: Geometry, layer: int) -> OwnMPNetBias:
-        return OwnMPNetBias(geometry, base.encoder)
+    def own_positions(self, base: Any, geometry: Geometry, layer: int) -> OwnBias:
+        return OwnBias(geometry, base.encoder, own_bias)
 
     def swaps(self, base: Any, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         yield base.encoder, UnbiasedMPNetEncoder

@@ -31,7 +31,7 @@ from hf_posenc.patches.adapter import Adapter, eager_mask
 from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.shared.rotary_host import AddsPositionCode
-from hf_posenc.patches.shared.t5_bias import OwnT5Bias, own_bias
+from hf_posenc.patches.shared.t5_bias import OwnBias, own_bias
 from hf_posenc.schemes.base import Scheme, implements
 
 if not hasattr(modeling_t5, "eager_attention_forward"):
@@ -145,10 +145,10 @@ class T5Adapter(Adapter):
         """The attention modules that have a table."""
         return [one for one in self.attentions(base) if one.has_relative_attention_bias]
 
-    def own_positions(self, base: nn.Module, geometry: Geometry, layer: int) -> OwnT5Bias:
+    def own_positions(self, base: nn.Module, geometry: Geometry, layer: int) -> OwnBias:
         tables = self.tables(base)
         shared = len(tables) == 1
-        return OwnT5Bias(geometry, tables[0 if shared else layer], shared=shared)
+        return OwnBias(geometry, tables[0 if shared else layer], own_bias, shared=shared)
 
     def swaps(self, base: Any, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         if implements(scheme, "embed"):

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from docstrings import code, page, prose, table
+from make_schemes import paper_name
 from scheme_evidence import evidence, properties
 from scheme_gallery import gallery
 from scheme_links import links
 
 from hf_posenc.cli.commands.info import CACHES, USES, paper_address
-from hf_posenc.cli.readme import paper_name
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.citations import cite

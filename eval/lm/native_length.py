@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from hf_posenc.errors import UnsupportedModel, shown
-from hf_posenc.eval.errors import BeyondTable, NotMeasurable
+from hf_posenc.errors import OptionOutOfRange, UnsupportedModel, shown
+from hf_posenc.eval.errors import BeyondTable
 from hf_posenc.patching.preconditions.weights import check_vocabulary
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.trained_length import trained_length_of_patch
@@ -43,7 +43,7 @@ def check_device(name: Any) -> None:
     """Refuse a device that is not there; lm-eval would take the CPU instead.
 
     Raises:
-        NotMeasurable: it is not.
+        OptionOutOfRange: the device is not there.
     """
     try:
         device = torch.device(name)
@@ -55,7 +55,7 @@ def check_device(name: Any) -> None:
     except (RuntimeError, TypeError):
         there = False
     if not there:
-        raise NotMeasurable(f"There is no device {shown(name)} on this machine. Leave it out, or pass cpu.")
+        raise OptionOutOfRange(f"There is no device {shown(name)} on this machine. Leave it out, or pass cpu.")
 
 
 def check_row(lm: Any, ids: Sequence[int]) -> None:

@@ -86,7 +86,7 @@ def check_places(sources: Sequence[Tokens], rooms: Sequence[int], count: int, lo
     if len(sizes) == 1:
         raise TextTooShort(
             f"{count} windows of {longest} tokens need {longest + SHIFTS + count} tokens of text, got {sizes[0]}. "
-            "Give a longer text, shorter lengths or fewer samples."
+            "Give a longer text (--text), shorter lengths (--lengths) or fewer samples (--samples)."
         )
     raise TextTooShort(
         f"{count} windows of {longest} tokens need documents of more than {longest + SHIFTS} tokens, and "

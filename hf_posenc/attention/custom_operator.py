@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import exported
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Band, Region
@@ -26,7 +27,7 @@ NO_BOUND = -(1 << 62)
 """Stands for None in the numbers of a band."""
 
 
-def prepare(call: AttentionCall) -> dispatch.Compute:
+def prepare(call: AttentionCall) -> Compute:
     """Choose how to compute a call: as one operator of a graph, or by a route, as of `dispatch.prepare`."""
     return attend if exported.accepts(call) and accepts(call) else dispatch.prepare(call)
 

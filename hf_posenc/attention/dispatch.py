@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import (
     content_bias,
     decode,
@@ -27,49 +27,36 @@ from hf_posenc.attention.routes import (
 )
 from hf_posenc.core.tracing import is_traced
 
-Compute = Callable[[AttentionCall], Tensor]
-
-# Route names are module names. The first route that accepts a call computes it.
 ROUTES = {
-    "length_rotation": (length_rotation.accepts, length_rotation.attend),
-    "exported": (exported.accepts, exported.attend),
-    "key_bias": (key_bias.accepts, key_bias.attend),
-    "toeplitz_bias": (toeplitz_bias.accepts, toeplitz_bias.attend),
-    "regions_cpu": (regions_cpu.accepts, regions_cpu.attend),
-    "regions_cuda": (regions_cuda.accepts, regions_cuda.attend),
-    "decode_cuda": (decode_cuda.accepts, decode_cuda.attend),
-    "flex_cuda": (flex_cuda.accepts, flex_cuda.attend),
-    "sliding_window": (sliding_window.accepts, sliding_window.attend),
-    "content_bias": (content_bias.accepts, content_bias.attend),
-    "decode": (decode.accepts, decode.attend),
-    "dense_blocks": (lambda call: True, dense_blocks.attend),
+    one.name: one
+    for one in (
+        length_rotation.ROUTE,
+        exported.ROUTE,
+        key_bias.ROUTE,
+        toeplitz_bias.ROUTE,
+        regions_cpu.ROUTE,
+        regions_cuda.ROUTE,
+        decode_cuda.ROUTE,
+        flex_cuda.ROUTE,
+        sliding_window.ROUTE,
+        content_bias.ROUTE,
+        decode.ROUTE,
+        dense_blocks.ROUTE,
+    )
 }
-
-# Routes that work something out once for all layers.
-PREPARE: dict[str, Callable[[AttentionCall], Compute]] = {
-    "key_bias": key_bias.prepare,
-    "regions_cpu": regions_cpu.prepare,
-    "sliding_window": sliding_window.prepare,
-    "decode": decode.prepare,
-}
-
-# Routes of decode queries that rotate the keys they read, and no others.
-ROTATE_AT_READ = ("regions_cpu", "decode")
+"""In the order in which they are asked."""
 
 
 def route(call: AttentionCall) -> str:
     """Name of the route that will compute the call."""
-    for name, (accepts, _) in ROUTES.items():
-        if accepts(call):
-            return name
-    raise AssertionError("the last route accepts every call")
+    return next(name for name, one in ROUTES.items() if one.accepts(call))  # the last one accepts every call
 
 
 def rotates_at_read(call: AttentionCall) -> bool:
     """Whether the route of a call reads keys by `AttentionCall.keys_of`; others take those of each region whole."""
     if is_traced() or torch.is_grad_enabled() or call.query_length != 1 or call.softcap is not None:
         return False
-    return route(call) in ROTATE_AT_READ
+    return ROUTES[route(call)].rotates_at_read
 
 
 def prepare(call: AttentionCall) -> Compute:
@@ -93,7 +80,7 @@ def attend(call: AttentionCall) -> Tensor:
 
 def _prepared(call: AttentionCall) -> Compute:
     name = route(call) if call.softcap is None else "dense_blocks"  # the only route with a softcap
-    return PREPARE[name](call) if name in PREPARE else ROUTES[name][1]
+    return ROUTES[name].compute(call)
 
 
 def _attend(call: AttentionCall) -> Tensor:

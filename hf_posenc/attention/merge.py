@@ -73,11 +73,6 @@ def merge_into(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None
     torch.logaddexp(lse, more_lse, out=lse)
 
 
-def across_rows(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Merge rows that are partials of one query: ``out [batch, heads, rows, dim]`` and ``lse [batch, heads, rows]``."""
-    return lse.softmax(-1)[..., None, :] @ out.float(), lse.logsumexp(-1, keepdim=True)
-
-
 class PartialSum:
     """Running merge of partials; the first partial of a query is copied."""
 

@@ -26,8 +26,6 @@ class EvictingLayer(DynamicLayer):
     ``pads`` columns of padding before the first token of some row are kept beside them.
     """
 
-    evicts = True
-
     def __init__(self, first: int, last: int) -> None:
         super().__init__()
         self.first, self.last, self.pads, self.total = first, last, 0, 0
@@ -199,10 +197,8 @@ class SeesKeys(Protocol):
 
 def eviction_state(cache: Cache | None, layer: int | None) -> tuple[int, int, int, int] | None:
     """What an evicting layer has kept and dropped, as a value that changes when that does; None for other layers."""
-    if cache is None or layer is None or layer >= len(cache.layers):
-        return None
-    found: Any = cache.layers[layer]
-    return (found.first, found.last, found.pads, found.total) if getattr(found, "evicts", False) else None
+    found = layer_of(cache, layer)
+    return None if found is None else (found.first, found.last, found.pads, found.total)
 
 
 def has_gaps(cache: Cache | None, layer: int | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,19 +23,20 @@ from hf_posenc.cache.eviction import (
 from hf_posenc.cache.key_positions import CachedPositions, count_on, record
 from hf_posenc.cache.length_rotated import install_length_rotation
 from hf_posenc.cache.preallocated import PreallocatedLayer, install_preallocation
-from hf_posenc.cache.provenance import mark_cache
-from hf_posenc.cache.self_attention import self_attention_cache
-from hf_posenc.cache.validate_fit import check_fit
+from hf_posenc.cache.provenance import mark_cache, self_attention_cache
+from hf_posenc.cache.validate_cache import check_fit
 
 
 def prepare_cache(
     module: nn.Module,
-    kwargs: Mapping[str, Any],
     cache: Cache | None,
+    attentions: Sequence[Any],
+    *,
+    use_cache: bool | None,
+    encoder: bool,
     tokens: Tensor,
     padding: Tensor | None,
-    moved: Tensor | None,
-    attentions: Sequence[Any],
+    positions: Tensor | None,
 ) -> Cache | None:
     """The cache of a call, checked and marked; a new one where a decoder wants one and was given none.
 
@@ -43,12 +44,13 @@ def prepare_cache(
 
     Args:
         module: the base model.
-        kwargs: of the call, without its cache.
         cache: as the caller passed it.
+        attentions: the patched modules, in the order of the layers.
+        use_cache: whether the call wants one; None where the configuration says so.
+        encoder: whether the call has the states of an encoder.
         tokens: ``[batch, query, …]``.
         padding: ``[batch, key]``, true at real tokens, if anything is padded.
-        moved: positions as the scheme changes them; None where it does not.
-        attentions: the patched modules, in the order of the layers.
+        positions: of the new tokens; None where they count on from the cache.
 
     Raises:
         InvalidInput: the cache does not fit the call, or holds keys of another scheme.
@@ -56,11 +58,11 @@ def prepare_cache(
     config: Any = module.config
     if not attentions[0].is_causal:
         return cache
-    wanted = kwargs.get("use_cache") if kwargs.get("use_cache") is not None else getattr(config, "use_cache", False)
+    wanted = getattr(config, "use_cache", False) if use_cache is None else use_cache
     made = own_cache_class(type(module)) if cache is None and wanted else None
     if made is not None and not (module.training and getattr(module, "gradient_checkpointing", False)):
         cache = DynamicCache(config=config) if made is DynamicCache else made()
-        if kwargs.get("encoder_hidden_states") is not None:  # as the host itself would
+        if encoder:  # as the host itself would
             cache = EncoderDecoderCache(cache, DynamicCache(config=config))
     own = self_attention_cache(cache)
     attentions = _that_run(module, attentions)
@@ -70,7 +72,7 @@ def prepare_cache(
         _restore_layers(own)
         install_length_rotation(own, [attention.scheme.row_rotation() is not None for attention in attentions])
         kept = [attention.scheme.kept_keys for attention in attentions]
-        if any(kept) and ascend(kwargs.get("position_ids") if moved is None else moved, padding):
+        if any(kept) and ascend(positions, padding):
             install_eviction(own, kept, padding)
         install_preallocation(own, len(attentions))
     keep_padding(own, padding)
@@ -116,22 +118,16 @@ def own_cache_class(cls: type[Any]) -> type[DynamicCache] | None:
     return found[0] if found else None
 
 
-def record_positions(
-    kwargs: dict[str, Any], cache: Cache | None, tokens: Tensor, padding: Tensor | None, moved: Tensor | None
-) -> CachedPositions | None:
-    """Positions of all keys of this forward pass, recorded in its cache; None without a cache.
+def record_positions(cache: Cache, tokens: Tensor, positions: Tensor | None, padding: Tensor | None) -> CachedPositions:
+    """Positions of all keys of this forward pass, recorded in its cache.
 
     Args:
-        kwargs: of the call.
         cache: of self-attention.
         tokens: ``[batch, query, …]``.
+        positions: of the new tokens, ``[batch or 1, query]``; None where they count on from the cache.
         padding: ``[batch, key]``, true at real tokens, if anything is padded.
-        moved: positions as the scheme changes them; None where it does not.
     """
     length = tokens.shape[1]
-    if cache is None or length == 0:
-        return None
-    positions = kwargs.get("position_ids") if moved is None else moved
     own = positions is None
     if positions is None:
         keys = count_on(cache, length)

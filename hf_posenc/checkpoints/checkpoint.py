@@ -131,7 +131,7 @@ class Checkpoint:
             adapted = ", although an adapter is registered for it" if kind in adapter_names() else ""
             raise UnsupportedModel(
                 f"The configuration of {self.name} has the model_type {shown(kind)}, which transformers does not "
-                f"know{adapted}. Register its classes in a file that you import (--import on the command line): "
+                f"know{adapted}. Register its classes in a file that you import (--import): "
                 f"AutoConfig.register({shown(kind)}, …) and AutoModelForCausalLM.register(…)."
             )
         with explained_errors(self.name):

@@ -75,8 +75,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     if found.short:
         warnings.warn(
             f"In texts longer than {trained} tokens transformers computes something else than scheme "
-            f"{describe(model).scheme!r}. Keep to that length there, or save with model.save_pretrained and load with "
-            "hf_posenc.from_pretrained.",
+            f"{describe(model).scheme!r}. Keep to that length there, or use the checkpoint that "
+            "save_pretrained writes.",
             OnlyWithinTrainedLength,
             stacklevel=2,
         )
@@ -92,6 +92,9 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     return found.parameters
 
 
+export = export_native  # the name of the command
+
+
 def merge_adapter(model: Any) -> Any:
     """Merge a model's PEFT adapter into its weights; a model without an adapter is returned unchanged.
 
@@ -105,8 +108,8 @@ def merge_adapter(model: Any) -> Any:
         return model.merge_and_unload()
     except (NotImplementedError, TypeError, ValueError) as error:  # PEFT's words for layers it cannot merge into
         raise NotExpressible(
-            f"PEFT cannot merge the adapter of this {type(model).__name__}: {reason_of(error)}. Load it with "
-            "hf_posenc.from_pretrained wherever it is used."
+            f"PEFT cannot merge the adapter of this {type(model).__name__}: {reason_of(error)}. Use the "
+            "adapter itself: hf_posenc.from_pretrained and --model take it."
         ) from error
 
 
@@ -119,5 +122,5 @@ def check_mergeable(model: Any) -> None:
     if hasattr(model, "peft_config") and not hasattr(model, "merge_and_unload"):
         raise NotExpressible(
             f"The PEFT adapter of this {type(model).__name__} cannot be merged into the weights. "
-            "Load it with hf_posenc.from_pretrained wherever it is used."
+            "Use the adapter itself: hf_posenc.from_pretrained and --model take it."
         )

@@ -113,7 +113,7 @@ def folder_of_run(name: str) -> str:
         count = len(checkpoint_folders(folder))
         raise CheckpointMismatch(
             f"The fine-tuning run in {shown(name)} has no result and {count or 'no'} checkpoints, none of them "
-            "complete. Continue it with --resume (resume=True)."
+            "complete. Continue it with resume=True (--resume)."
         )
     return found
 
@@ -147,8 +147,8 @@ def model_under(adapter: str, base: str | os.PathLike[str] | None, hub: Mapping[
     except ModelNotFound as error:
         raise ModelNotFound(
             f"The base of the PEFT adapter {shown(adapter)} is {shown(os.fspath(named))}, which is not available: "
-            f"{str(error).partition('. ')[0]}. Name the base: --base on the command line, in Python the base as the "
-            "model and peft_adapter= for the adapter."
+            f"{str(error).partition('. ')[0]}. Pass the base as the model, and the adapter as "
+            "peft_adapter= (--base names the base)."
         ) from error
     if itself_adapter:
         raise PeftAdapterMismatch(

@@ -15,7 +15,7 @@ import transformers
 from transformers import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.errors import NotExpressible
-from hf_posenc.forward.forward_hook import ATTENTIONS
+from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.shared.rope_parameters import by_layer_type
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme, overrides
@@ -27,7 +27,7 @@ LENGTH_DEPENDENT = ("regions", "row_rotation")
 QUERY_SCALE = ("llama_4_scaling_beta", "original_max_position_embeddings")
 """What some Mistrals scale late queries by, which no scheme takes away; the length belongs to scalings, too."""
 BESIDE_SCALING = ("partial_rotary_factor", "mrope_section", "mrope_interleaved")
-INSTEAD = "Save it with model.save_pretrained and load it with hf_posenc.from_pretrained."
+INSTEAD = "Use the checkpoint that save_pretrained writes: hf_posenc.from_pretrained and --model read it."
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,7 @@ def parameters_of_all(schemes: list[Scheme], name: str) -> tuple[dict[str, Any],
     if any(type(other) is not type(first) or parameters_of(other, name) != parameters for other in others):
         raise NotExpressible(
             f"Scheme {name!r} is not that of every layer, and layers that share their RoPE parameters are exported "
-            'with one. Patch them alike, as with layers="all", or save it with model.save_pretrained and load it with '
-            "hf_posenc.from_pretrained."
+            f'with one. Patch them alike, as with layers="all". {INSTEAD}'
         )
     return parameters
 

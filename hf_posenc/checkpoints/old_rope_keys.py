@@ -18,6 +18,7 @@ from typing import Any
 
 from transformers import CONFIG_NAME
 
+from hf_posenc.checkpoints.native_parameters import INSTEAD
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import NotExpressible
@@ -75,7 +76,7 @@ def check_both_forms(config: Any) -> None:
     if read != config.rope_parameters:
         raise NotExpressible(
             f"transformers reads the RoPE parameters {config.rope_parameters} of a {config.model_type} as {read}. "
-            "Save the model with model.save_pretrained and load it with hf_posenc.from_pretrained."
+            + INSTEAD
         )
 
 

@@ -124,7 +124,7 @@ def check_rotates(config: Any, adapter: Any) -> None:
     if adapter.geometry(config, trained_length=1, target_length=1).rotary is None:
         raise NotExpressible(
             f"transformers does not rotate queries and keys in a {config.model_type}, so that no scheme of it can be "
-            "exported. Save it with model.save_pretrained, and load it with this package."
+            f"exported. {INSTEAD}"
         )
 
 
@@ -159,8 +159,7 @@ def explained_refusal(parameters: dict[str, Any]) -> Iterator[None]:
         raise
     except Exception as error:  # each family validates in its own way
         raise NotExpressible(
-            f"transformers does not take {parameters} for this model: {reason_of(error)}. Save it with "
-            "model.save_pretrained and load it with hf_posenc.from_pretrained."
+            f"transformers does not take {parameters} for this model: {reason_of(error)}. {INSTEAD}"
         ) from error
 
 

@@ -36,13 +36,12 @@ class SchemeRequest:
             if difference := self.difference(stored):
                 raise CheckpointMismatch(
                     f"{where} carries scheme {stored}, but {difference}. Leave that out; unpatch_model removes the "
-                    "scheme."
+                    "scheme, and hf-posenc compare measures others on the same weights."
                 )
         given = [name for name, value in {**self.lengths, "layers": self.layers or None}.items() if value is not None]
         if checkpoint.scheme is None and self.scheme is None and given:
             raise NotPatched(
-                f"{given[0]} needs a scheme, and neither the call nor the checkpoint has one. Pass "
-                "scheme= (on the command line --scheme)."
+                f"{given[0]} needs a scheme, and neither the call nor the checkpoint has one. Pass scheme (--scheme)."
             )
 
     def difference(self, stored: SchemeConfig) -> str:

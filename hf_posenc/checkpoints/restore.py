@@ -19,7 +19,7 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.missing_parameters import initialise_missing
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.forward.forward_hook import schemes_of_base
+from hf_posenc.forward.current_forward import schemes_of_base
 from hf_posenc.patching.layer_schemes import probed_layers
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.preconditions.weights import check_finite

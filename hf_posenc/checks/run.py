@@ -73,6 +73,9 @@ def check_scheme(
     return deviations
 
 
+check = check_scheme  # the name of the command
+
+
 def _measure(check: Check, case: Case) -> Deviation:
     """Run a check; an exception is an infinite deviation, since the patch itself was accepted."""
     try:

@@ -1,39 +1,42 @@
 """Command line ``hf-posenc``: each command parses its arguments, makes one library call and shows the result.
 
-Exit codes: 0 success, 1 failure, 2 invalid argument, 3 partly refused (the rest was done), 4 a check does not hold,
-130 interrupted, 143 terminated.
+Exit codes: 0 success, 1 failure, 2 wrong option, scheme or file, 3 partly refused (the rest was done), 4 a check does
+not hold, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
-from hf_posenc.cli.environment import DEBUG
+from hf_posenc.cli.global_options import DEBUG, separated
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.plugin_files import import_file
+
+WAIT_PASSIVELY = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+"""Waiting OpenMP threads give their core away; by default they spin, and slow other processes down."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit; ``--debug`` and ``--import FILE`` may stand at any place."""
-    from hf_posenc.cli.stopping import stoppable
-    from hf_posenc.cli.threads import wait_passively
-
-    wait_passively()
+    for name, value in WAIT_PASSIVELY.items():  # read when torch is loaded
+        os.environ.setdefault(name, value)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # until the process ends
     given = list(sys.argv[1:] if arguments is None else arguments)
     with stoppable():
         from hf_posenc.cli.app import app
-        from hf_posenc.cli.errors import end
-        from hf_posenc.cli.imports import taken
-        from hf_posenc.cli.wording import plain_warnings
+        from hf_posenc.cli.errors import end, plain_warnings
 
         try:
             with plain_warnings(), explained_imports():
-                words, files = taken([word for word in given if word != DEBUG])
+                words, files = separated(given)
                 for file in files:
                     import_file(file)
                 app(args=words, prog_name="hf-posenc", obj={DEBUG: DEBUG in given})
@@ -41,3 +44,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if DEBUG in given:
                 raise
             end(error)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Raise KeyboardInterrupt on the first SIGINT or SIGTERM, and end the process at once on the second.
+
+    The exit code is 128 + the number of the signal, as shells expect.
+    """
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if received:
+            sys.exit(128 + received[0])
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Collection, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import CallbackParam, Context, Option
 
 from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.environment import DEBUG
-from hf_posenc.cli.imports import program
+from hf_posenc.cli.global_options import DEBUG, program
 from hf_posenc.core.lengths import tokens
 from hf_posenc.errors import ModelNotFound, UnknownStarter
 from hf_posenc.schemes.entry import json_or_text
@@ -19,17 +20,39 @@ from hf_posenc.schemes.entry import json_or_text
 if TYPE_CHECKING:
     from hf_posenc.checkpoints.model_name import ModelName
 
-AsJson = Annotated[bool, Option("--json", help="Write JSON to stdout.")]
-Model = Annotated[
-    str,
-    Option("--model", "-m", help="Folder of a model, a PEFT adapter or a fine-tuning run; hub name; starter:llama."),
+MODEL, MEASUREMENT, OUTPUT = "Model and scheme", "Measurement", "Output"
+"""Headings of options in the help."""
+MOST_THREADS = 1024
+"""OpenMP ends the process where the system has no room for more."""
+
+of_model = partial(Option, rich_help_panel=MODEL)
+of_output = partial(Option, rich_help_panel=OUTPUT)
+
+AsJson = Annotated[bool, of_output("--json", help="Write JSON to stdout.")]
+NewFolder = Annotated[Path, of_output("--out", metavar="FOLDER", help="Folder of the new checkpoint; new or empty.")]
+PushToHub = Annotated[
+    str | None,
+    of_output("--push-to-hub", metavar="OWNER/NAME", help="Also upload the result there; a new repository is private."),
 ]
+MODEL_HELP = "Folder of a model, a PEFT adapter or a fine-tuning run; hub name; starter:llama."
+Model = Annotated[str, of_model("--model", "-m", metavar="MODEL", help=MODEL_HELP)]
 Base = Annotated[
-    str | None, Option("--base", help="Base model of a PEFT adapter given as --model; default: the one it names.")
+    str | None,
+    of_model("--base", metavar="MODEL", help="Base of a PEFT adapter given as --model; default: the one it names."),
 ]
-SchemeName = Annotated[str, Option("--scheme", "-s", help="Scheme or composition, such as yarn+logn.")]
+SchemeName = Annotated[
+    str, of_model("--scheme", "-s", metavar="SCHEME", help="Scheme or composition, such as yarn+logn.")
+]
+OwnScheme = Annotated[
+    str | None,
+    of_model("--scheme", "-s", metavar="SCHEME", help="Scheme to patch in first; default: that of the checkpoint."),
+]
+SchemeOptions = Annotated[
+    list[str] | None,
+    of_model("--option", "-o", metavar="NAME=VALUE", help="Option of the scheme; may be repeated."),
+]
 Factor = Annotated[
-    float | None, Option("--factor", "-f", help="Extension factor: target length / trained length, at least 1.")
+    float | None, of_model("--factor", "-f", help="Extension factor: target length / trained length, at least 1.")
 ]
 
 
@@ -42,35 +65,34 @@ def in_tokens(parameter: CallbackParam, given: str | None) -> int | None:
     return None if given is None else tokens(given, parameter.opts[0])
 
 
-def length_option(*names: str, help: str) -> Any:
+def length_option(*names: str, help: str, heading: str | None = None) -> Any:
     """An option that takes a length in tokens."""
-    return Option(*names, metavar="TOKENS", parser=str, callback=in_tokens, help=help)
+    return Option(*names, metavar="TOKENS", parser=str, callback=in_tokens, help=help, rich_help_panel=heading)
 
 
 TargetLength = Annotated[
     int | None,
-    length_option(
-        "--target-length", "--target", help="Context length to reach, such as 8192 or 8k; instead of --factor."
-    ),
+    length_option(help="Context length to reach, such as 8192 or 8k; instead of --factor.", heading=MODEL),
 ]
 TrainedLength = Annotated[
     int | None,
-    length_option(help="Pre-training context length, where the configuration is wrong."),
+    length_option(help="Pre-training context length, where the configuration is wrong.", heading=MODEL),
 ]
-SchemeOptions = Annotated[
-    list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help="Option of the scheme; may be repeated.")
-]
-
 Longest = Annotated[
     int | None,
     length_option(
         help="Tokens of text before every target; with the same value, lengths added later have the same targets; "
-        "default: the longest length."
+        "default: the longest length.",
+        heading=MEASUREMENT,
     ),
 ]
-
 TrustTasks = Annotated[
-    bool, Option("--trust-tasks", help="Load task files from outside the package, which can run arbitrary code.")
+    bool,
+    Option(
+        "--trust-tasks",
+        help="Load task files from outside the package, which can run arbitrary code.",
+        rich_help_panel=MEASUREMENT,
+    ),
 ]
 
 
@@ -91,18 +113,13 @@ def floating_dtype(name: str | None) -> str | None:
 
 Dtype = Annotated[
     str | None,
-    Option(
+    of_model(
         callback=floating_dtype,
+        metavar="TYPE",
         help="Data type of the weights, such as float32; default: as stored (starters: float32).",
     ),
 ]
-
-Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: CUDA if available.")]
-
-PushToHub = Annotated[
-    str | None,
-    Option("--push-to-hub", metavar="OWNER/NAME", help="Also upload the result there; a new repository is private."),
-]
+Device = Annotated[str | None, of_model(metavar="DEVICE", help="cpu, cuda, cuda:1; default: CUDA if available.")]
 
 REMOVED = "The checkpoint carries scheme {}, which was removed first."
 DISPLAY_OPTIONS = ("as_json", "quiet")  # change how results are shown, not what is computed

@@ -22,7 +22,6 @@ from typing import Annotated, Any
 import yaml  # which transformers requires
 from typer import Context, Option
 
-from hf_posenc.cli import output
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.plugin_files import import_file, imported_files
@@ -34,9 +33,7 @@ NOT_STORED = ("config", "out", "resume", "as_json", "debug")
 MAY_BE_PATHS = ("model", "base", "text", "held_out", "dev_text", "eval_text")
 """Options that name files and folders, among other things."""
 IMPORTED = "import"
-"""Name of `hf_posenc.cli.imports.IMPORT` in a file: Python files that the scheme needs."""
-PASSED_OVER = {"find-learning-rate": ("learning-rate", "push-to-hub")}
-"""Command → options that a file may have for another command: one file describes a run and the search before it."""
+"""Name of `hf_posenc.cli.global_options.IMPORT` in a file: Python files that the scheme needs."""
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:
@@ -63,9 +60,6 @@ def read_config(context: Context, path: Path | None) -> Path | None:
         import_file(str(file))
     for name, value in given.items():
         if name == IMPORTED:
-            continue
-        if name in PASSED_OVER.get(str(context.info_name), ()):
-            output.note(f"--config {path} sets {name}, which {context.info_name} does not use: passed over.")
             continue
         parameter = known.get(name)
         if parameter is None or parameter.name in NOT_STORED[:1]:

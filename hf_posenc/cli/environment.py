@@ -18,8 +18,6 @@ RELEVANT = re.compile(
 SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|CREDENTIAL|_KEY|AUTH")
 LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
-DEBUG = "--debug"
-
 
 def environment() -> dict[str, dict[str, str]]:
     """Collect versions, machine and environment variables, each as names and values."""

@@ -1,4 +1,4 @@
-"""Turn an exception into a two-sentence message and an exit code."""
+"""Turn an exception into a two-sentence message and an exit code, and a warning of this package into a remark."""
 
 from __future__ import annotations
 
@@ -6,42 +6,45 @@ import errno
 import os
 import re
 import sys
-from typing import NoReturn
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from hf_posenc import errors
 from hf_posenc.cli import output
 from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.wording import in_options
-from hf_posenc.errors import BadComparison
-from hf_posenc.eval.errors import TaskOptionOutOfRange
+from hf_posenc.eval import errors as eval_errors
 
 FAILED, USAGE, PARTLY, CONTRACT, INTERRUPTED = 1, 2, 3, 4, 130
 
-
 USAGE_ERRORS = (
     BadArgument,
-    errors.UnknownScheme,
+    errors.BadComparison,
+    errors.CannotCombine,
     errors.CannotImport,
-    errors.UnknownOption,
-    errors.UnknownCheck,
-    errors.OptionOutOfRange,
+    errors.CheckpointMismatch,
+    errors.FolderUnusable,
     errors.LengthContradiction,
-    BadComparison,
-    TaskOptionOutOfRange,
+    errors.ModelNotFound,
+    errors.NotPatched,
+    errors.OptionOutOfRange,
+    errors.PeftAdapterMismatch,
+    errors.SchemeNotDefined,
+    errors.TrainingImpossible,
+    errors.UnknownCheck,
+    errors.UnknownOption,
+    errors.UnknownScheme,
+    errors.UnknownStarter,
+    errors.UnreadableDocuments,
+    eval_errors.LengthTooShort,
+    eval_errors.NotMeasurable,
+    eval_errors.TaskOptionOutOfRange,
+    eval_errors.TextTooShort,
+    eval_errors.UntrustedTask,
 )
-
-
-FREE_SPACE = "Free some space and run the same command again; existing files are unchanged."
-ACCESS = "Make the folder writable, or choose another."
-FOLDER = "Choose another folder."
-DISK = {
-    errno.ENOSPC: FREE_SPACE, errno.EFBIG: FREE_SPACE, errno.EDQUOT: FREE_SPACE,
-    errno.EROFS: ACCESS, errno.EACCES: ACCESS,
-    errno.EPERM: ACCESS, errno.ENOTDIR: FOLDER, errno.EISDIR: FOLDER, errno.EEXIST: FOLDER,
-    errno.EIO: "Check the disk, or choose another folder.",
-    errno.EMFILE: "Close other programs, or allow more open files (ulimit -n).",
-}  # fmt: skip
-"""Error number of the file system → what to do about it."""
+"""An option, a scheme or a file is wrong: another command line is needed. Every other error is a failure."""
+DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 IN_RUST = re.compile(r"\(os error (\d+)\)")
 
 
@@ -62,18 +65,18 @@ def was_interrupted(error: BaseException | None) -> bool:
 
 def message_of(error: BaseException) -> str:
     """Say in two sentences what happened and what to do."""
-    first = str(error).strip().partition("\n")[0].rstrip(" .:")
     if isinstance(error, errors.PosEncError):
-        return in_options(error)
+        return str(error)
+    first = errors.first_line(error)
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name or 'A package'} is not installed. pip install 'hf-posenc[all]'"
     if isinstance(error, ImportError):  # raised by transformers for a package that a checkpoint needs
         return f"{first}. Install it, or choose a model that does without."
-    if (number := errno_of(error)) in DISK:
-        where = getattr(error, "filename", None)
-        return f"{os.strerror(number)}{f': {where}' if where else ''}. {DISK[number]}"
-    if isinstance(error, OSError):  # raised by transformers and the hub for a model that cannot be loaded
-        return f"{first}. Check the name or path; --debug shows the whole error."
+    if (number := errno_of(error)) in DISK_FULL:
+        return f"{os.strerror(number)}. Free some space and run the same command again; existing files are unchanged."
+    if isinstance(error, OSError):  # of the file system; or of transformers and the hub, for a model
+        where = f": {error.filename}" if error.filename else ""
+        return f"{first}{where}. Check the name or path; --debug shows the whole error."
     return (
         f"{type(error).__name__}: {first}. If this looks like a bug, report what --debug shows, and what "
         "`hf-posenc env` says."
@@ -84,3 +87,19 @@ def errno_of(error: BaseException) -> int:
     """Return the ``errno`` of an error, also where safetensors only has it in its message; 0 where there is none."""
     found = IN_RUST.search(str(error))
     return (int(found[1]) if found else getattr(error, "errno", None)) or 0
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Show warnings of this package on stderr as remarks, without the line of code that raised them."""
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if category.__module__.startswith("hf_posenc"):
+                output.note(f"Warning: {message}")
+            else:
+                before(message, category, *where)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.cli import output
-from hf_posenc.cli.imports import program
-
-OF_ROTATIONS = ("rerope", "yarn")
-OF_OTHERS = ("learned_interp", "alibi")
-"""Schemes to compare a fine-tuned model with, of which the first that fits is proposed: for a model that rotates
-queries and keys itself, and for others, to which a rotation is new and would have to be trained."""
-LOAD = "from transformers import {0}; print({0}.from_pretrained({1}).config)"
+from hf_posenc.cli.global_options import program
 
 
 def show_next(commands: Sequence[str]) -> None:
@@ -25,7 +18,7 @@ def show_next(commands: Sequence[str]) -> None:
 
 
 def after_finetune(run: Path, model: Any, texts: Sequence[str] = ()) -> list[str]:
-    """Measure the tuned model, compare it with another scheme on its weights, and merge or export it.
+    """Measure the tuned model, and merge or export it where that is possible.
 
     Args:
         run: folder of the run.
@@ -34,40 +27,15 @@ def after_finetune(run: Path, model: Any, texts: Sequence[str] = ()) -> list[str
     """
     from hf_posenc.checkpoints.plain_config import is_expressible
 
-    commands = [command("eval", run, *texts)]
-    if (other := scheme_to_compare(model)) is not None:
-        commands.append(command("compare", run, "--schemes", f"unpatched,{other}", *texts, "--out", f"{run}-compared"))
+    measure = command("eval", run, *texts)
     if hasattr(model, "merge_and_unload"):
-        return [*commands, command("merge", run, "--out", f"{run}-merged")]
-    return commands + ([export(run)] if is_expressible(model) else [])
+        return [measure, command("merge", run, "--out", f"{run}-merged")]
+    return [measure, export(run)] if is_expressible(model) else [measure]
 
 
 def after_merge(folder: Path, *, expressible: bool) -> list[str]:
     """Measure the merged model, and export it where transformers has its scheme."""
     return [command("eval", folder)] + ([export(folder)] if expressible else [])
-
-
-def after_export(folder: Path) -> list[str]:
-    """Load the export without this package."""
-    from transformers import CONFIG_NAME
-
-    from hf_posenc.core.files.json_file import read_object
-
-    (written,) = read_object(folder / CONFIG_NAME)["architectures"]
-    return [shlex.join(["python", "-c", LOAD.format(written, json.dumps(str(folder), ensure_ascii=False))])]
-
-
-def scheme_to_compare(model: Any) -> str | None:
-    """A scheme that needs no training, is defined for the model and is not the one it has; None where it has none."""
-    from hf_posenc.patching.state import describe, is_patched, scheme_of
-    from hf_posenc.schemes.registry import scheme_record
-
-    if not is_patched(model):
-        return None
-    geometry, own = scheme_of(model).geometry, describe(model).scheme
-    candidates = OF_OTHERS if geometry.rotary is None else OF_ROTATIONS
-    fitting = (name for name in candidates if name != own and not scheme_record(name).unmet_needs(geometry))
-    return next(fitting, None)
 
 
 def export(folder: Path) -> str:

@@ -46,12 +46,8 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
     kept = [tuple(row) for row in rows]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, column in enumerate(columns):
-        numeric = bool(kept) and all(isinstance(row[number], (int, float)) for row in kept)
-        table.add_column(
-            Text(printable(column)),
-            justify="right" if numeric and not is_flag(kept, number) else "left",
-            overflow="fold",
-        )
+        numeric = bool(kept) and all(is_number(row[number]) for row in kept)
+        table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in kept:
         table.add_row(*(Text(cell_text(cell)) for cell in row))
     if title is not None:  # a title of the table's own would be folded at the width of a narrow table
@@ -148,13 +144,8 @@ def console(stream: TextIO) -> Console:
 
 
 def printable(text: str) -> str:
-    """Escape control characters, so that a foreign string cannot control the terminal."""
-    return without_secrets("".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text))
-
-
-def without_secrets(text: str) -> str:
-    """Redact access tokens of the hub."""
-    return SECRET.sub("hf_…", text)
+    """Escape control characters, so that a foreign string cannot control the terminal; redact tokens of the Hub."""
+    return SECRET.sub("hf_…", "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text))
 
 
 def cell_text(cell: object) -> str:
@@ -168,6 +159,6 @@ def cell_text(cell: object) -> str:
     return "" if cell is None else printable(str(cell))
 
 
-def is_flag(rows: Sequence[Sequence[object]], column: int) -> bool:
-    """Whether a column holds booleans only."""
-    return all(isinstance(row[column], bool) for row in rows)
+def is_number(cell: object) -> bool:
+    """Whether a value is a number, and no flag."""
+    return isinstance(cell, (int, float)) and not isinstance(cell, bool)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,20 +27,38 @@ from hf_posenc.forward import paged
 from hf_posenc.forward.call_plan import CallPlan, plan_of
 from hf_posenc.forward.context_parallel import check_context_parallel
 from hf_posenc.forward.current_forward import OWNER
-from hf_posenc.forward.engine_backend import PACKAGES, ComputeCall, engine_for, within_window
+from hf_posenc.forward.engine_backend import PACKAGES, ComputeCall, engine_for, for_queries, within_window
 from hf_posenc.forward.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.forward.host_calls import PARTED, cache_of_self_attention, take_cache
-from hf_posenc.forward.packed_decode import for_queries
-from hf_posenc.forward.packed_documents import attend_in_documents
+from hf_posenc.forward.packed_documents import PackedDocument, attend_in_documents
 from hf_posenc.forward.rotate_qk import rotated, scale
 from hf_posenc.forward.shared_terms import SharedTerms
-from hf_posenc.forward.shifted_groups import RotatedCall, attend_in_groups
 from hf_posenc.forward.validate_keywords import check_keywords
 
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedConfig
 
     from hf_posenc.schemes.base import Scheme
+
+
+class RotatedCall(NamedTuple):
+    """A call of one layer whose queries and keys are rotated.
+
+    Attributes:
+        plan: what the layers share, with the mask.
+        shared: terms of the scheme.
+        ctx: positions.
+        queries: one tensor a region, ``[batch, heads, query, head_dim]``.
+        keys: the different copies, ``[batch, kv_heads, key, head_dim]``.
+        values: ``[batch, kv_heads, key, head_dim]``.
+    """
+
+    plan: CallPlan
+    shared: SharedTerms
+    ctx: PositionContext
+    queries: tuple[Tensor, ...]
+    keys: tuple[Tensor, ...]
+    values: Tensor
 
 
 class PatchedAttention(nn.Module):
@@ -55,7 +72,6 @@ class PatchedAttention(nn.Module):
         batches_continuously: whether the model hands its attention what continuous batching hands to the model.
     """
 
-    posenc_group_length: int | None = None  # tokens within which heads attend while training; None for all
     layer_idx: int | None
     scaling: float
     is_causal: bool
@@ -135,8 +151,8 @@ class PatchedAttention(nn.Module):
             cache = cache_of_self_attention(cache, host)
         if plan is None:
             plan = plan_of(self, q, cache, mask, host)
-        if plan.documents and self.posenc_group_length is None:
-            return attend_in_documents(self.attend, plan.documents, q, k, v, hidden=hidden, host=host), None
+        if documents := self.documents(plan):
+            return attend_in_documents(self.attend, documents, q, k, v, hidden=hidden, host=host), None
         ctx = plan.ctx if plan.shared is not None else self._context(plan, hidden, cache)
         if plan.paged:
             return paged.attend(self, q, k, v, ctx, host)
@@ -149,7 +165,7 @@ class PatchedAttention(nn.Module):
             shared = plan.shared or self._terms(plan, ctx)
             if shared.query_factor is not None:
                 queries = scale(queries, shared.query_factor)
-            found = self._compute(RotatedCall(plan, shared, ctx, queries, keys, v), host, cache)
+            found = self.mix(RotatedCall(plan, shared, ctx, queries, keys, v), host, cache)
         except PosEncError:
             if before is not None:
                 before.restore()
@@ -193,13 +209,11 @@ class PatchedAttention(nn.Module):
         check_context_parallel(plan.scheme, terms, plan.mask)
         return SharedTerms.of(terms)
 
-    def _compute(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
-        """Over all tokens in reach, or, while training so, within groups of them."""
-        if self.posenc_group_length is not None and self.training:
-            return attend_in_groups(partial(self._mix, cache=None), call, host, self.posenc_group_length)
-        return self._mix(call, host, cache)
+    def documents(self, plan: CallPlan) -> tuple[tuple[PackedDocument, CallPlan], ...]:
+        """Documents of packed rows that are computed one by one, with a plan each."""
+        return plan.documents
 
-    def _mix(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
+    def mix(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
         """By the host's own attention function where that can carry the terms, else by the engine."""
         plan, shared, ctx, queries, keys, v = call
         if shared.plain:

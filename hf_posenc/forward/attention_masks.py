@@ -7,6 +7,7 @@ transformers passes a mask of one, three or five axes by in silence, adds the on
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,9 +15,10 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from transformers import Cache
 
-from hf_posenc.cache.validate_fit import first_full_layer
-from hf_posenc.core.tracing import is_either
+from hf_posenc.cache.validate_cache import first_full_layer
+from hf_posenc.core.tracing import is_either, is_traced
 from hf_posenc.errors import InvalidInput, MaskMismatch
+from hf_posenc.forward.forward_call import ForwardCall
 from hf_posenc.forward.validate_inputs import check_tensor, named, values_known
 
 
@@ -143,9 +145,29 @@ def _check_scores_mask(mask: Tensor) -> None:
         )
 
 
-def spread_rows(mask: Tensor, batch: int) -> Tensor:
-    """A 2-D mask of one row, for every row of a batch."""
-    return mask if mask.shape[0] == batch else mask.expand(batch, -1)
+def padded(call: ForwardCall) -> ForwardCall:
+    """The call with its mask in the form that every route reads, and with the padding that a 2-D mask says.
+
+    Raises:
+        InvalidInput: a row has no real token.
+    """
+    mask = call.mask
+    if mask is None:
+        return call
+    if not isinstance(mask, Tensor):
+        return replace(call, unmasked=False)
+    if mask.ndim != 2:  # a mask of the caller's own shape: nothing is known of it
+        base: Any = call.base
+        return replace(call, mask=scores_mask(mask, base.dtype, base.config._attn_implementation), unmasked=False)
+    if mask.shape[0] != len(call.tokens):  # one row for all
+        mask = mask.expand(len(call.tokens), -1)
+        call = replace(call, mask=mask)
+    padding = mask.bool()
+    if is_traced():
+        return replace(call, padding=padding, unmasked=False)
+    if call.cache is None and not call.use_cache:  # else text may come in a later chunk
+        check_rows(padding)
+    return call if bool(padding.all()) else replace(call, padding=padding, unmasked=False)
 
 
 def counted_positions(padding: Tensor, length: int, cache: Cache | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The `ForwardContext` of the forward pass that a base model is in, for modules that no keyword reaches."""
+"""Attributes of a patched base model, and the forward pass that it is in, for modules that no keyword reaches."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
+
+if TYPE_CHECKING:
+    from hf_posenc.schemes.base import Scheme
+
+ATTENTIONS = "posenc_attentions"  # of a base model: its patched modules, in the order of the layers
+TOKEN_TYPES = "posenc_token_types"  # of a base model: whether its token types come from a buffer that ends
 
 LOOKED_UP = "posenc_looked_up"
 """Of a base model: whether its attention modules look their `ForwardContext` up here."""
@@ -20,6 +26,14 @@ NUMBERED_FROM = "posenc_numbered_from"
 
 ATTENTION = "posenc_attention"  # of a swapped module: an attention module of its model
 OWNER = "posenc_owner"  # of an attention module: its base model
+
+
+def schemes_of_base(base: nn.Module) -> list[Scheme]:
+    """The different schemes of a patched base model's layers: one where they share it."""
+    shared = base._modules.get("posenc")
+    if shared is not None:
+        return [shared]  # type: ignore[list-item]
+    return list(dict.fromkeys(attention.scheme for attention in base.__dict__[ATTENTIONS]))
 
 
 class Current(threading.local):

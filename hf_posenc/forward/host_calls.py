@@ -14,21 +14,31 @@ from collections.abc import Container, Mapping, MutableMapping
 from dataclasses import fields
 from typing import Any
 
+from torch import Tensor
 from transformers import Cache, EncoderDecoderCache
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
-from transformers.masking_utils import create_causal_mask
+from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING, create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from hf_posenc.core.tested_versions import tested_versions
 from hf_posenc.errors import HostChanged, InvalidInput
-from hf_posenc.forward.forward_parameters import forward_parameters
 
 CACHE_NAMES = ("cache", "past_key_values", "past_key_value", "layer_past")
 """What calls and results of models, and their attention modules, call a KV cache; the newest name first."""
 
 PARTED = (EncoderDecoderCache, PagedAttentionCache)
 """Classes of caches that attention modules do not write to as they are."""
+
+_NAMES: dict[Any, tuple[str, ...]] = {}  # a compiler warns of a cache around a function
+
+
+def forward_parameters(cls: type[Any]) -> tuple[str, ...]:
+    """Names of the parameters of a class's ``forward`` in their order, without ``self``; through decorators."""
+    if cls not in _NAMES:
+        _NAMES[cls] = tuple(inspect.signature(cls.forward).parameters)[1:]
+    return _NAMES[cls]
+
 
 MODULES_FILL_PAGES = "cache" in forward_parameters(LlamaAttention)
 """Whether attention modules write to the paged cache, and not the attention functions that they call."""
@@ -109,3 +119,16 @@ def paged_cache(call: Mapping[str, Any]) -> PagedAttentionCache | None:
 def cache_of(result: Any) -> Cache | None:
     """The KV cache in a model's result; None where it returns none."""
     return next((result[name] for name in CACHE_NAMES if name in result), None)
+
+
+def masks_by_kind(mask: Any, config: Any) -> tuple[dict[str, Any] | None, Any]:
+    """Masks for each kind of layer, if ``mask`` is a dictionary of those; and the widest of them, else ``mask``."""
+    if not isinstance(mask, dict):
+        return None, mask
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if any(kind.startswith("hybrid") for kind in kinds):  # a layer of several mixers, which has a mask for each
+        kinds |= set(LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING)
+    if not set(mask) <= kinds or not all(one is None or isinstance(one, Tensor) for one in mask.values()):
+        return None, mask  # and is refused as it is
+    unpadded = any(one is None for one in mask.values())  # else every kind of layer needs a mask
+    return mask, None if unpadded else max(mask.values(), key=lambda one: (one.ndim, one.shape[-1]))

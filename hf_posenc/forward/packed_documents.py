@@ -23,8 +23,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
-from hf_posenc.forward.packing_keywords import BORDERS, LONGEST
-from hf_posenc.forward.texts_in_masks import sees_previous
+from hf_posenc.forward.text_borders import BORDERS, LONGEST, sees_previous
 
 SHORTEST = 16  # tokens a document, on average: below, the calls take longer than the pairs that they save
 

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch import nn
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from hf_posenc.cache.provenance import MARK
 from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
+from hf_posenc.forward.current_forward import ATTENTIONS, schemes_of_base
 from hf_posenc.forward.paged import GRAPHS_OFF, NO_GRAPHS, needs_engine
 from hf_posenc.schemes.base import Scheme, implements
 
 BACKENDS = ("sdpa", "paged|sdpa", "paged|eager")  # what transformers calls them here, from 5.4 on
 ONE_BY_ONE = "Use model.generate, which has a cache for it."
+
+
+def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
+    """Refuse the schemes of a patched base model that cannot be computed in continuous batches.
+
+    Args:
+        base: with the attention implementation that continuous batching chose.
+        graphs: whether batches will be replayed as CUDA graphs.
+
+    Raises:
+        BackendCannotCarry: the paged cache has no room for what one caches, or the backend cannot compute it.
+        NeedsWholeText: positions depend on the length of the whole text.
+    """
+    config: Any = base.config
+    if not base.__dict__[ATTENTIONS][0].batches_continuously:
+        raise BackendCannotCarry(
+            f"This {type(base).__name__} does not hand on to its layers what continuous batching passes to it, in this "
+            "version of transformers. Use model.generate."
+        )
+    windowed = getattr(config, "sliding_window", None) is not None or "sliding_attention" in (
+        getattr(config, "layer_types", None) or ()
+    )
+    for scheme in schemes_of_base(base):
+        check_scheme(scheme, config._attn_implementation, windowed=windowed, graphs=graphs)
 
 
 def check_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) -> None:

@@ -47,7 +47,6 @@ class ForwardContext:
         memos: shared by the layers on a device that have the same number of keys.
         plans: what layers with the same scheme, device and cache state share (`hf_posenc.forward.call_plan`). Not in a
             memo, which they hold: they would then wait for the garbage collector.
-        contexts: positions as layers with the same device and cache state see them. Likewise.
     """
 
     padding: Tensor | None
@@ -63,7 +62,6 @@ class ForwardContext:
     text_keys: Tensor | None = None
     memos: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict)
     plans: dict[Hashable, Any] = field(default_factory=dict)
-    contexts: dict[Hashable, PositionContext] = field(default_factory=dict)
 
 
 def context_of(
@@ -71,7 +69,7 @@ def context_of(
     cache: Cache | None,
     layer: int | None,
     position_ids: Tensor | None,
-    forward: ForwardContext | None,
+    forward: ForwardContext,
     *,
     causal: bool,
     sizes: tuple[int | Tensor, int] | None = None,
@@ -83,27 +81,16 @@ def context_of(
         cache: the layer's cache, if any.
         layer: index of the layer in the cache.
         position_ids: ``[batch or 1, query]`` if the model passed them.
-        forward: from `prepare_forward`; None when the attention module is called on its own.
+        forward: of the forward pass.
         causal: whether the module is a decoder's.
         sizes: `past_and_keys` of the call, if known.
     """
     length, device = query.shape[2], query.device
-    if forward is None:
-        forward = ForwardContext(None, position_ids is None or in_steps_of_one(position_ids))
     past, keys = past_and_keys(cache, layer, length) if sizes is None else sizes
     evicting = layer_of(cache, layer)
-    key: Hashable | None = None
-    if not isinstance(past, Tensor) and not is_traced():  # a graph that keys on a length is for this length alone
-        state = None if evicting is None else (evicting.first, evicting.last, evicting.pads, evicting.total)
-        key = (device, past, keys, causal, cache is None, state)
-        if key in forward.contexts:
-            return forward.contexts[key]
     gaps = evicting is not None and evicting.gaps
     tokens = CallTokens(length, past, keys, device, cache is not None, evicting, gaps)
-    made = _context(tokens, position_ids, forward, causal)
-    if key is not None:
-        forward.contexts[key] = made
-    return made
+    return _context(tokens, position_ids, forward, causal)
 
 
 class CallTokens(NamedTuple):

@@ -6,101 +6,80 @@
     cu_seq_lens_q  0 4 7                say what position_ids or a 4-D mask say, and never more; likewise seq_idx
 
 transformers makes masks of texts from ``position_ids``, in some families and without a cache. Here every family has
-them: `hf_posenc.forward.packed_documents.separated` applies to the mask of a layer what `find_texts` has found.
+them: `hf_posenc.forward.packed_documents.separated` applies to the mask of a layer what `divided` has found.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
-from transformers.cache_utils import Cache
 
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import MaskMismatch
-from hf_posenc.forward.packed_cache import caches, leave_uncached, mixes
-from hf_posenc.forward.packing_keywords import BORDERS, TEXT_OF_TOKEN, check_longest, check_said
+from hf_posenc.forward.forward_call import ForwardCall
 from hf_posenc.forward.positions import in_steps_of_one
-from hf_posenc.forward.texts_in_masks import sees_previous, several, starts_in_mask, tokens_of_text
+from hf_posenc.forward.text_borders import (
+    BORDERS,
+    TEXT_OF_TOKEN,
+    check_longest,
+    check_said,
+    sees_previous,
+    several,
+    starts_in_mask,
+    tokens_of_text,
+)
 
+RECURRENT = ("linear", "conv", "mamba", "hybrid", "recurrent")  # kinds of layers that hand on what they have read
 UNCACHED = "Pass use_cache=False and no cache; or, for one text, an attention_mask of ones."
 
 
-class RowTexts(NamedTuple):
-    """Texts of the rows of a call.
+def divided(call: ForwardCall) -> ForwardCall:
+    """The call with the texts of its rows, as far as attention has to know them.
 
-    Attributes:
-        number: of the text of every token, ``[batch or 1, token]``; None where masks need not be made to separate them.
-        keys: of each token's text, their number ``[batch or 1, token]``, in rows of an encoder; else None.
-    """
-
-    number: Tensor | None = None
-    keys: Tensor | None = None
-
-
-def find_texts(
-    module: nn.Module,
-    kwargs: dict[str, Any],
-    tokens: Tensor,
-    cache: Cache | None,
-    coordinates: Tensor | None,
-    *,
-    causal: bool,
-    own_mask: bool,
-) -> RowTexts:
-    """The texts of the rows of a call, as far as attention has to know them.
-
-    Packed texts are not cached unless that is asked for, which is refused. Positions that a 4-D mask implies are put
-    into the call.
-
-    Args:
-        module: the base model.
-        kwargs: of the call.
-        tokens: ``[batch, token, …]``.
-        cache: of self-attention, if the caller passed one.
-        coordinates: positions on several axes, ``[batch, token, axes]``.
-        causal: whether the model is a decoder.
-        own_mask: whether a mask of the call is the caller's, not made by a model around this one for kinds of layers.
+    Packed texts are not cached unless that is asked for, which is refused. The call gets the positions that a 4-D mask
+    implies.
 
     Raises:
         MaskMismatch: keywords say other texts than positions or mask do, or texts cannot be kept apart.
         InvalidInput: ``max_length_q`` or ``max_length_k`` is shorter than a text.
     """
-    mask, length = kwargs.get("attention_mask"), tokens.shape[1]
-    said = [name for name in (*BORDERS, TEXT_OF_TOKEN) if kwargs.get(name) is not None]
-    if length == 1 and not said:  # a decoding step
-        return RowTexts()
+    mask, said = call.mask, [name for name in (*BORDERS, TEXT_OF_TOKEN) if call.keywords.get(name) is not None]
+    if call.paged or (call.length == 1 and not said):  # a decoding step
+        return call
     texts = starts = None
     if mask is None:
-        texts = _by_positions(module, kwargs, cache, coordinates, causal=causal)
-        starts = None if texts is None else pad(texts.diff(dim=-1) != 0, (1, 0), value=True)
-    elif isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[-2] == length:
-        counts = own_mask and kwargs.get("position_ids") is None and coordinates is None
-        if said or counts or not causal or mixes(module):
-            starts = _by_mask(module, kwargs, mask, cache, counts=counts)
+        texts = _by_positions(call)
+        if texts is not None:
+            starts = pad(texts.diff(dim=-1) != 0, (1, 0), value=True)
+            call = call if is_traced() else _uncached(call)
+    elif isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[-2] == call.length:
+        counts = call.masks_by_kind is None and call.position_ids is None and call.coordinates is None
+        if said or counts or not call.causal or mixes(call.base):
+            call, starts = _by_mask(call, mask, counts=counts)
     elif isinstance(mask, BlockMask) and not is_traced():
-        starts = ~sees_previous(mask, len(tokens), length)
-        if kwargs.get("position_ids") is None and several(starts):
+        starts = ~sees_previous(mask, len(call.tokens), call.length)
+        if call.position_ids is None and several(starts):
             raise MaskMismatch(
                 "The BlockMask keeps texts of a row apart, whose tokens would be numbered as those of one. "
                 "Pass position_ids that begin again at every text."
             )
     if said and not is_traced():
         for name in said:
-            check_said(name, kwargs[name], starts, tokens)
-        check_longest(kwargs)
-    return RowTexts(texts, None if causal or starts is None else tokens_of_text(starts))
+            check_said(name, call.keywords[name], starts, call.tokens)
+        check_longest(call.keywords)
+    keys = None if call.causal or starts is None else tokens_of_text(starts)
+    return call if texts is None and keys is None else replace(call, texts=texts, text_keys=keys)
 
 
-def _by_positions(
-    module: nn.Module, kwargs: dict[str, Any], cache: Cache | None, coordinates: Tensor | None, *, causal: bool
-) -> Tensor | None:
+def _by_positions(call: ForwardCall) -> Tensor | None:
     """Texts by positions that begin again, or, where nothing is cached, leave a gap; as transformers has it."""
-    positions: Any = kwargs.get("position_ids")
-    cached = caches(module, kwargs, cache) if causal else False
+    positions, coordinates, causal = call.position_ids, call.coordinates, call.causal
+    cached = _caches(call) if causal else False
     if positions is None and coordinates is None:
         return None
     if is_traced():  # values are not known: the mask of every call separates, where nothing is cached
@@ -109,7 +88,7 @@ def _by_positions(
         return None
     if coordinates is not None:  # a picture leaves gaps, and time does not run back within a text
         again = borders = coordinates[..., 0].diff(dim=-1) < 0
-    elif in_steps_of_one(positions):
+    elif positions is None or in_steps_of_one(positions):
         return None
     else:
         steps = positions.diff(dim=-1)
@@ -128,20 +107,17 @@ def _by_positions(
         )
     if not causal or (cached is not False and not begins_again) or not bool(borders.any()):
         return None
-    leave_uncached(module, kwargs)
     return _numbered(borders)
 
 
-def _by_mask(
-    module: nn.Module, kwargs: dict[str, Any], mask: Tensor, cache: Cache | None, *, counts: bool
-) -> Tensor | None:
-    """Where texts begin under a mask ``[batch or 1, heads or 1, token, key]``; positions too, if it ``counts`` them."""
-    cached = caches(module, kwargs, cache)
+def _by_mask(call: ForwardCall, mask: Tensor, *, counts: bool) -> tuple[ForwardCall, Tensor | None]:
+    """Where texts begin under a mask ``[batch or 1, heads or 1, token, key]``, and positions if it ``counts`` them."""
+    cached = _caches(call)
     if is_traced():
         starts, packed = (starts_in_mask(mask), True) if counts and cached is False else (None, False)
     else:
         held = mask.shape[-1] - mask.shape[-2]  # keys before these tokens, or as many places and more
-        past = 0 if cache is None else min(int(cache.get_seq_length()), held)
+        past = min(int(call.past), held)
         starts = starts_in_mask(mask[..., : past + mask.shape[-2]], past)
         packed = several(starts, past)
         if packed and counts and cached:
@@ -150,11 +126,39 @@ def _by_mask(
                 "Pass position_ids that begin again at every text, or use_cache=False and no cache."
             )
         if packed:
-            leave_uncached(module, kwargs, keep=not counts)
+            call = _uncached(call, keep=not counts)
     if starts is not None and counts and (packed or cached is False):
         index = torch.arange(starts.shape[1], device=starts.device)
-        kwargs["position_ids"] = index - torch.where(starts, index, 0).cummax(-1).values
-    return starts
+        call = replace(call, position_ids=index - torch.where(starts, index, 0).cummax(-1).values)
+    return call, starts
+
+
+def _caches(call: ForwardCall) -> bool | None:
+    """Whether a call caches its tokens: as it asks for, or None where only the configuration says so."""
+    if call.cache is not None or call.use_cache is not None:
+        return call.cache is not None or bool(call.use_cache)
+    return None if getattr(call.base.config, "use_cache", False) else False
+
+
+def _uncached(call: ForwardCall, *, keep: bool = False) -> ForwardCall:
+    """The call without a cache, unless asked to ``keep`` it; refuse layers that mix the texts of a row.
+
+    Raises:
+        MaskMismatch: the model has layers that no mask reaches.
+    """
+    if mixes(call.base):
+        raise MaskMismatch(
+            "Several texts are packed into a row, and layers of this model that are no attention hand on what they "
+            "have read of one text to the next. Pass one text a row; or, for one text, an attention_mask of ones."
+        )
+    return call if keep or _caches(call) is not None else replace(call, use_cache=False)
+
+
+def mixes(base: nn.Module) -> bool:
+    """Whether a model has layers that hand on what they have read, whatever a mask says."""
+    config: Any = base.config
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+    return getattr(base, "_is_stateful", False) if kinds is None else any(k.startswith(RECURRENT) for k in kinds)
 
 
 def _numbered(borders: Tensor) -> Tensor:

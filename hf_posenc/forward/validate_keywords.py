@@ -56,10 +56,13 @@ def check_call(module: nn.Module, call: Mapping[str, Any], scheme: Scheme, *, ca
     Raises:
         UnknownKeyword: a keyword is not known to be harmless.
     """
+    heeded = named_keywords(type(module))
+    if all(value is None or name in heeded for name, value in call.items()):  # a decoding step, most often
+        return
     config: Any = module.config
     backend = (config._attn_implementation or "eager").removeprefix("paged|")
     if backend in BACKENDS or "flash" in backend:
-        check_keywords(call, scheme, causal=causal, heeded=named_keywords(type(module)))
+        check_keywords(call, scheme, causal=causal, heeded=heeded)
 
 
 def check_keywords(

@@ -12,7 +12,8 @@ from typing import Any
 from torch import nn
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.forward.forward_hook import ATTENTIONS, check_continuous_batch
+from hf_posenc.forward.current_forward import ATTENTIONS
+from hf_posenc.forward.paged_support import check_continuous_batch
 
 METHOD = "init_continuous_batching"
 DISCARD_CACHE = "destroy_cached_continuous_batching_manager"

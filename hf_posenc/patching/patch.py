@@ -26,8 +26,7 @@ from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.general.adapter import GeneralAdapter
-from hf_posenc.patches.validate_adapter import explained_forward
-from hf_posenc.patches.validate_heads import check_heads
+from hf_posenc.patches.validate_adapter import check_heads, explained_forward
 from hf_posenc.patching.cached_step import check_cached_step
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
@@ -151,7 +150,7 @@ def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
     if any(part.stretches and not implements(part, "row_rotation") for part in scheme.schemes):
         warnings.warn(
             f"{report.scheme} was given no factor, so the context length of this {report.model} stays "
-            f"{report.trained_length:,} tokens. Pass factor= or target_length=.",
+            f"{report.trained_length:,} tokens. Pass factor (--factor) or target_length (--target-length).",
             NothingStretched,
             stacklevel=4,
         )

@@ -23,7 +23,7 @@ from hf_posenc.core.default_dtype import float32_by_default
 from hf_posenc.core.lengths import check_factor, resolve_lengths
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import NotPatched, OptionOutOfRange
-from hf_posenc.forward.forward_hook import ATTENTIONS
+from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.validate_adapter import explained_forward
 from hf_posenc.patching.in_forward import check_not_in_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes, probed_layers

@@ -74,7 +74,7 @@ def describe(model: nn.Module) -> PatchReport:
             carried = ", ".join(f"{name} {reports[name].scheme if name in reports else 'none'}" for name in stacks)
             raise NotPatched(
                 f"The stacks of this {type(model).__name__} do not carry one scheme ({carried}). "
-                "Pass one of them: model.get_encoder() or model.get_decoder()."
+                "In Python, pass one of them: model.get_encoder() or model.get_decoder()."
             )
         return PatchReport.of_stacks(type(outer_model(model)).__name__, reports)
     return _report(model)
@@ -122,7 +122,7 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
         classes = " and a ".join(type(stack).__name__ for stack in stacks.values())
         raise UnsupportedModel(
             f"This {type(model).__name__} holds several models that read tokens, a {classes}. "
-            "Pass one of them: model.get_encoder() or model.get_decoder()."
+            "In Python, pass one of them: model.get_encoder() or model.get_decoder()."
         )
     for module, cls in adapted_modules(model):
         adapter = cls()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.cache.provenance import ENTRY
-from hf_posenc.forward.current_forward import ATTENTION, OWNER
-from hf_posenc.forward.forward_hook import ATTENTIONS, prepare_forward
+from hf_posenc.forward.current_forward import ATTENTION, ATTENTIONS, OWNER
+from hf_posenc.forward.forward_hook import prepare_forward
 from hf_posenc.forward.offloading import (
     change_class,
     computing_device,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from hf_posenc.errors import AdapterInvalid, PosEncError
-from hf_posenc.forward.forward_hook import ATTENTIONS
+from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.forward.positions import KEYWORD
 
 if TYPE_CHECKING:

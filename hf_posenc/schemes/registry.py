@@ -124,7 +124,10 @@ def scheme_record(name: str) -> SchemeRecord:
     """
     known = _by_name()
     if not isinstance(name, str) or name not in known:
-        advice = options_apart(name, known) or f"{nearest(name, known)} `hf-posenc list` shows all of them."
+        advice = (
+            options_apart(name, known)
+            or f"{nearest(name, known)} `hf-posenc list` shows all of them; --import FILE adds your own."
+        )
         raise UnknownScheme(f"No scheme is called {shown(name)}.{advice}")
     return known[name]
 
@@ -136,7 +139,7 @@ def options_apart(name: object, known: Container[str]) -> str:
         return ""
     options = [word.strip() for word in words.split(",")]
     in_words = " ".join(f"--option {word}" for word in options)
-    return f" Name {scheme!r}, and pass {', '.join(options)} apart (on the command line {in_words})."
+    return f" Name {scheme!r}, and pass {', '.join(options)} apart ({in_words})."
 
 
 def scheme_class(name: str) -> type[Scheme]:

@@ -102,7 +102,9 @@ def plan(spec: SchemeSpec, options: Mapping[str, Any] | None = None) -> Plan:
     """
     parts = [(cls, dict(own)) for cls, own in islice(parts_of_spec(spec), MOST_PARTS + 1)]
     if not parts:
-        raise UnknownScheme(f"No scheme is called {shown(spec)}. `hf-posenc list` shows all of them.")
+        raise UnknownScheme(
+            f"No scheme is called {shown(spec)}. `hf-posenc list` shows all of them; --import FILE adds your own."
+        )
     if len(parts) > MOST_PARTS:
         raise CannotCombine(
             f"A composition has at most {MOST_PARTS} schemes, and {shown(spec)} has more. Leave some out."

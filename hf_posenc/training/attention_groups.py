@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from hf_posenc.errors import TrainingImpossible
-from hf_posenc.forward.shifted_groups import shifted_groups
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.state import base_model_of, describe, is_patched, scheme_of
 from hf_posenc.training.config import Training
+from hf_posenc.training.shifted_attention import shifted_groups
 
 
 def grouped_attention(model: nn.Module, training: Training) -> AbstractContextManager[None]:
@@ -36,9 +36,7 @@ def check_attention_groups(model: nn.Module, training: Training, *, causal: bool
     if not causal:
         raise TrainingImpossible(f"{asked} shifted sparse attention is defined for causal models. Leave it out.")
     if not is_patched(model):
-        raise TrainingImpossible(
-            f"{asked} this model is not patched. Patch it first (on the command line --scheme, such as yarn)."
-        )
+        raise TrainingImpossible(f"{asked} this model is not patched. Patch it first (--scheme, such as yarn).")
     if virtual_tokens:
         raise TrainingImpossible(
             f"{asked} method {training.method!r} adds virtual tokens, which groups do not divide. Choose method lora."

@@ -37,7 +37,7 @@ class PackedRows(Dataset):
         if count == 0:
             raise LengthContradiction(
                 f"The texts have {len(tokens)} tokens (documents: {documents}), less than one row of {length}. "
-                "Give more text, or shorter rows."
+                "Give more text (--text), or a smaller length (--length)."
             )
         self.rows, self.causal = tokens[: count * length].view(count, length), causal
         self.digest = corpus.digest

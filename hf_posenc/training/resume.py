@@ -112,8 +112,8 @@ def settings_of_earlier_run(folder: Path, *, resume: bool) -> dict[str, Any] | N
         return None
     if not resume:
         raise CheckpointMismatch(
-            f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (on the command line "
-            "--resume), or choose another folder."
+            f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (--resume), or choose "
+            "another folder (--out)."
         )
     if not (folder / RUN).exists():
         return None

@@ -73,7 +73,8 @@ class StreamedRows(IterableDataset):
                     rest, starts = rest[self.length :], [s - self.length for s in starts if s >= self.length]
         if not found:
             raise LengthContradiction(
-                f"The texts have {seen} tokens, less than one row of {self.length}. Give more text, or shorter rows."
+                f"The texts have {seen} tokens, less than one row of {self.length}. Give more text (--text), or a "
+                "smaller length (--length)."
             )
 
     def token_batches(self) -> Iterator[list[Any]]:

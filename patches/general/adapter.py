@@ -19,8 +19,7 @@ from transformers import (
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.forward.attention import PatchedAttention
-from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
-from hf_posenc.forward.forward_hook import TOKEN_TYPES
+from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, TOKEN_TYPES, KeepsForward
 from hf_posenc.patches.adapter import Adapter, causal_mask
 from hf_posenc.patches.general.attention import OBSERVATION, OBSERVED, goes_through_interface, intercepted
 from hf_posenc.patches.general.blindness import REMEDY

@@ -23,8 +23,7 @@ from transformers.models.bert.modeling_bert import eager_attention_forward
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
 from hf_posenc.forward.current_forward import OWNER, current_forward
-from hf_posenc.forward.forward_parameters import forward_parameters
-from hf_posenc.forward.host_calls import CACHE_NAMES
+from hf_posenc.forward.host_calls import CACHE_NAMES, forward_parameters
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
 from hf_posenc.patches.general.classes import above, own_class
 from hf_posenc.patches.general.observation import AttentionObservation, rotated_first

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
-from hf_posenc.cache.self_attention import self_attention_cache
+from hf_posenc.cache.provenance import self_attention_cache
 from hf_posenc.errors import InvalidInput
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
 from hf_posenc.patches.general.attention import (

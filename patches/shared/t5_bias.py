@@ -1,4 +1,4 @@
-"""The bias of the distance that a T5-like model has learned, where a scheme keeps the model's own positions.
+"""The bias of the distance that T5, its like and MPNet have learned, where a scheme keeps the model's own positions.
 
     score[h, i, j] = q_i · k_j + T[bucket(i − j), h]
 
@@ -7,6 +7,7 @@ The table stays in the model. Buckets are those of the model's own code, which r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,21 +19,24 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.schemes.host_rotation import HostRotation
 
+BiasOf = Callable[[Any, Tensor], Tensor]  # of a module and distances (query − key), […], to biases [heads, …]
 
-class OwnT5Bias(HostRotation):
+
+class OwnBias(HostRotation):
     """The bias that a layer has by itself, where a scheme keeps the model's own positions.
 
     Args:
         geometry: of the stack.
-        attention: the module that has the table; the scheme refers to it and learns nothing of its own.
+        module: that has the table; the scheme refers to it and learns nothing of its own.
+        bias_of: how the model reads its table.
         shared: whether it is the table of all layers.
     """
 
-    def __init__(self, geometry: Geometry, attention: nn.Module, *, shared: bool) -> None:
+    def __init__(self, geometry: Geometry, module: nn.Module, bias_of: BiasOf, *, shared: bool = True) -> None:
         super().__init__(geometry)
         self.idle = frozenset(("rotation",))
-        self.__dict__["attention"] = attention  # no submodule: its parameters are not the scheme's
-        self.shared = shared
+        self.__dict__["module"] = module  # no submodule: its parameters are not the scheme's
+        self.bias_of, self.shared = bias_of, shared
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
         """The model's own bias of any distances, ``[heads, …]``."""
@@ -40,7 +44,7 @@ class OwnT5Bias(HostRotation):
 
     def of(self, distance: Tensor) -> Tensor:
         """Bias of ``distance […]`` (query − key), ``[heads, …]``, float32, with a gradient to the model's table."""
-        return own_bias(self.__dict__["attention"], distance)
+        return self.bias_of(self.__dict__["module"], distance)
 
 
 def own_bias(attention: Any, distance: Tensor) -> Tensor:

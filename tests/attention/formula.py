@@ -239,7 +239,6 @@ def positions_of(heads: int, head_dim: int) -> dict[str, Position]:
 
 
 ALL = tuple(positions_of(4, 8))
-LEARNED = tuple(name for name, position in positions_of(4, 8).items() if position.learned)
 BOTH_WAYS = tuple(name for name, position in positions_of(4, 8).items() if not position.causal_only)
 
 

@@ -26,12 +26,6 @@ def test_chunk_onto_a_cache(kind: str, chunk: int, keys: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_one_new_token_in_training_mode(kind: str) -> None:
-    problem = Problem(kind, queries=1, keys=20, grad=True)
-    assert max(problem.gradient_deviations()) <= problem.limit
-
-
-@pytest.mark.parametrize("kind", ALL)
 def test_gradients_of_a_chunk(kind: str) -> None:
     """Training with a prefix in the cache."""
     problem = Problem(kind, queries=20, keys=33, mask_kind="bool", grad=True)

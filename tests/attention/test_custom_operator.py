@@ -13,11 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hf_posenc import patch_model
 from hf_posenc.attention import custom_operator
 
-from .formula import ALL, Problem, tokens
+from .formula import ALL, Problem
 
 NOT_CARRIED = ("rows", "content", "values", "regions with a bias")
 CARRIED = tuple(kind for kind in ALL if kind not in NOT_CARRIED)
-LEFT_PADDED = tokens([0] * 11 + [1] * 29, [1] * 40)
 HEADS = 4
 LENGTHS = (40, 61, 150)
 SCHEMES = {
@@ -39,24 +38,6 @@ def test_equals_the_formula(kind: str, queries: int) -> None:
     problem = Problem(kind, queries=queries, keys=29)
     assert custom_operator.carries(problem.call())
     assert deviation(problem) <= problem.limit
-
-
-@pytest.mark.parametrize("kind", CARRIED)
-def test_equals_the_formula_with_padding(kind: str) -> None:
-    problem = Problem(kind, queries=40, real=LEFT_PADDED, mask_kind="bool")
-    if custom_operator.carries(problem.call()):
-        assert deviation(problem) <= problem.limit
-    else:
-        assert any(isinstance(bias, custom_operator.ToeplitzBias) for bias in problem.call().terms.bias)
-
-
-@pytest.mark.parametrize("kind", NOT_CARRIED)
-def test_what_is_not_carried(kind: str) -> None:
-    assert not custom_operator.carries(Problem(kind).call())
-
-
-def test_a_call_that_is_not_traced_is_left_to_the_routes() -> None:
-    assert not custom_operator.accepts(Problem("key bias").call())
 
 
 @pytest.mark.parametrize("kind", ["key bias", "learned table", "two regions", "sink", "scaled rows"])
@@ -137,13 +118,6 @@ def test_scores_are_seen_where_they_are_held() -> None:
     assert deviation <= 1e-5
     assert graphs.operators == 0
     assert max(graphs.largest) >= scores
-
-
-@pytest.mark.parametrize("scheme", ["alibi", "fox", "rerope"])
-def test_padded_rows(scheme: str) -> None:
-    graphs, deviation, _ = compiled(scheme, mask=LEFT_PADDED)
-    assert deviation <= 1e-5
-    assert graphs.operators == 2
 
 
 def test_an_exported_file_holds_no_operator() -> None:

@@ -27,12 +27,10 @@ from hf_posenc import patch_model
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.errors import BackendCannotCarry
 from hf_posenc.forward import attention
-from hf_posenc.schemes.bias.alibi import ALiBi
 
 from .formula import Problem, repeated_heads, slopes, tokens
 
@@ -163,31 +161,6 @@ def test_padding(left: bool, queries: int, causal: bool) -> None:
     torch.testing.assert_close(mixed.double(), exact, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_alibi_is_passed_as_slopes(causal: bool) -> None:
-    geometry = Geometry(
-        heads=HEADS, kv_heads=HEADS, head_dim=8, width=32, layers=1, causal=causal, trained_length=16, target_length=16
-    )
-    positions = torch.arange(9)[None]
-    for interpolate in (1.0, 2.0):
-        scheme = ALiBi(geometry, interpolate=interpolate)
-        bias = scheme.bias(PositionContext(positions, positions, causal, True))
-        assert bias.slopes is not None
-        steps = bias.values.diff(dim=-1)[0, :, 0] if isinstance(bias, KeyBias) else -bias.of_distance(torch.tensor(1))
-        torch.testing.assert_close(bias.slopes.double(), steps.double())
-
-
-def test_one_sided_alibi_is_not_passed_as_slopes() -> None:
-    geometry = Geometry(
-        heads=HEADS, kv_heads=HEADS, head_dim=8, width=32, layers=1, causal=False, trained_length=16, target_length=16
-    )
-    positions = torch.arange(9)[None]
-    assert (
-        ALiBi(geometry, bidirectional="asymmetric").bias(PositionContext(positions, positions, False, True)).slopes
-        is None
-    )
-
-
 def refusals() -> dict[str, AttentionCall]:
     problem = Problem("plain")
     plain = call_of(problem, bias=True, window=False)
@@ -209,13 +182,6 @@ def refusals() -> dict[str, AttentionCall]:
 def test_what_it_cannot_compute_is_refused(reason: str) -> None:
     with pytest.raises(BackendCannotCarry, match=reason):
         flash_attn.attend(refusals()[reason], None)
-
-
-def test_without_the_package() -> None:
-    if flash_attn.function("flash_attn_func") is not None:
-        pytest.skip("flash-attn is installed")
-    with pytest.raises(BackendCannotCarry, match="not installed"):
-        flash_attn.attend(call_of(Problem("plain"), bias=True, window=False), None)
 
 
 def tiny(name: str) -> PreTrainedModel:
@@ -291,20 +257,3 @@ def test_whole_models_with_unsupported_terms_are_refused() -> None:
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(BackendCannotCarry, match="static cache"):
         model(ids, past_key_values=StaticCache(config=model.config, max_cache_len=64))
-
-
-@pytest.mark.parametrize(
-    ("band", "left", "right"),
-    [
-        (Band(), -1, -1),
-        (Band(None, 5), 4, -1),
-        (Band(0, 5), 4, 0),
-        (Band(-3, 5), 4, 3),
-        (Band(0, None), -1, 0),
-        (Band(0, 1), 0, 0),
-    ],
-    ids=str,
-)
-def test_windows_in_the_package_own_count(band: Band, left: int, right: int) -> None:
-    """It counts neighbours on each side, the row's own key not among them, and writes -1 for no bound."""
-    assert flash_attn.window_of(band) == (left, right)

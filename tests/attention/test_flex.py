@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
-from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.kernels import flex_block_mask
 from hf_posenc.attention.routes import flex, flex_mask
-from hf_posenc.attention.routes.dense_blocks import attend
-from hf_posenc.core.context import PositionContext
-from hf_posenc.core.terms import Terms
 from hf_posenc.errors import BackendCannotCarry
 
 from .formula import ALL, BOTH_WAYS, Problem, tokens
@@ -68,22 +62,6 @@ def test_bidirectional(kind: str) -> None:
     assert deviation(problem) <= problem.limit
 
 
-@pytest.mark.parametrize("kind", SUPPORTED)
-def test_without_a_mask(kind: str) -> None:
-    problem = Problem(kind, queries=40)
-    mixed = flex.attend(problem.call(), None)
-    assert float((mixed.double() - problem.expected()).abs().max()) <= problem.limit
-
-
-@pytest.mark.parametrize("kind", ["toeplitz", "regions with a bias"])
-def test_positions_with_gaps(kind: str) -> None:
-    """A caller's own may leave gaps; a table as long as the text would end too early."""
-    call = Problem(kind, queries=40).call()
-    spread = PositionContext(call.ctx.query_positions * 3, call.ctx.key_positions * 3, causal=True, contiguous=False)
-    call = replace(call, ctx=spread)
-    torch.testing.assert_close(flex.attend(call, None), attend(call), atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize(("queries", "keys"), [(129, 129), (300, 300), (7, 300), (1, 257)])
 @pytest.mark.parametrize("kind", ["plain", "window", "two regions", "chunks"])
 def test_visited_tiles_hold_every_visible_pair(kind: str, queries: int, keys: int) -> None:
@@ -91,7 +69,7 @@ def test_visited_tiles_hold_every_visible_pair(kind: str, queries: int, keys: in
     call = Problem(kind, queries=queries, keys=keys).call()
     i, j = call.ctx.query_positions[0, :, None], call.ctx.key_positions[0]
     for region in call.terms.regions:
-        found = flex_block_mask.of_block_mask(flex_mask.mask_of(call, None, region.band))
+        found = flex_mask.of_block_mask(flex_mask.mask_of(call, None, region.band))
         whole = torch.zeros(-(-queries // 128) * 128, -(-keys // 128) * 128, dtype=torch.bool)
         whole[:queries, :keys] = region.band.holds(i, j) & call.terms.visible.holds(i, j) & (j <= i)
         by_tile = whole.unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
@@ -104,29 +82,6 @@ def test_visited_tiles_hold_every_visible_pair(kind: str, queries: int, keys: in
 def test_cache(kind: str, queries: int, unwritten: int) -> None:
     problem = Problem(kind, queries=queries, keys=40, unwritten=unwritten)
     assert deviation(problem) <= problem.limit
-
-
-@pytest.mark.parametrize(
-    ("queries", "kv_heads", "device", "chosen"),
-    [(1, 1, "meta", False), (32, 1, "meta", False), (33, 1, "meta", True), (64, 2, "meta", False),
-     (65, 2, "meta", True), (200, 2, "meta", True), (127, 4, "meta", False), (33, 1, "cpu", False)],
-)  # fmt: skip
-def test_grouped_queries_that_overflow_flex_decoding(
-    queries: int, kv_heads: int, device: str, chosen: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Flex decoding puts the queries of all heads of a group into a tile of 128, or does not compile."""
-    asked = []
-
-    def kernel(query: torch.Tensor, *args: object, **settings: object) -> torch.Tensor:
-        asked.append(settings["kernel_options"])
-        return query
-
-    monkeypatch.setattr(flex, "kernel", lambda family: kernel)
-    q, k, v = (torch.empty(1, heads, queries, 8, device=device) for heads in (4, kv_heads, kv_heads))
-    positions = torch.empty(1, queries, dtype=torch.long, device=device)
-    ctx = PositionContext(positions, positions, causal=True, contiguous=True)
-    flex.attend(AttentionCall((q,), (k,), v, Terms(), ctx, None, 0.3), None)
-    assert asked == [{"FORCE_USE_FLEX_ATTENTION": True} if chosen else None]
 
 
 @pytest.mark.parametrize("kind", SUPPORTED)
@@ -159,24 +114,6 @@ def test_unsupported_terms_are_refused(problem: Problem, reason: str) -> None:
         flex.attend(problem.call(), None)
 
 
-def test_a_learned_bias_alone_needs_gradients() -> None:
-    problem = Problem("learned table", grad=True)
-    frozen = replace(
-        problem.call(), queries=(problem.q[0].detach(),), keys=(problem.k[0].detach(),), values=problem.v.detach()
-    )
-    with pytest.raises(BackendCannotCarry, match="gradients on the CPU"):
-        flex.attend(frozen, None)
-
-
-def test_a_kernel_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*args: object, **settings: object) -> None:
-        raise NotImplementedError("no backward here")
-
-    monkeypatch.setattr(flex, "kernel", lambda family: failing)
-    with pytest.raises(BackendCannotCarry, match="sdpa"):
-        flex.attend(Problem("toeplitz").call(), None)
-
-
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling flex attention for the CPU needs a C++ compiler")
 @pytest.mark.parametrize("queries", [150, 1])
@@ -185,14 +122,6 @@ def test_compiled(kind: str, queries: int) -> None:
     problem = Problem(kind, queries=queries, keys=150, head_dim=16)
     mixed = flex.attend(problem.call(), None)
     assert float((mixed.double() - problem.expected()).abs().max()) <= problem.limit
-
-
-@pytest.mark.full
-@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling flex attention for the CPU needs a C++ compiler")
-def test_compiled_regions_are_refused_on_the_cpu() -> None:
-    """A compiled call on the CPU cannot return the log-sum-exp that merges them."""
-    with pytest.raises(BackendCannotCarry, match="sdpa"):
-        flex.attend(Problem("two regions", head_dim=16).call(), None)
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "rerope", "yarn"])
@@ -215,20 +144,3 @@ def test_llama_as_on_sdpa(scheme: str, padded: bool) -> None:
         return both if mask is None else both.masked_fill(~mask.bool()[..., None], 0.0)
 
     torch.testing.assert_close(logits("flex_attention"), logits("sdpa"), atol=2e-5, rtol=0)
-
-
-def test_bert_as_on_sdpa() -> None:
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=16,
-    )  # fmt: skip
-    model = patch_model(BertModel(config).eval(), "alibi", factor=4)
-    ids, real = torch.randint(64, (2, 40)), LEFT.bool()[..., None]
-    outputs = {}
-    for backend in ("sdpa", "flex_attention"):
-        model.set_attn_implementation(backend)
-        with torch.no_grad():
-            hidden = model(ids, attention_mask=LEFT).last_hidden_state
-        outputs[backend] = hidden.masked_fill(~real, 0.0)
-    torch.testing.assert_close(outputs["flex_attention"], outputs["sdpa"], atol=2e-5, rtol=0)

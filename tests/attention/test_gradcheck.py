@@ -22,7 +22,6 @@ from hf_posenc.checks import Case, cases
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.core.geometry import Layout, Rotation
 from hf_posenc.core.rotation.apply import rotate, table
-from hf_posenc.training import chunked_loss
 
 from .formula import ALL, Problem, tokens
 
@@ -107,20 +106,6 @@ def test_the_rotation(layout: Layout, decay: tuple[float, ...], learned: bool) -
     if not learned:
         frequencies = frequencies.detach()
     assert gradcheck(rotated, (x, frequencies), **LIMITS)
-
-
-@pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
-def test_the_loss_in_chunks(biased: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_loss, "FEWEST", 2)
-    draw = torch.Generator().manual_seed(0)
-    hidden, weight, bias = exact(*(torch.randn(shape, generator=draw) for shape in ((7, 3), (5, 3), (5,))))
-    labels = torch.tensor([0, 4, 2, 1, 1, 3, 0])
-
-    def loss(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return chunked_loss.cross_entropy_in_chunks(hidden, weight, bias if biased else None, labels).double()
-
-    assert len(chunked_loss.chunks(hidden, weight)) > 1
-    assert gradcheck(loss, (hidden, weight, bias if biased else bias.detach()), **LIMITS)
 
 
 SMOOTH = {"kerple": {"param": "softplus"}}  # where a number is clamped its gradient is that of the identity, on purpose

@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.routes import length_rotation_rows
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Layout, Rotation
@@ -73,29 +71,3 @@ def test_rows(
     assert float((ours.double() - expected(call, pairs, layout)).abs().max()) <= 1e-5
     control = length_rotation_rows.attend(call, 2 * lengths)
     assert float((control.double() - expected(call, pairs, layout)).abs().max()) > 1e-3
-
-
-def test_bfloat16_rounds_its_weights_and_the_result_only() -> None:
-    call = call_of(KEYS, 4, "half", torch.bfloat16)
-    ours = length_rotation_rows.attend(call, torch.arange(1, KEYS + 1))
-    assert ours.dtype == torch.bfloat16
-    assert float((ours.double() - expected(call, 4, "half")).abs().max()) <= 2e-2
-
-
-def test_a_device_of_launches_goes_this_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors without storage stand for those of a GPU; a run of queries of one length goes to the kernel."""
-    taken = []
-    monkeypatch.setattr(length_rotation_rows, "attend", lambda call, lengths: taken.append(1) or call.queries[0])
-    call = call_of(KEYS, 4, "half", torch.float32)
-    q, k, v = (x.to("meta") for x in (call.queries[0], call.keys[0], call.values))
-    there = AttentionCall((q,), (k,), v, call.terms, call.ctx, None, SCALING)
-    assert length_rotation_rows.pays(there, KEYS)
-    assert not length_rotation_rows.pays(there, KEYS // length_rotation_rows.FEW)
-    assert not length_rotation_rows.pays(call, KEYS), "a CPU has no launches"
-    learning = AttentionCall((q.requires_grad_(),), (k,), v, call.terms, call.ctx, None, SCALING)
-    assert not length_rotation_rows.pays(learning, KEYS), "the backward pass is that of the runs"
-    with torch.no_grad():
-        monkeypatch.setattr(by_device, "usable", lambda *tensors: True)
-        monkeypatch.setitem(by_device.BY_DEVICE, "meta", object())
-        dispatch.attend(learning)
-    assert taken

@@ -56,16 +56,6 @@ def test_left_padding_with_a_cache(kind: str, queries: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_a_padded_text_is_the_text_alone(kind: str) -> None:
-    """No formula: the first row of a left-padded batch, cut out and computed by the unmasked route."""
-    padded = Problem(kind, queries=LENGTH, real=LEFT, mask_kind="bool")
-    alone = padded.but(queries=29, keys=29, batch=1, real=None, mask_kind="none")
-    alone.q, alone.k = [q[:1, :, 11:] for q in padded.q], [k[:1, :, 11:] for k in padded.k]
-    alone.v, alone.learned = padded.v[:1, :, 11:], padded.learned
-    torch.testing.assert_close(padded.engine()[:1, :, 11:], alone.engine(), atol=padded.limit, rtol=0)
-
-
-@pytest.mark.parametrize("kind", ALL)
 def test_packed_documents(kind: str) -> None:
     """Each text starts over at position 0 and sees only itself."""
     problem = Problem(kind, queries=LENGTH, document=DOCUMENTS, mask_kind="bool")

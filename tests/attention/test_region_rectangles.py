@@ -11,14 +11,10 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.routes import (
     band_cuts,
-    dense_blocks,
-    length_rotation_runs,
-    sliding_window,
 )
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Band, Region
-from hf_posenc.core.rotation.apply import table
 from hf_posenc.core.terms import RowRotation, Terms
 
 from .formula import mix
@@ -63,50 +59,6 @@ def test_every_pair_belongs_to_one_region(kind: str, start: int) -> None:
             count[part.rows, part.keys] += seen.long()
         i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
         assert torch.equal(count, (band.holds(i + start, j + start) & (j <= i)).long())
-
-
-@pytest.mark.parametrize("start", [0, 3, 70])
-@pytest.mark.parametrize("kind", CUT)
-def test_keys_of_a_decode_query_are_one_slice(kind: str, start: int) -> None:
-    """The keys of a region that a decode query sees are one slice, found without testing each key."""
-    for band in CUT[kind]:
-        for row in range(0, LENGTH, 7):
-            j = torch.arange(row + 1)
-            seen = torch.zeros(row + 1, dtype=torch.bool)
-            run = band_cuts.keys_of_row(band, start, row)
-            seen[run] = True
-            assert run.stop - run.start == seen.sum(), "an empty run is known by its ends"
-            assert torch.equal(seen, band.holds(torch.tensor(row + start), j + start)), (band, row)
-
-
-def test_keys_visible_to_a_whole_block_have_no_mask() -> None:
-    """A mask takes a sixth of the time: it belongs to the edges alone."""
-    band, unmasked = Band(5, 2 * band_cuts.BLOCK + 40), torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
-    for part in band_cuts.along_diagonal(0, band, 0, LENGTH, unmasked.device):
-        if part.mask is None:
-            unmasked[part.rows, part.keys] = True
-    i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
-    seen = band.holds(i, j)
-    whole = [slice(start, start + band_cuts.BLOCK) for start in range(0, LENGTH - band_cuts.BLOCK, band_cuts.BLOCK)]
-    by_all = [(rows, seen[rows].all(0)) for rows in whole if seen[rows].all(0).sum() >= band_cuts.BLOCK]
-    assert by_all
-    for rows, keys in by_all:
-        assert torch.equal(unmasked[rows].all(0), keys)
-
-
-@pytest.mark.parametrize("band", [Band(0, 200), Band(-30, 200), Band(None, 200), Band(3, 200)], ids=str)
-@pytest.mark.parametrize("queries", [LENGTH, 290])
-def test_a_window_computes_visible_keys_only(band: Band, queries: int) -> None:
-    found = list(sliding_window.blocks_of_band(band, queries, LENGTH, torch.device("cpu")))
-    assert [rows.start for rows, _, _ in found] == [0, *(rows.stop for rows, _, _ in found[:-1])]
-    assert found[-1][0].stop == queries
-    positions = torch.arange(LENGTH)
-    for rows, keys, mask in found:
-        i = positions[LENGTH - queries :][rows, None]
-        held = band.holds(i, positions) & ((positions <= i) | (mask is not None))
-        assert [keys.start, keys.stop - 1] == [int(held.any(0).nonzero()[n]) for n in (0, -1)]
-        if mask is not None:
-            assert torch.equal(mask, held[:, keys])
 
 
 @pytest.mark.parametrize("queries", [LENGTH, 290, 7])
@@ -159,46 +111,3 @@ def test_runs_of_equal_length_equal_the_general_route(queries: int, step: int, f
     limit = LIMIT if dtype == torch.float32 else 5e-2
     for one, other in zip((both[0], *gradients[0]), (both[1], *gradients[1]), strict=True):
         assert float(((one - other).abs().max() / other.abs().max()).detach()) <= limit
-
-
-def test_runs_of_contiguous_positions_use_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Held row by row in the general route they would take many times as long."""
-    q, k, v = sides(2, 2, 70, 8)
-    monkeypatch.setattr(dense_blocks, "attend", lambda call: pytest.fail("the general route"))
-    terms = Terms(row_rotation=by_length(16))
-    dispatch.attend(AttentionCall((q,), (k,), v, terms, context(70, 70), None, 8**-0.5))
-    everyone = torch.ones(1, 1, 70, 70, dtype=torch.bool)
-    with pytest.raises(pytest.fail.Exception):  # control: a mask is no kernel's business
-        dispatch.attend(AttentionCall((q,), (k,), v, terms, context(70, 70), everyone, 8**-0.5))
-
-
-def test_runs_against_the_formula_in_steps() -> None:
-    q, k, v = sides(1, 2, 200, 8)
-    positions, rotations = torch.arange(200), by_length(64)
-    call = AttentionCall((q,), (k,), v, Terms(row_rotation=rotations), context(200, 200), None, 8**-0.5)
-    mixed = dispatch.attend(call)
-    for i in (0, 63, 64, 199):
-        angles = torch.tensor(rotations.rotation_of(i // 64 * 64 + 64).frequencies, dtype=torch.float64)
-
-        def rotated(x: Tensor, at: Tensor, angles: Tensor = angles) -> Tensor:
-            whole = torch.complex(x[..., :4].double(), x[..., 4:].double()) * torch.exp(
-                1j * at.double()[:, None] * angles
-            )
-            return torch.cat((whole.real, whole.imag), dim=-1)
-
-        row = mix(
-            [rotated(q[:, :, i : i + 1], positions[i : i + 1])], [rotated(k, positions)], v.double(),
-            (positions <= i)[None, None, None], scaling=8**-0.5,
-        )  # fmt: skip
-        assert float((mixed[:, :, i : i + 1] - row).abs().max()) <= LIMIT
-
-
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-@pytest.mark.parametrize("length", [1, 64, 65, 1000])
-def test_steady_table_is_the_table(layout: str, length: int) -> None:
-    rotation = Rotation((1.0, 0.1, 0.003), layout)
-    ours = length_rotation_runs.steady_table(rotation, 999_999, length, torch.device("cpu"))
-    exact = table(rotation, torch.arange(999_999, 999_999 + length)[None])
-    for one, other in zip(ours, exact, strict=True):
-        assert one.shape == other.shape
-        assert float((one - other).abs().max()) <= 5e-7

@@ -50,7 +50,6 @@ def dense(q: Tensor, k: Tensor, v: Tensor, *, biased: bool, softcap: float | Non
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("softcap", [None, 0.8])
 @pytest.mark.parametrize("sink", [None, (0.7, -1.0)])
-@pytest.mark.always
 def test_against_dense_sums(queries: int, bias: str, softcap: float | None, sink: tuple[float, ...] | None) -> None:
     draw = torch.Generator().manual_seed(0)
     q = 3 * torch.randn(1, HEADS, queries, DIM, generator=draw)

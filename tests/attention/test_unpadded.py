@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -11,17 +10,12 @@ import torch
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.routes import hankel_view, key_bias, unpadded
-from hf_posenc.attention.routes.hankel_view import Hankel
-from hf_posenc.core.context import PositionContext
-from hf_posenc.core.regions import Band
-from hf_posenc.core.terms import BlockBias, KeyBias, Terms
+from hf_posenc.attention.routes import hankel_view, unpadded
 
-from .formula import ALL, Problem, mix, tokens
+from .formula import Problem, mix, tokens
 
 LENGTH = 40
 KINDS = ("key bias", "toeplitz", "learned table", "two tables", "two regions", "chunks", "first keys", "window")
-MIXTURES = ("key bias, wave and window", "regions with a bias", "two tables", "sink", "two regions", "window")
 LEFT = tokens([0] * 11 + [1] * 29, [1] * 40)
 RIGHT = tokens([1] * 29 + [0] * 11, [1] * 40)
 HOLE = tokens([1] * 5 + [0] * 6 + [1] * 29, [1] * 40)
@@ -57,16 +51,6 @@ def test_padding_is_removed(kind: str, real: torch.Tensor, mask_kind: str, monke
 
 
 @pytest.mark.parametrize("real", [LEFT, RIGHT], ids=["left", "right"])
-@pytest.mark.parametrize("mask_kind", ["bool", "float"])
-def test_padding_of_an_encoder_is_removed(real: torch.Tensor, mask_kind: str) -> None:
-    """Runs are the real tokens, counted by hand."""
-    problem = Padded("toeplitz", queries=LENGTH, real=real, mask_kind=mask_kind, causal=False)
-    positions = [row.nonzero()[:, 0].tolist() for row in real]
-    expected = [slice(positions_of[0], positions_of[-1] + 1) for positions_of in positions]
-    assert [(run.rows, run.keys) for run in unpadded.runs(problem.call())] == [(one, one) for one in expected]
-
-
-@pytest.mark.parametrize("real", [LEFT, RIGHT], ids=["left", "right"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_of_a_padded_batch(kind: str, real: torch.Tensor) -> None:
     problem = Padded(kind, queries=LENGTH, real=real, mask_kind="bool")
@@ -94,17 +78,6 @@ def test_a_mask_of_more_than_padding_is_kept(kind: str, changes: dict) -> None:
     assert unpadded.runs(problem.call()) is None
 
 
-def test_one_pair_more_or_less_is_noticed() -> None:
-    problem = Problem("toeplitz", queries=LENGTH, mask_kind="bool")
-    call = problem.call()
-    mask = call.mask.expand(2, -1, -1, -1).clone()
-    assert unpadded.runs(replace(call, mask=mask)) is not None
-    for i, j in ((3, 2), (3, 4), (39, 1)):
-        other = mask.clone()
-        other[1, 0, i, j] ^= True
-        assert unpadded.runs(replace(call, mask=other)) is None
-
-
 WINDOWED = ("key bias", "toeplitz", "learned table", "two tables", "window")
 WINDOW = 13
 
@@ -128,87 +101,6 @@ def test_the_window_of_a_mask_is_recognised(
     padding = torch.zeros(1, 1, 1, 1, dtype=torch.bool) if real is None else ~real.bool()[:, None, :, None]
     difference = problem.engine().double() - problem.expected()
     assert difference.masked_fill(padding, 0.0).abs().max() <= problem.limit
-
-
-@needs_kernel
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
-@pytest.mark.parametrize("kind", WINDOWED)
-def test_gradients_within_the_window_of_a_mask(kind: str, causal: bool) -> None:
-    if kind == "key bias" and not causal:
-        pytest.skip("a bias of the key is causal")
-    problem = Problem(
-        kind, queries=300, mask_kind="bool", mask_window=WINDOW, causal=causal, grad=True
-    )  # of several blocks
-    assert max(problem.gradient_deviations()) <= problem.limit
-
-
-@needs_kernel
-@pytest.mark.parametrize("queries", [1, 7, 200])
-@pytest.mark.parametrize("kind", ["key bias", "toeplitz", "learned table"])
-def test_a_window_with_a_cache(kind: str, queries: int) -> None:
-    problem = Problem(kind, queries=queries, keys=311, mask_kind="bool", mask_window=WINDOW)
-    assert problem.deviation() <= problem.limit
-
-
-def test_a_window_with_one_pair_more_or_less_is_noticed() -> None:
-    call = Problem("toeplitz", queries=LENGTH, batch=1, mask_kind="bool", mask_window=WINDOW).call()
-    assert unpadded.runs(call) is not None
-    for i, j in ((30, 30 - WINDOW), (30, 31 - WINDOW), (30, 31), (30, 0)):
-        other = call.mask.clone()
-        other[0, 0, i, j] ^= True
-        assert unpadded.runs(replace(call, mask=other)) is None
-
-
-@needs_kernel
-@pytest.mark.parametrize("kind", ["key bias", "toeplitz", "learned table"])
-def test_a_chunk_with_a_cache(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers hands a causal mask over, as the kernel's own causality starts at the upper left."""
-    problem = Problem(kind, queries=LENGTH, keys=150, mask_kind="bool")
-    assert problem.deviation() <= problem.limit
-    assert "dense_blocks" not in routes_taken(problem, monkeypatch)
-
-
-@needs_kernel
-@pytest.mark.parametrize("changes", [{}, {"real": LEFT, "mask_kind": "bool"}, {"real": HOLE, "mask_kind": "float"}])
-@pytest.mark.parametrize("kind", MIXTURES)
-def test_a_decode_query_is_one_kernel_call(kind: str, changes: dict) -> None:
-    problem = Problem(kind, queries=1, keys=LENGTH, **changes)
-    with torch.no_grad():
-        assert problem.route() != "dense_blocks"
-        assert problem.deviation() <= problem.limit
-
-
-@needs_kernel
-@pytest.mark.parametrize("kind", [kind for kind in ALL if "content" in kind])
-@pytest.mark.parametrize("causal", [True, False])
-def test_content_without_gradient(kind: str, causal: bool) -> None:
-    problem = Problem(kind, queries=300, causal=causal)
-    with torch.no_grad():
-        assert problem.route() == "content_bias"
-        assert problem.deviation() <= problem.limit
-
-
-MASKS = {
-    "padded left": {"real": LEFT},
-    "padded right": {"real": RIGHT},
-    "hole": {"real": HOLE},
-    "documents": {"document": DOCUMENTS},
-    "window": {"mask_window": 13},
-    "encoder": {"real": RIGHT, "causal": False},
-}
-
-
-@needs_kernel
-@pytest.mark.parametrize("mask_kind", ["bool", "float"])
-@pytest.mark.parametrize("changes", MASKS.values(), ids=MASKS)
-def test_content_under_a_mask(changes: dict, mask_kind: str) -> None:
-    """Masks of every kind go to the kernel along with the bias."""
-    problem = Problem("content", queries=LENGTH, mask_kind=mask_kind, **changes)
-    real = torch.ones(1, LENGTH) if problem.real is None else problem.real
-    with torch.no_grad():
-        assert problem.route() == "content_bias"
-        difference = problem.engine().double() - problem.expected()
-    assert difference.masked_fill(~real.bool()[:, None, :, None], 0.0).abs().max() <= problem.limit
 
 
 @needs_kernel
@@ -247,27 +139,6 @@ def test_a_chunk_whose_mask_hides_nothing(kind: str, mask_kind: str, monkeypatch
 
 
 @needs_kernel
-@pytest.mark.parametrize("queries", [450, 300, 40])
-def test_content_and_key_bias_with_a_cache(queries: int) -> None:
-    """Several blocks of rows, which stand somewhere among the keys."""
-    keys, draw = 450, torch.Generator().manual_seed(0)
-    shapes = [(2, 4, queries, 8), (2, 2, keys, 8), (2, 2, keys, 8), (2, 4, keys)]
-    q, k, v, c = (torch.randn(*s, generator=draw) for s in shapes)
-    positions = torch.arange(keys)[None]
-    ctx = PositionContext(positions[:, keys - queries :], positions, causal=True, contiguous=True)
-    of_content = BlockBias(lambda block: torch.sin(0.3 * block.scores), reads_scores=True)
-    call = AttentionCall((q,), (k,), v, Terms(bias=(KeyBias(c), of_content), logit_scale=1.2), ctx, None, 0.3)
-    with torch.no_grad():
-        assert dispatch.route(call) == "content_bias"
-        ours = dispatch.attend(call)
-    wide, every = q.double(), [t.double().repeat_interleave(2, 1) for t in (k, v)]
-    scores = wide @ every[0].mT * 0.3
-    logits = (scores + torch.sin(0.3 * scores) + c.double()[:, :, None]) * 1.2
-    logits = logits.masked_fill(positions > positions[:, keys - queries :].mT, -torch.inf)
-    assert (ours - logits.softmax(-1) @ every[1]).abs().max() <= 1e-5
-
-
-@needs_kernel
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("queries", [300, 40])
 @pytest.mark.parametrize("kind", ["toeplitz", "learned table"])
@@ -281,48 +152,3 @@ def test_long_chunks_with_a_cache(kind: str, queries: int, dtype: torch.dtype, m
         monkeypatch.setattr(hankel_view, name, value)
     assert problem.deviation() <= limits[0]
     assert max(problem.gradient_deviations()) <= limits[1]
-
-
-@needs_kernel
-@pytest.mark.parametrize("short", [True, False])
-@pytest.mark.parametrize("kv_heads", [1, 4])
-@pytest.mark.parametrize("queries", [300, 70])
-def test_a_learned_key_bias(queries: int, kv_heads: int, short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients of queries, keys, values and bias, against plain float64 autograd."""
-    if not short:
-        monkeypatch.setattr(key_bias, "OUTER", 150)
-    keys, draw = 300, torch.Generator().manual_seed(0)
-    shapes = [(2, 4, queries, 8), (2, kv_heads, keys, 8), (2, kv_heads, keys, 8), (2, 4, keys)]
-    q, k, v, c = (torch.randn(*s, generator=draw).requires_grad_() for s in shapes)
-    positions = torch.arange(keys)[None]
-    ctx = PositionContext(positions[:, keys - queries :], positions, causal=True, contiguous=True)
-    call = AttentionCall((q,), (k,), v, Terms(bias=(KeyBias(c),), logit_scale=1.2), ctx, None, 0.3)
-    assert dispatch.route(call) == "key_bias"
-    steer = torch.randn(2, 4, queries, 8, generator=draw)
-    ours = torch.autograd.grad((dispatch.attend(call) * steer).sum(), (q, k, v, c))
-    leaves = [t.detach().double().requires_grad_() for t in (q, k, v, c)]
-    every = [t.repeat_interleave(4 // kv_heads, 1) for t in leaves[1:3]]
-    logits = (leaves[0] @ every[0].transpose(-1, -2) * 0.3 + leaves[3][:, :, None]) * 1.2
-    logits = logits.masked_fill(positions > positions[:, keys - queries :].mT, -torch.inf)
-    theirs = torch.autograd.grad(((logits.softmax(-1) @ every[1]) * steer).sum(), leaves)
-    for one, two in zip(ours, theirs, strict=True):
-        assert (one.double() - two).abs().max() <= 1e-5 * two.abs().max()
-
-
-@pytest.mark.parametrize("band", [Band(0, None), Band(0, 100), Band(-99, 100), Band(-63, None), Band()], ids=str)
-def test_rectangles_cover_every_pair_once(band: Band) -> None:
-    for queries, keys in ((5000, 5000), (1300, 6000), (600, 600), (1, 5000)):
-        seen = torch.zeros(queries, keys, dtype=torch.uint8)
-        blocks = list(Hankel(torch.empty(0), queries, keys, band).blocks())
-        for block, rectangles in blocks:
-            assert all(block.start <= rows.start < rows.stop <= block.stop for rows, _ in rectangles)
-            for rows, columns in rectangles:
-                seen[rows, columns] += 1
-        visible = torch.ones(queries, keys, dtype=torch.bool)
-        if band.nearest is not None:
-            visible.tril_(keys - queries - band.nearest)
-        if band.farthest is not None:
-            visible.triu_(keys - queries - band.farthest + 1)
-        assert bool((seen[visible] == 1).all())
-        assert int(seen.max()) == 1
-        assert all(later.start > earlier.start for (earlier, _), (later, _) in pairwise(blocks))

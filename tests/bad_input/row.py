@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +36,27 @@ class Scene:
     model: Any = None
 
 
+Act = Callable[[Scene], object]
+
+
 @dataclass(frozen=True)
 class Row:
     """A bad input.
 
     Attributes:
-        number: of the catalogue; rows of the same kind share one.
         name: what is bad.
         error: what refuses it.
-        says: a pattern: the option, the value, the range.
+        key: what the message names: an option, a value, a file.
         act: what is done.
-        model_type: the model it is done to, ``"llama"`` if nothing else is said; patched first with ``patch``.
+        model_type: the model it is done to; patched first with ``patch``.
     """
 
-    number: int
     name: str
     error: Errors
-    message: str
-    act: Callable[[Scene], object]
+    key: str
+    act: Act
     model_type: str = "llama"
     patch: tuple[str, dict[str, Any]] | None = None
-    marks: tuple[Any, ...] = field(default=(), compare=False)
-
-    def __str__(self) -> str:
-        return f"{self.number}-{self.name}"
 
     def model(self) -> nn.Module:
         """A fresh model."""
@@ -67,6 +64,6 @@ class Row:
         return model if self.patch is None else hf_posenc.patch_model(model, self.patch[0], **self.patch[1])
 
 
-def patching(scheme: Any, **options: Any) -> Callable[[Scene], object]:
+def patching(scheme: Any, **options: Any) -> Act:
     """``patch_model`` of the scene's model."""
     return lambda scene: hf_posenc.patch_model(scene.model, scheme, **options)

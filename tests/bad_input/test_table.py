@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,16 @@ from . import adapters, api, arguments, calls, config, configurations, weights, 
 from .row import TWO_SENTENCES, Row, Scene
 
 
-def parameters(rows: Iterable[Row]) -> list[object]:
-    """Rows as pytest has them."""
-    return [pytest.param(row, id=str(row), marks=row.marks) for row in rows]
+def each(*rows: Row) -> pytest.MarkDecorator:
+    """One case a row."""
+    return pytest.mark.parametrize("row", rows, ids=[row.name for row in rows])
 
 
 def refused(row: Row, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything that must be so after a bad input."""
     scene.folder.mkdir()
     capsys.readouterr()
-    with pytest.raises(row.error, match=row.message) as caught:
+    with pytest.raises(row.error, match=row.key or None) as caught:
         row.act(scene)
     message = str(caught.value)
     assert isinstance(caught.value, errors.PosEncError)
@@ -36,32 +35,17 @@ def refused(row: Row, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         end(caught.value)
     assert ended.value.code in (FAILED, USAGE)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("Error: ")
-    assert "Traceback" not in captured.err
     assert list(scene.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("row", parameters([*api.rows(), *calls.rows(), *configurations.rows(), *wrapped.rows()]))
-def test_refused_patch_leaves_the_model_unchanged(
-    row: Row, saved: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = row.model()
-    before = snapshot(model, random_tokens(model, TRAINED_LENGTH))
-    refused(row, Scene(tmp_path / "out", saved, tmp_path, model), capsys)
-    assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
-
-
-@pytest.mark.parametrize("row", parameters(arguments.rows()))
-def test_measuring_and_training_are_refused(
+@each(*api.rows(), *calls.rows(), *configurations.rows(), *wrapped.rows(), *arguments.rows())
+def test_the_model_is_left_unchanged(
     row: Row,
     saved: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What is asked for is read before the model is touched, and before anything is written."""
     pytest.importorskip("lm_eval")
     monkeypatch.chdir(tmp_path)
     model = row.model()
@@ -70,14 +54,14 @@ def test_measuring_and_training_are_refused(
     assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
-@pytest.mark.parametrize("row", parameters([*config.rows(), *weights.rows()]))
+@each(*config.rows(), *weights.rows())
 def test_checkpoint_is_refused(
     row: Row, saved: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(row, Scene(tmp_path / "out", saved, tmp_path), capsys)
 
 
-@pytest.mark.parametrize("row", parameters(adapters.rows()))
+@each(*adapters.rows())
 def test_adapter_is_refused(
     row: Row, with_adapter: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

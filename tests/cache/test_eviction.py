@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import DynamicCache, MistralConfig, MistralForCausalLM, StaticCache
+from transformers import DynamicCache, MistralConfig, MistralForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.cache.eviction import EvictingLayer
@@ -106,24 +106,6 @@ def test_a_models_own_window_stays_where_keys_were_dropped(scheme: dict, chunk: 
     assert (torch.cat(parts, dim=1) - whole).abs().max() < 1e-4
 
 
-def test_a_cache_the_user_sized_is_left_alone() -> None:
-    model = patch_model(tiny_model("llama"), "sinks", factor=4)
-    cache = StaticCache(config=model.config, max_cache_len=4 * TRAINED_LENGTH)
-    with torch.no_grad():
-        model(text(TRAINED_LENGTH), past_key_values=cache)
-    assert not any(isinstance(layer, EvictingLayer) for layer in cache.layers)
-
-
-def test_beams_and_layers_of_their_own() -> None:
-    """Only layers with eviction drop keys, and beams are reordered in them."""
-    model = patch_model(tiny_model("llama"), "rope", layers={"1": "sinks"}, factor=4)
-    out = model.generate(text(2 * TRAINED_LENGTH), max_new_tokens=8, num_beams=3, do_sample=False,
-                         return_dict_in_generate=True)  # fmt: skip
-    plain, forgetful = out.past_key_values.layers
-    assert not isinstance(plain, EvictingLayer)
-    assert forgetful.keys.shape[2] == HELD["sinks"] < plain.keys.shape[2]
-
-
 def test_evicted_keys_cannot_be_restored() -> None:
     model = patch_model(tiny_model("llama"), "sinks", factor=4)
     cache = DynamicCache(config=model.config)
@@ -182,13 +164,3 @@ def test_an_emptied_cache_takes_any_text_that_a_new_one_takes() -> None:
             assert [type(one) for one in cache.layers[1:]] == [type(one) for one in fresh.layers[1:]]
             assert cache.layers[0].keys.shape == fresh.layers[0].keys.shape
             cache.reset()
-
-
-def test_padding_that_cannot_be_kept_is_named() -> None:
-    model, ids = patch_model(tiny_model("llama"), "sinks", recent=16), text(36, rows=2)
-    mask, cache = torch.ones_like(ids), DynamicCache()
-    mask[1, 28:] = 0
-    with torch.no_grad():
-        model(ids[:, :24], attention_mask=mask[:, :24], past_key_values=cache)
-        with pytest.raises(BackendCannotCarry, match=r"padding behind its first token.+Pad on the left"):
-            model(ids[:, 24:], attention_mask=mask, past_key_values=cache)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import torch
 from torch import nn
@@ -27,19 +24,6 @@ def test_decoding_equals_the_whole_forward(scheme: str) -> None:
     parts = [model(ids[:, :20], past_key_values=cache).logits]
     parts += [model(ids[:, i : i + 1], past_key_values=cache).logits for i in range(20, 70)]
     assert (torch.cat(parts, 1) - model(ids, use_cache=False).logits).abs().max() < 1e-4
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@torch.no_grad()
-def test_a_decoded_token_projects_no_distances(scheme: str) -> None:
-    model, cache = patched(scheme), DynamicCache()
-    model(tokens(30), past_key_values=cache)
-    with rows_multiplied() as rows:
-        model(tokens(1), past_key_values=cache)
-    assert max(rows) == 1
-    with rows_multiplied() as rows:  # control: without a cache there are as many rows as tokens, or rows of the table
-        model(tokens(30), use_cache=False)
-    assert max(rows) >= 30
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -79,20 +63,3 @@ def patched(scheme: str) -> LlamaForCausalLM:
 
 def tokens(length: int) -> torch.Tensor:
     return torch.randint(0, 90, (1, length), generator=torch.Generator().manual_seed(length))
-
-
-@contextmanager
-def rows_multiplied() -> Iterator[list[int]]:
-    """Rows of the left side of every product with a matrix of weights."""
-    rows: list[int] = []
-
-    class Watch(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            if function is nn.functional.linear or function in (torch.Tensor.matmul, torch.Tensor.__matmul__):
-                left = args[0]
-                if left.ndim == 2 or function is nn.functional.linear:
-                    rows.append(left.shape[-2])
-            return function(*args, **(kwargs or {}))
-
-    with Watch():
-        yield rows

@@ -12,9 +12,8 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM, StaticCache
 
 from hf_posenc import patch_model
-from hf_posenc.cache.key_positions import RECORD
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
-from hf_posenc.errors import BackendCannotCarry, MaskMismatch, UnknownKeys
+from hf_posenc.errors import BackendCannotCarry, UnknownKeys
 
 LENGTH = TRAINED_LENGTH
 
@@ -81,32 +80,6 @@ def test_a_cropped_cache_continues_at_other_positions() -> None:
     assert (after - read(model, ids, positions)[:, LENGTH // 2 :]).abs().max() < 1e-4
 
 
-def test_an_emptied_cache_starts_again() -> None:
-    model = patch_model(tiny_model("llama"), "alibi", factor=4)
-    cache = StaticCache(config=model.config, max_cache_len=LENGTH)
-    read(model, text(), jumping(9), cache)
-    cache.reset()
-    with torch.no_grad():
-        again = model(text(), past_key_values=cache).logits
-    assert (again - read(model, text(), None)).abs().max() < 1e-4
-
-
-def test_positions_in_steps_of_one_cost_one_number() -> None:
-    model = patch_model(tiny_model("llama"), "alibi", factor=4)
-    cache = DynamicCache(config=model.config)
-    for start, end in ((0, 9), (9, 10), (10, 20)):
-        read(model, text()[:, start:end], torch.arange(100 + start, 100 + end)[None], cache)
-    record = getattr(cache, RECORD)
-    assert (record.run, record.tokens, record.count) == (100, None, 20)
-
-
-def test_schemes_without_key_positions_record_nothing() -> None:
-    model = patch_model(tiny_model("llama"), "yarn", factor=4)
-    cache = DynamicCache(config=model.config)
-    read(model, text(), jumping(5), cache)
-    assert not hasattr(cache, RECORD)
-
-
 def test_tokens_added_by_other_code() -> None:
     model = patch_model(tiny_model("llama"), "alibi", factor=4)
     cache = DynamicCache(config=model.config)
@@ -140,15 +113,6 @@ def test_positions_that_go_back_need_every_key(scheme: str) -> None:
     first = read(model, ids[:, :50], back[:, :50], kept)
     rest = read(model, ids[:, 50:], back[:, 50:], kept)
     assert (torch.cat((first, rest), dim=1) - whole).abs().max() < 1e-4
-
-
-@pytest.mark.parametrize("scheme", ["yarn", "alibi", "sinks", "window"])
-@pytest.mark.parametrize("width", [LENGTH - 1, LENGTH + 1, 5])
-def test_a_mask_of_another_width_is_refused(scheme: str, width: int) -> None:
-    model, cache = patch_model(tiny_model("llama"), scheme, factor=4), DynamicCache(config=tiny_model("llama").config)
-    read(model, text()[:, :-3], None, cache)
-    with pytest.raises(MaskMismatch, match=f"{width} columns, and there are {LENGTH} keys"):
-        model(text()[:, -3:], attention_mask=torch.zeros(1, 1, 3, width), past_key_values=cache)
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "rerope", "t5", "fox"])

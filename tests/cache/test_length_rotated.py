@@ -7,8 +7,6 @@ import torch
 from transformers import DynamicCache
 
 from hf_posenc import patch_model
-from hf_posenc.attention.routes import length_rotation
-from hf_posenc.cache.length_rotated import LengthRotatedLayer
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 
 STEP = 8
@@ -16,45 +14,6 @@ STEP = 8
 
 def text(length: int) -> torch.Tensor:
     return torch.randint(3, 96, (1, length), generator=torch.Generator().manual_seed(5))
-
-
-def keys_rotated(monkeypatch: pytest.MonkeyPatch, granularity: int, cropped: int | None = None) -> list[int]:
-    """Keys that the first layer rotated, for each decoded token; before that of number ``cropped`` two are removed."""
-    model = patch_model(tiny_model("llama"), "dynamic_ntk", granularity=granularity, factor=4)
-    counted: list[int] = []
-    rotate = length_rotation.rotate
-
-    def counting(x: torch.Tensor, *rest: object) -> torch.Tensor:
-        if x.shape[1] == model.config.num_key_value_heads:
-            counted.append(x.shape[2])
-        return rotate(x, *rest)  # type: ignore[arg-type]
-
-    cache, tokens = DynamicCache(config=model.config), text(TRAINED_LENGTH + 1 + 2 * STEP)
-    with torch.no_grad():
-        model(tokens[:, : TRAINED_LENGTH + 1], past_key_values=cache)
-        monkeypatch.setattr(length_rotation, "rotate", counting)
-        for number, t in enumerate(range(TRAINED_LENGTH + 1, tokens.shape[1])):
-            if number == cropped:
-                cache.crop(-2)
-            model(tokens[:, t : t + 1], past_key_values=cache)
-    assert all(isinstance(layer, LengthRotatedLayer) for layer in cache.layers)
-    return counted[:: model.config.num_hidden_layers]
-
-
-def test_one_key_a_token_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = keys_rotated(monkeypatch, STEP)
-    assert sum(count > 1 for count in counted) == 3  # the first token, and where each of two steps ends
-
-
-def test_what_is_left_of_a_cropped_text_stays_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As assisted decoding does it, once for every few tokens."""
-    counted = keys_rotated(monkeypatch, STEP, cropped=4)
-    assert counted[4] == 1
-    assert sum(count > 1 for count in counted) == 2  # the first token, and where a step ends
-
-
-def test_control_every_length_has_a_rotation_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(count > TRAINED_LENGTH for count in keys_rotated(monkeypatch, 1))
 
 
 def test_reordering_discards_the_rotated_copy() -> None:

@@ -101,15 +101,6 @@ def test_a_full_static_cache_is_refused(name: str) -> None:
         model(tokens[:, 14:], past_key_values=cache)
 
 
-@pytest.mark.parametrize("name", HYBRID)
-def test_a_cache_of_other_rows_is_refused(name: str) -> None:
-    model = patch_model(tiny(name, sliding_window=WINDOW), "alibi")
-    cache, tokens = DynamicCache(config=model.config), torch.arange(3, 21)[None]
-    model(tokens[:, :14], past_key_values=cache)
-    with pytest.raises(InvalidInput, match="holds 1 rows, and the call has 2"):
-        model(tokens[:, 14:].repeat(2, 1), past_key_values=cache)
-
-
 def test_a_static_cache_shorter_than_the_window_is_refused_when_full() -> None:
     """It would drop keys that the window still reaches; nothing is dropped up to then."""
     model = patch_model(tiny("mistral", sliding_window=WINDOW), "alibi")

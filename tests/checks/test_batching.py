@@ -20,18 +20,9 @@ def test_single_equals_batched(case: Case, side: Side) -> None:
     assert deviation <= case.tolerance("batch"), deviation
 
 
-@pytest.mark.parametrize("width", [1, MAX_WIDTH])
+@pytest.mark.parametrize("width", [1, pytest.param(MAX_WIDTH, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("case", DETERMINISTIC, ids=str)
 def test_padding_has_no_effect(case: Case, side: Side, width: int) -> None:
-    deviation = checks.padding_has_no_effect(case, side, width)
-    assert deviation <= case.tolerance("padding"), deviation
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("width", range(2, MAX_WIDTH))
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("case", DETERMINISTIC, ids=str)
-def test_every_padding_width(case: Case, side: Side, width: int) -> None:
     deviation = checks.padding_has_no_effect(case, side, width)
     assert deviation <= case.tolerance("padding"), deviation

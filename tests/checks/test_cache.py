@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from transformers.cache_utils import Cache, DynamicCache, StaticCache
+from transformers.cache_utils import DynamicCache, StaticCache
 
 from hf_posenc import checks
 from hf_posenc.checks import Case
@@ -19,22 +19,32 @@ CUTS = {
     "twice": 2 * TRAINED_LENGTH,
 }
 EVERY_CUT = pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+OTHER_CUTS = {name: cut for name, cut in CUTS.items() if name != "just past"}
 
 
-@EVERY_CUT
 @pytest.mark.parametrize("case", CACHEABLE, ids=str)
+def test_decoding_just_past_the_trained_length(case: Case) -> None:
+    """Token by token after the first chunk."""
+    deviation = checks.cached_equals_uncached(case, DynamicCache, CUTS["just past"], step=1)
+    assert deviation <= case.tolerance("cache"), deviation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", OTHER_CUTS.values(), ids=OTHER_CUTS)
+@pytest.mark.parametrize("case", CACHEABLE_ONE_PER_HOOKS, ids=str)
 def test_decoding_after_a_prefill(case: Case, cut: int) -> None:
     """Token by token after the first chunk."""
     deviation = checks.cached_equals_uncached(case, DynamicCache, cut, step=1)
     assert deviation <= case.tolerance("cache"), deviation
 
 
-@pytest.mark.parametrize("case", CACHEABLE, ids=str)
+@pytest.mark.parametrize("case", CACHEABLE_ONE_PER_HOOKS, ids=str)
 def test_chunks(case: Case) -> None:
     deviation = checks.cached_equals_uncached(case, DynamicCache, cut=7, step=7)
     assert deviation <= case.tolerance("cache"), deviation
 
 
+@pytest.mark.slow
 @EVERY_CUT
 @pytest.mark.parametrize("case", CACHEABLE_ONE_PER_HOOKS, ids=str)
 def test_static_cache(case: Case, cut: int) -> None:
@@ -47,13 +57,3 @@ def test_batches_in_a_static_cache(case: Case) -> None:
     for check in (checks.padded_decoding_equals_unpadded, checks.reordered_cache_equals_uncached):
         deviation = check(case, StaticCache)
         assert deviation <= case.tolerance(deviation.check), deviation
-
-
-@pytest.mark.full
-@EVERY_CUT
-@pytest.mark.parametrize("cache", [DynamicCache, StaticCache], ids=lambda cache: cache.__name__)
-@pytest.mark.parametrize("step", [1, 2, 7, 40])
-@pytest.mark.parametrize("case", CACHEABLE, ids=str)
-def test_every_cut_step_and_cache(case: Case, cache: type[Cache], cut: int, step: int) -> None:
-    deviation = checks.cached_equals_uncached(case, cache, cut, step)
-    assert deviation <= case.tolerance("cache"), deviation

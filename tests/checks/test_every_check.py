@@ -15,35 +15,32 @@ SLOWEST = (  # many forward passes, or a compiler
     *("continuous_batching", "torch_export", "memory_leaks", "recompilation", "options", "finite_differences"),
 )
 CHOSEN = [(check, case) for check in SLOW for case in (ONE_PER_HOOKS[::4] if check in SLOWEST else ONE_PER_HOOKS)]
-REST = [(check, case) for check in SLOW for case in ALL_CASES if (check, case) not in CHOSEN]
+OTHERS = [case for case in ALL_CASES if case not in ONE_PER_HOOKS]
+fast = pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if not check.slow])
 
 
-def marked(check: str, case: Case) -> object:
-    """A check of a case, left to the whole suite where it takes seconds."""
-    marks = pytest.mark.slow if check in SLOWEST else ()
-    return pytest.param(check, case, marks=marks, id=f"{check}-{case}")
-
-
-@pytest.mark.always
 @pytest.mark.parametrize("case", ALL_CASES, ids=str)
 def test_logits_are_those_of_the_formula(case: Case) -> None:
     """Of every scheme on every model, against the attention of its definition in float64."""
     checks.assert_passes("formula", case)
 
 
-@pytest.mark.parametrize("case", ALL_CASES, ids=str)
-@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if not check.slow])
+@fast
+@pytest.mark.parametrize("case", ONE_PER_HOOKS, ids=str)
 def test_check(check: str, case: Case) -> None:
+    """On one scheme of each combination of hooks."""
     checks.assert_passes(check, case)
 
 
-@pytest.mark.parametrize(("check", "case"), [marked(check, case) for check, case in CHOSEN])
+@pytest.mark.slow
+@fast
+@pytest.mark.parametrize("case", OTHERS, ids=str)
+def test_check_of_the_others(check: str, case: Case) -> None:
+    checks.assert_passes(check, case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("check", "case"), CHOSEN, ids=str)
 def test_slow_check(check: str, case: Case) -> None:
     """On one scheme of each combination of hooks, or on every fourth of these."""
-    checks.assert_passes(check, case)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("check", "case"), REST, ids=str)
-def test_slow_check_of_all(check: str, case: Case) -> None:
     checks.assert_passes(check, case)

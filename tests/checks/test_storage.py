@@ -65,6 +65,6 @@ def test_everything_in_a_fresh_process_and_reentrant(case: Case) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("check", ["cache", "batch", "padding", "padded_decoding", "backend", "causality", "unpatch"])
-@pytest.mark.parametrize("case", ALL_CASES, ids=str)
+@pytest.mark.parametrize("case", ONE_PER_HOOKS, ids=str)
 def test_low_precision(case: Case, check: str, dtype: torch.dtype) -> None:
     checks.assert_passes(check, Case(case.model, case.scheme, dtype=dtype, **case.options))

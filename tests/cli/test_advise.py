@@ -14,7 +14,7 @@ from hf_posenc.cli.app import app
 
 
 def test_the_text_names_the_length_and_the_call(call: Callable) -> None:
-    answer = call("advise", "-m", "starter:llama", "-t", "2k")
+    answer = call("advise", "-m", "starter:llama", "--target-length", "2k")
     assert answer.code == 0
     assert answer.out.startswith("starter:llama (llama) at 2,048 tokens\n")
     assert 'patch_model(model, "self_extend", target_length=2048, group=' in answer.out
@@ -22,7 +22,7 @@ def test_the_text_names_the_length_and_the_call(call: Callable) -> None:
 
 
 def test_json_holds_every_line(call: Callable) -> None:
-    advice = call("advise", "-m", "starter:bert", "--target", "1024", "--json").data
+    advice = call("advise", "-m", "starter:bert", "--target-length", "1024", "--json").data
     assert (advice["trained_length"], advice["target_length"], advice["supported"]) == (256, 1024, True)
     assert advice["zero_shot"] == []
     assert {"alibi", "rope", "t5", "learned_hier"} <= {one["scheme"] for one in advice["training"]}
@@ -32,7 +32,7 @@ def test_json_holds_every_line(call: Callable) -> None:
 @pytest.mark.parametrize("starter", ["llama", "gpt2", "bert"])
 def test_printed_commands_are_commands(call: Callable, starter: str) -> None:
     """Parsed by the very commands they name, without running them."""
-    advice = call("advise", "-m", f"starter:{starter}", "-t", "1024", "--json").data
+    advice = call("advise", "-m", f"starter:{starter}", "--target-length", "1024", "--json").data
     known = typer.main.get_command(app).commands
     lines = [
         one[name] for one in advice["zero_shot"] + advice["training"] for name in ("compare", "finetune") if name in one
@@ -50,7 +50,7 @@ def test_compared_entries_can_be_read(call: Callable, starter: str) -> None:
     pytest.importorskip("lm_eval", reason="an extra")
     from hf_posenc.schemes.entry import entries_of
 
-    advice = call("advise", "-m", f"starter:{starter}", "-t", "1024", "--json").data
+    advice = call("advise", "-m", f"starter:{starter}", "--target-length", "1024", "--json").data
     for one in advice["zero_shot"] + advice["training"]:
         words = shlex.split(one["compare"])
         unpatched, entry = entries_of(words[words.index("--schemes") + 1])
@@ -60,19 +60,19 @@ def test_compared_entries_can_be_read(call: Callable, starter: str) -> None:
 
 @pytest.mark.parametrize("target", ["much", "-1", "0", "1.3"])
 def test_an_invalid_target(call: Callable, target: str) -> None:
-    answer = call("advise", "-m", "starter:llama", "--target", target)
+    answer = call("advise", "-m", "starter:llama", "--target-length", target)
     assert answer.code == 2
     assert "whole number of tokens" in answer.err
 
 
 def test_a_model_that_no_adapter_knows(call: Callable, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "ctrl", "n_positions": 4096}))
-    answer = call("advise", "-m", str(tmp_path), "-t", "16k")
+    answer = call("advise", "-m", str(tmp_path), "--target-length", "16k")
     assert answer.code == 3
     assert "hf-posenc list --models" in answer.out
 
 
 def test_a_folder_without_a_model(call: Callable, tmp_path: Path) -> None:
-    answer = call("advise", "-m", str(tmp_path), "-t", "16k")
-    assert answer.code == 1
+    answer = call("advise", "-m", str(tmp_path), "--target-length", "16k")
+    assert answer.code == 2
     assert "Traceback" not in answer.err

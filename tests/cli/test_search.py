@@ -37,7 +37,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_arguments_are_forwarded(call: Callable, asked: dict[str, Any], tmp_path: Path) -> None:
     text = tmp_path / "own.txt"
     text.write_text("words", encoding="utf-8")
-    words = ["--target", "1k", "--budget", "90s", "--text", str(text), "--all-keys", "--seed", "3"]
+    words = ["--target-length", "1k", "--budget", "90s", "--text", str(text), "--all-keys", "--seed", "3"]
     answer = call("search", "-m", "starter:llama", *words, "--out", str(tmp_path))
     assert answer.code == 0
     assert (asked["target"], asked["budget"], asked["all_keys"], asked["seed"]) == ("1k", "90s", True, 3)
@@ -55,7 +55,7 @@ def test_the_printed_comparison_loads_and_reads_the_same(call: Callable, asked: 
     own.write_text('{"body": "words"}', encoding="utf-8")
     other.write_text("words", encoding="utf-8")
     read = ["--text", str(own), "--text-field", "body", "--eval-text", str(other), "--document-separator", "\\n\\n"]
-    call("search", "-m", "starter:llama", "-t", "1k", *read, "--dtype", "float32", "--device", "cpu")
+    call("search", "-m", "starter:llama", "--target-length", "1k", *read, "--dtype", "float32", "--device", "cpu")
     loaded = ["--dtype", "float32", "--device", "cpu"]
     assert asked["compare"] == [*loaded, "--text", str(other), "--document-separator", "\\n\\n"]  # txt has no fields
 
@@ -66,7 +66,7 @@ def test_without_a_second_text_the_printed_comparison_reads_the_first(
     """It measured the default text, on which nothing had been chosen or judged."""
     own = tmp_path / "own.jsonl"
     own.write_text('{"body": "words"}', encoding="utf-8")
-    call("search", "-m", "starter:llama", "-t", "1k", "--text", str(own), "--text-field", "body")
+    call("search", "-m", "starter:llama", "--target-length", "1k", "--text", str(own), "--text-field", "body")
     words = ["--text", str(own), "--text-field", "body"]
     assert asked["compare"] == words
     about = ABOUT | {"held_out": "the last third of the same text, set aside", "compare": words}
@@ -77,7 +77,7 @@ def test_without_a_second_text_the_printed_comparison_reads_the_first(
 
 
 def test_json_is_json(call: Callable, asked: dict[str, Any]) -> None:
-    found = call("search", "-m", "starter:llama", "-t", "1024", "--json").data
+    found = call("search", "-m", "starter:llama", "--target-length", "1024", "--json").data
     assert found["chosen"]["options"] == {"window": 96}
 
 
@@ -90,6 +90,6 @@ def test_json_is_json(call: Callable, asked: dict[str, Any]) -> None:
     ],
 )
 def test_wrong_arguments_are_refused(call: Callable, target: str, words: tuple[str, ...], said: str) -> None:
-    answer = call("search", "-m", "starter:llama", "-t", target, *words)
+    answer = call("search", "-m", "starter:llama", "--target-length", target, *words)
     assert answer.code != 0
     assert said in answer.err

@@ -1,14 +1,16 @@
-"""The command line as users start it: quick answers without torch, closed pipes."""
+"""The command line as users start it: quick answers without torch, odd terminals, closed streams, signals."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 PYTHON = [sys.executable, "-m", "hf_posenc.cli"]
+posix = pytest.mark.skipif(os.name == "nt", reason="there is no SIGPIPE, and no /bin/sh")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["list"], ["info", "yarn"]], ids=str)
@@ -25,9 +27,38 @@ def test_importing_the_package_loads_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there is no SIGPIPE, and no /bin/sh")
-@pytest.mark.parametrize("command", ["list", "list --json", "info yarn", "--help"])
-def test_closed_pipe_is_no_error(command: str) -> None:
-    line = f"{' '.join(PYTHON)} {command} | true"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True)
-    assert done.stderr == ""
+@posix
+@pytest.mark.parametrize("ending", ["list | true", "list --json | head -1", "list >&- 2>&-", "list <&-"])
+def test_closed_streams_are_no_error(ending: str) -> None:
+    done = subprocess.run(["bash", "-c", f"{' '.join(PYTHON)} {ending}"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("surroundings", [{"COLUMNS": "20"}, {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}], ids=str)
+def test_odd_terminals(surroundings: dict[str, str]) -> None:
+    done = subprocess.run([*PYTHON, "list"], capture_output=True, env=os.environ | surroundings, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"yarn" in done.stdout
+
+
+SIGNALLED = """
+import signal, sys
+from hf_posenc.cli import stoppable
+with stoppable():
+    try:
+        signal.raise_signal(int(sys.argv[1]))
+    finally:
+        print("cleaned up")
+        if sys.argv[2:]:
+            signal.raise_signal(int(sys.argv[1]))
+            print("went on")
+"""
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("again", [False, True])
+def test_the_first_signal_lets_a_command_clean_up_and_the_second_does_not(number: signal.Signals, again: bool) -> None:
+    command = [sys.executable, "-u", "-c", SIGNALLED, str(int(number)), *["again"] * again]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "cleaned up\n", "")

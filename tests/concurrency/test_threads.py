@@ -17,17 +17,9 @@ from hf_posenc.checks import Case, longest_case
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import AlreadyPatched, NotPatched
 
-SCHEMES = (
-    "yarn", "alibi", "t5", "self_extend", "dynamic_ntk", "sinks", "fox", "kerple", "rerope", "longrope", "cope",
-    "shaw", "none", "ssmax", "dca", "window",
-)  # fmt: skip
-ROUNDS = 2
+SCHEMES = ("yarn", "alibi", "t5", "self_extend", "dynamic_ntk", "sinks", "fox", "cope")
+THREADS = 8
 T = TypeVar("T")
-
-
-@pytest.fixture(scope="module")
-def threads(request: pytest.FixtureRequest) -> int:
-    return request.config.getoption("--threads")
 
 
 def text(length: int, seed: int = 0) -> Tensor:
@@ -61,7 +53,7 @@ def impatient() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_one_model_for_all(seed: int) -> None:
     """One thread patches it, the others get an error; one unpatches it, and its logits are as before."""
     model, schemes = tiny_model("llama"), ("yarn", "alibi", "t5", "rerope")
@@ -88,14 +80,14 @@ def test_one_model_for_all(seed: int) -> None:
     assert torch.equal(logits_of(model, 24), before)
 
 
-def test_different_models_and_schemes(threads: int) -> None:
+def test_different_models_and_schemes() -> None:
     """Patched, read, unpatched and read again, in every thread another scheme."""
-    cases = [longest_case("llama", SCHEMES[number % len(SCHEMES)]) for number in range(threads)]
-    models = [tiny_model("llama") for _ in range(threads)]
+    cases = [longest_case("llama", SCHEMES[number]) for number in range(THREADS)]
+    models = [tiny_model("llama") for _ in range(THREADS)]
 
     def work(number: int) -> list[Tensor]:
         model, case, found = models[number], cases[number], []
-        for round_ in range(ROUNDS):
+        for round_ in range(2):
             patch_model(model, case.scheme, **case.options)
             settled(model)
             found.append(logits_of(model, 24 + number + 8 * round_))
@@ -103,10 +95,10 @@ def test_different_models_and_schemes(threads: int) -> None:
             found.append(logits_of(model, 24 + number))
         return found
 
-    alone = [work(number) for number in range(threads)]
-    for together in at_once(work, threads):
+    alone = [work(number) for number in range(THREADS)]
+    for together in at_once(work, THREADS):
         number = next(n for n, other in enumerate(alone) if other[1].shape == together[1].shape)
-        assert all(torch.equal(a, b) for a, b in zip(together, alone[number], strict=True)), SCHEMES[number % 16]
+        assert all(torch.equal(a, b) for a, b in zip(together, alone[number], strict=True)), SCHEMES[number]
 
 
 def settled(model: nn.Module) -> None:
@@ -117,7 +109,7 @@ def settled(model: nn.Module) -> None:
                 weight.copy_(torch.linspace(-0.5, 0.5, weight.numel()).view_as(weight))
 
 
-@pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5", "dynamic_ntk", "self_extend", "longrope"])
+@pytest.mark.parametrize("scheme", ["yarn", "t5", "dynamic_ntk", "self_extend"])
 def test_one_model(scheme: str) -> None:
     """Eight threads read texts of different lengths on one patched model: tables grow under each other's hands."""
     case = Case("llama", scheme, factor=4)
@@ -147,18 +139,14 @@ class Generation:
             yield out.logits[:, -1]
 
 
-@pytest.mark.parametrize("scheme", ["yarn", "dynamic_ntk", "self_extend", "sinks", "fox"])
-@pytest.mark.parametrize("steps", [100, pytest.param(2000, marks=pytest.mark.full)])
-def test_two_texts_alternately(scheme: str, steps: int) -> None:
-    """Two generations on one model, a token of the one, a token of the other; together 500 steps over all schemes."""
+@pytest.mark.parametrize("scheme", ["yarn", "dynamic_ntk", "self_extend", "sinks"])
+def test_two_texts_alternately(scheme: str) -> None:
+    """Two generations on one model, a token of the one, a token of the other."""
     with longest_case("llama", scheme).patched() as model:
-        alone = [list(Generation(model, seed).steps(min(steps, 60) if steps == 100 else 110)) for seed in (0, 3)]
-        for _ in range(1 if steps == 100 else steps // 110):
-            count = len(alone[0])
-            cases = zip(Generation(model, 0).steps(count), Generation(model, 3).steps(count), strict=True)
-            together = list(zip(*cases, strict=True))
-            for one, other in zip(together, alone, strict=True):
-                assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        alone = [list(Generation(model, seed).steps(60)) for seed in (0, 3)]
+        pairs = list(zip(Generation(model, 0).steps(60), Generation(model, 3).steps(60), strict=True))
+    for one, other in zip(zip(*pairs, strict=True), alone, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_control_shared_state_is_detected() -> None:

@@ -36,23 +36,16 @@ class Read(Dataset):
 if __name__ == "__main__":
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than this machine has processors
-    for scheme in ("yarn", "t5"):
-        torch.manual_seed(0)
-        rows = Read(scheme)
-        alone = torch.stack([rows[i] for i in range(4)])
-        for workers, how in ((0, None), (1, "fork"), (2, "fork"), (1, "spawn")):
-            if how == "fork" and "fork" not in torch.multiprocessing.get_all_start_methods():
-                continue
-            if how == "spawn" and scheme == "t5":
-                continue  # starting an interpreter costs seconds
-            patience = 900 if workers else 0
-            loader = DataLoader(rows, batch_size=2, num_workers=workers, multiprocessing_context=how, timeout=patience)
-            batches = list(loader)
-            assert torch.equal(torch.cat(batches), alone), (scheme, workers, how)
+    rows = Read("t5")
+    alone = torch.stack([rows[i] for i in range(4)])
+    for how in torch.multiprocessing.get_all_start_methods():
+        batches = list(DataLoader(rows, batch_size=2, num_workers=1, multiprocessing_context=how, timeout=900))
+        assert torch.equal(torch.cat(batches), alone), how
     print("same")
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("spawn" not in multiprocessing.get_all_start_methods(), reason="needs processes")
 def test_workers_compute_what_the_main_process_computes(tmp_path: Path) -> None:
     """Also: no warning, in the main process, that is not an error here."""

@@ -17,6 +17,7 @@ from hf_posenc import list_schemes, patch_model
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device, flash_cpu, flash_cuda
+from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import flex, flex_cuda
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import PosEncError
@@ -49,12 +50,12 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     found: set[str] = set()
     computed = dispatch._prepared
 
-    def as_on_a_gpu(call: AttentionCall) -> dispatch.Compute:
+    def as_on_a_gpu(call: AttentionCall) -> Compute:
         with monkeypatch.context() as there:
             there.setattr(by_device, "BY_DEVICE", {"cpu": flash_cuda})
             there.setattr(flash_cuda, "usable", lambda *tensors: True)
             there.setattr(flash_cpu, "usable", lambda *tensors: False)
-            there.setitem(dispatch.ROUTES, "flex_cuda", (takes, flex_cuda.attend))
+            there.setitem(dispatch.ROUTES, "flex_cuda", replace(flex_cuda.ROUTE, accepts=takes))
             found.add(dispatch.route(call))
         return computed(call)
 

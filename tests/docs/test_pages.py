@@ -16,7 +16,7 @@ from typer.main import get_command
 from hf_posenc import errors
 from hf_posenc.checks import CHECKS
 from hf_posenc.cli.app import app
-from hf_posenc.cli.imports import taken
+from hf_posenc.cli.global_options import separated
 from hf_posenc.insight.plots.catalogue import list_plots
 from hf_posenc.schemes import registry
 
@@ -83,7 +83,7 @@ def test_doctests_pass(block: str) -> None:
 @pytest.mark.parametrize("line", commands())
 def test_documented_commands_parse(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option exists and takes such a value; nothing is run."""
-    words, files = taken(shlex.split(line)[1:])
+    words, files = separated(shlex.split(line)[1:])
     assert all((DOCS.parent / file).is_file() for file in files)
     name, *words = words
     if "--config" in words:  # which is read at once; an earlier command of the page has written it

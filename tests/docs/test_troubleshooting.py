@@ -51,11 +51,3 @@ def test_the_warnings_are_counted(text: str) -> None:
     warnings = {name for name in public_errors() if issubclass(getattr(errors, name), Warning)}
     assert len(warnings) == 11, "the page says eleven"
     assert all("A warning:" in entries(text)[name] for name in warnings)
-
-
-def test_an_old_name_is_the_new_error_and_warns() -> None:
-    with pytest.warns(FutureWarning, match=r"ends with hf_posenc 0\.3\.0\. Write MissingPackage"):
-        from hf_posenc.errors import MissingExtra
-    assert MissingExtra is errors.MissingPackage
-    with pytest.raises(AttributeError, match="has no attribute 'MissingExtras'"):
-        errors.MissingExtras  # noqa: B018

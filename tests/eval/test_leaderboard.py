@@ -145,7 +145,7 @@ def test_the_command_line_measures_nothing_twice(
 
     words = ["leaderboard", "--models", saved, "--schemes", SCHEMES, "--lengths", ",".join(map(str, LENGTHS))]
     words += ["--scored", "16", "--samples", "4", "--keys", "3", "--depths", "0", "--rounds", "2", "--json", "--quick"]
-    words += ["--output", str(folder / "out")]  # --quick changes nothing where all its settings are given
+    words += ["--out", str(folder / "out")]  # --quick changes nothing where all its settings are given
     monkeypatch.setattr(measure, "measure_cell", refused)
     monkeypatch.setattr(paired_costs, "bench", refused)
     with pytest.raises(SystemExit) as end:

@@ -127,11 +127,11 @@ def test_the_command_reports_once(folder: Path) -> None:
     words = [
         "--model",
         str(folder / "llama"),
-        "--length",
+        "--lengths",
         str(TRAINED),
         "--samples",
         "2",
-        "--task",
+        "--tasks",
         "posenc_ppl",
         "--json",
     ]
@@ -140,6 +140,6 @@ def test_the_command_reports_once(folder: Path) -> None:
 
 
 def test_fewer_documents_than_processes(folder: Path) -> None:
-    words = ["--model", str(folder / "llama"), "--length", str(TRAINED), "--samples", "1", "--task", "posenc_ppl"]
+    words = ["--model", str(folder / "llama"), "--lengths", str(TRAINED), "--samples", "1", "--tasks", "posenc_ppl"]
     with pytest.raises(AssertionError, match="1 documents for 2 processes"):
         launch("-m", "hf_posenc.cli", "eval", *words)

@@ -28,7 +28,6 @@ from hf_posenc import patch_model
 
 from .tiny import tiny, tokens
 
-pytestmark = pytest.mark.always
 NAME = "dense_float64"
 LENGTH = 40
 ROUNDING = 1e-4  # of the largest logit: float32 against float64

@@ -66,8 +66,7 @@ CLOSE = 2e-5  # of the spread of logits, float32: a few hundred times its roundi
 
 
 def families(names: list[str], others: list[str]) -> list[Any]:
-    always = [pytest.param(name, marks=pytest.mark.always) for name in names]
-    return always + [pytest.param(name, marks=pytest.mark.full) for name in others]
+    return [*names, *(pytest.param(name, marks=pytest.mark.full) for name in others)]
 
 
 decoders = pytest.mark.parametrize("name", families(DECODERS, OTHER_DECODERS))
@@ -155,7 +154,6 @@ def test_the_models_own_positions(name: str) -> None:
 
 @decoders
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.always
 def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
     """At once, token by token, in chunks, and with padding before it."""
     model, ids = supported(name), tokens(40)
@@ -187,7 +185,6 @@ def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
 
 @decoders
 @pytest.mark.parametrize("scheme", ["yarn", "t5", "learned"])
-@pytest.mark.always
 def test_saved_and_loaded(name: str, scheme: str, tmp_path: Path) -> None:
     if name in LOST_BY_TRANSFORMERS:
         pytest.skip(f"transformers itself does not restore the embeddings of {name}")
@@ -199,7 +196,6 @@ def test_saved_and_loaded(name: str, scheme: str, tmp_path: Path) -> None:
     assert_close(logits(loaded.eval(), ids), logits(model, ids))
 
 
-@pytest.mark.always
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt_neox", "deepseek_v3", "bart", "modernbert"])
 def test_saved_and_loaded_in_half_precision(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -211,20 +207,6 @@ def test_saved_and_loaded_in_half_precision(name: str, dtype: torch.dtype, tmp_p
     assert loaded.dtype == dtype
     with torch.no_grad():
         assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
-
-
-@pytest.mark.always
-@pytest.mark.parametrize("name", ["qwen3", "llama"])
-def test_patched_under_another_default_dtype(name: str) -> None:
-    one, other, ids = built(name), built(name), tokens(20)
-    patch_model(one, "alibi", factor=2)
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        patch_model(other, "alibi", factor=2)
-        assert torch.get_default_dtype() == torch.bfloat16
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert torch.equal(logits(one, ids), logits(other, ids))
 
 
 @encoders
@@ -255,7 +237,6 @@ def test_encoders(name: str) -> None:
         ("whisper", r"audio encoder.+max_source_positions, max_target_positions.+Write an adapter"),
     ],
 )
-@pytest.mark.always
 def test_what_cannot_be_patched_is_refused(name: str, half: str) -> None:
     model, ids = tiny(name), tokens(20)
     stock = logits(model, ids)
@@ -301,45 +282,3 @@ def test_exported_for_plain_transformers(tmp_path: Path) -> None:
     export_native(model, tmp_path)
     plain = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert_close(logits(plain, ids), logits(model, ids))
-
-
-def test_under_peft_with_trained_embeddings() -> None:
-    from peft import LoraConfig, get_peft_model
-
-    from hf_posenc import describe
-
-    model = tiny("qwen3")
-    patch_model(model, "t5")
-    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj"], r=2, modules_to_save=["embed_tokens"]))
-    assert describe(adapted).scheme == "t5"
-    unpatch_model(adapted)
-
-
-def test_attention_of_unpatched_and_patched_models_is_captured() -> None:
-    from hf_posenc.insight.probe.capture import capture_attention
-
-    model, ids = tiny("qwen3"), tokens(12, rows=1)
-    layers: list[int] = []
-    for scheme in (None, "yarn", "alibi"):
-        if scheme is not None:
-            patch_model(model, scheme)
-        with capture_attention(model, lambda layer, call: layers.append(layer)):
-            logits(model, ids, use_cache=False)
-        if scheme is not None:
-            unpatch_model(model)
-    assert layers == 3 * [0, 1, 2, 3]
-
-
-def test_a_stand_in_needs_little_memory() -> None:
-    """Weights are views of short vectors, and only one layer of each kind is made."""
-    from transformers import MistralConfig, MistralModel
-
-    from hf_posenc.patches.general.stand_in import stand_in
-
-    found = stand_in(MistralModel, MistralConfig(), "eager")  # 7 billion weights
-    stored = {
-        weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes() for weight in found.model.parameters()
-    }
-    assert sum(stored.values()) < 1 << 20
-    assert len(found.kinds) == 32
-    assert set(found.kinds) == {0}

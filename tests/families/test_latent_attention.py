@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from hf_posenc import export_native, from_pretrained, patch_model
-from hf_posenc.errors import HostConfigInvalid, NotExpressible, OnlyWithinTrainedLength
+from hf_posenc import export_native, patch_model
+from hf_posenc.errors import NotExpressible
 
 from .tiny import LENGTH, tiny
 
@@ -109,11 +109,6 @@ def test_what_stretches_further_keeps_both() -> None:
     assert apart(model, by_hand) < LIMIT
 
 
-def test_a_scheme_without_a_rotation_has_no_temperature() -> None:
-    bare, scaled = plain("deepseek_v3"), stock("deepseek_v3", YARN | BOTH)
-    assert apart(patch_model(scaled, "none"), patch_model(bare, "none")) < LIMIT
-
-
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3", "minicpm3"])
 def test_exported_to_plain_transformers(family: str, scaling: str, tmp_path: Any) -> None:
@@ -123,29 +118,6 @@ def test_exported_to_plain_transformers(family: str, scaling: str, tmp_path: Any
     assert "partial_rotary_factor" not in written  # head_dim of these configurations is the rotated part
     assert written["rope_type"] == parameters["rope_type"]
     assert apart(AutoModelForCausalLM.from_pretrained(tmp_path).eval(), model) < LIMIT
-
-
-@pytest.mark.parametrize("scheme", ["longrope", "dynamic_ntk"])
-def test_exported_up_to_the_trained_length(scheme: str, tmp_path: Any) -> None:
-    model, ids = patch_model(plain("deepseek_v3"), scheme, factor=4), LONG[:, :LENGTH]
-    with pytest.warns(OnlyWithinTrainedLength):
-        export_native(model, tmp_path)
-    assert apart(AutoModelForCausalLM.from_pretrained(tmp_path).eval(), model, ids) < LIMIT
-
-
-@pytest.mark.parametrize(("base", "scheme"), [*((base, "host") for base in STATIC), ("both mscales", "yarn")])
-def test_a_scaled_model_is_exported_and_saved(base: str, scheme: str, tmp_path: Any) -> None:
-    given = {} if scheme == "host" else {"factor": 4, "trained_length": LENGTH}
-    model = patch_model(stock("deepseek_v3", BASES[base]), scheme, **given)
-    export_native(model, tmp_path / "plain")
-    model.save_pretrained(tmp_path / "patched")
-    assert apart(AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval(), model) < LIMIT
-    assert apart(from_pretrained(tmp_path / "patched").eval(), model) < LIMIT
-
-
-def test_another_share_of_rotated_channels_is_not_exported(tmp_path: Any) -> None:
-    with pytest.raises(NotExpressible, match="another rotation"):
-        export_native(patch_model(plain("deepseek_v3"), "rope", rotary_dim=8), tmp_path)
 
 
 def test_what_a_model_scales_late_queries_by_is_kept(tmp_path: Any) -> None:
@@ -160,13 +132,3 @@ def test_what_a_model_scales_late_queries_by_is_kept(tmp_path: Any) -> None:
     half = patch_model(tiny("ministral3", **sizes), "yarn", factor=4, trained_length=LENGTH // 2)
     with pytest.raises(NotExpressible, match=f"behind its first {LENGTH} tokens .* counts from {LENGTH // 2}"):
         export_native(half, tmp_path / "half")
-
-
-def test_a_softmax_that_was_not_built_so_is_refused() -> None:
-    """``mscale_all_dim`` alone changes nothing that a rotary module remembers."""
-    model = stock("deepseek_v3", YARN)
-    model.config.rope_parameters = {**model.config.rope_parameters, "mscale_all_dim": 1.0}
-    with pytest.raises(HostConfigInvalid, match=r"scaling of layers\.0\.self_attn .*: one of the two was changed"):
-        patch_model(model, "host")
-    model.config.rope_parameters.pop("mscale_all_dim")
-    assert apart(patch_model(model, "host"), stock("deepseek_v3", YARN)) < LIMIT

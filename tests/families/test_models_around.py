@@ -11,13 +11,11 @@ from torch import Tensor
 from transformers import Gemma3Config, PreTrainedModel
 from transformers.models.t5 import modeling_t5
 
-from hf_posenc import describe, from_pretrained, patch_model, set_factor, unpatch_model
+from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import CheckpointMismatch
 
 from .test_families import assert_close
 from .tiny import random_model, tiny_config, tokens
-
-pytestmark = pytest.mark.always
 
 
 def gemma3(**options: Any) -> PreTrainedModel:
@@ -56,18 +54,6 @@ def test_saved_and_loaded(build: Any, tmp_path: Path) -> None:
     assert torch.equal(output(unpatch_model(model)), stock)
     assert model.config is config
     assert not [name for module in model.modules() for name in vars(module) if name.startswith("posenc")]
-
-
-def test_another_factor_is_saved_as_well(tmp_path: Path) -> None:
-    model = gemma3()
-    stock = output(model)
-    set_factor(patch_model(model, "yarn", factor=4), 2)
-    expected = output(model)
-    model.save_pretrained(tmp_path)
-    loaded = from_pretrained(tmp_path).eval()
-    assert describe(loaded).target_length == 2 * describe(loaded).trained_length
-    assert torch.equal(output(loaded), expected)
-    assert torch.equal(output(unpatch_model(model)), stock)
 
 
 @pytest.mark.parametrize("scheme", ["host", "yarn", "alibi"])

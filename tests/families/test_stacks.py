@@ -27,7 +27,7 @@ OF_DECODERS: dict[str, dict[str, Any]] = {"t5+sinks": {"sinks": 2, "recent": 9},
 PAIRS = [(name, scheme) for name in ("t5", "bart") for scheme in (*SCHEMES, *OF_DECODERS)]
 PAIRS += [("umt5", "t5"), ("umt5", "window"), ("umt5", "sinusoidal")]
 READ_BY_ROW = ("window", "sinusoidal")  # schemes under which BART reads a table, its own or the scheme's
-pytestmark = pytest.mark.always
+
 stacks = pytest.mark.parametrize("stack", STACKS)
 
 
@@ -109,15 +109,3 @@ def test_two_stacks_with_different_schemes(name: str) -> None:
     assert torch.equal(logits(model, source, target), first)
     unpatch_model(encoder)
     assert torch.equal(logits(model, source, target), stock)
-
-
-@pytest.mark.parametrize("name", ["t5", "bart"])
-def test_generated_with_and_without_a_cache(name: str) -> None:
-    """Greedy and by beams, whose cache is reordered at every step."""
-    model, source = built(name), tokens(SOURCE)
-    patch_model(stack_of(model, "encoder"), "alibi")
-    patch_model(stack_of(model, "decoder"), "t5")
-    for beams in (1, 3):
-        call = {"max_new_tokens": 8, "min_new_tokens": 8, "num_beams": beams, "decoder_start_token_id": 1}
-        with_cache = model.generate(source, use_cache=True, **call)
-        assert torch.equal(with_cache, model.generate(source, use_cache=False, **call))

@@ -5,7 +5,6 @@ miss the threads of that.
 """
 
 import contextlib
-import functools
 import json
 import os
 import random
@@ -14,13 +13,11 @@ import shutil
 import signal
 import sqlite3
 import sys
-import tempfile
 import time
 import traceback
 from pathlib import Path
 
 import torch
-from transformers.models.llama.modeling_llama import LlamaModel
 
 from hf_posenc.cli import main
 from hf_posenc.cli.app import app  # noqa: F401  what a fresh command would import first
@@ -38,7 +35,6 @@ COMPARE = [
     "--scored", "16", "--tasks", "posenc_ppl", "--text", TEXT, "--quiet",
 ]  # fmt: skip
 CELLS = 6  # schemes times lengths
-ROOM = 4 << 20  # bytes: less than one hidden state of 65,536 tokens
 FINETUNE = [
     "finetune", "--model", MODEL, "--scheme", "yarn", "--factor", "2", "--length", "64", "--steps", "6", "--rank", "2",
     "--save-every", "2", "--text", TEXT, "--held-out", TEXT, "--eval-lengths", "256", "--json",
@@ -205,32 +201,6 @@ def stopped(number):
     return [first, second, stray, len({line.split(" ", 1)[1] for line in kept} & again), len(kept)]
 
 
-def impatient():
-    """A second signal while the first is being answered."""
-    folder = twice("impatient")
-    log = folder.parent / "log"
-
-    def setup():
-        noted(log)()
-        undo = measure.unpatch_model
-
-        def slow(model):
-            with open(log, "a") as file:
-                file.write("putting in order\n")
-            time.sleep(2 * LIMIT)
-            return undo(model)
-
-        measure.unpatch_model = slow
-
-    words = [word if word != "unpatched,pi,yarn" else "pi" for word in COMPARE]
-    child = fork([*words, "--out", folder], setup)
-    wait_until(lambda: lines(log, "begin"))
-    os.kill(child, signal.SIGINT)
-    wait_until(lambda: lines(log, "putting"))
-    os.kill(child, signal.SIGINT)
-    return ended(child)
-
-
 def stopped_tuning(number):
     """A signal after the first checkpoint of a fine-tuning, then the command it names."""
     reference, folder = tuned(), HERE / f"tuning{number}"
@@ -275,72 +245,15 @@ def full():
     commands = {
         "compare": [*COMPARE, "--out", out],
         "finetune": [*FINETUNE, "--out", out],
-        "eval": ["eval", "--model", MODEL, "--length", "256", "--task", "posenc_ppl", "--samples", "1", "--text", TEXT,
-                 "--out", out / "r.json"],
+        "eval": ["eval", "--model", MODEL, "--lengths", "256", "--tasks", "posenc_ppl", "--samples", "1",
+                 "--text", TEXT, "--out", out / "r.json"],
         "export": ["export", "--model", MODEL, "--scheme", "yarn", "--factor", "2", "--out", out],
-        "show": ["show", "alibi", "--picture", "bias", "--out", out / "a.png"],
-        "probe": ["probe", "--model", MODEL, "--length", "64", "--text", TEXT, "--samples", "1", "--out", out],
     }  # fmt: skip
     for name, words in commands.items():
         answer = ended(fork(words, small_files()))
         found[name] = {"code": answer["code"], "err": answer["err"], "left": files(out)}
         shutil.rmtree(out, ignore_errors=True)
     return found
-
-
-def read_only():
-    """A parent that is a file, and a folder on a file system that is mounted for reading only."""
-    (HERE / "file").write_text("")
-    paths = {"a file": HERE / "file"}
-    frozen = HERE / "frozen"
-    frozen.mkdir()
-    mounted = not os.system(f"mount -t tmpfs -o size=1m,ro tmpfs {frozen} 2>/dev/null")
-    if mounted:
-        paths["read only"] = frozen
-    found = {}
-    try:
-        for what, target in paths.items():
-            for name, words in {
-                "compare": [*COMPARE, "--out", target / "deep"],
-                "finetune": [*FINETUNE, "--out", target / "deep"],
-                "show": ["show", "alibi", "--picture", "bias", "--out", target / "deep" / "a.png"],
-                "export": ["export", "--model", MODEL, "--scheme", "yarn", "--factor", "2", "--out", target / "deep"],
-            }.items():
-                found[f"{name}: {what}"] = run(words)
-    finally:
-        if mounted:
-            os.system(f"umount {frozen}")
-    return found
-
-
-def filling():
-    """A disk that somebody else fills up in the middle of a comparison, and that is then given more room."""
-    disk = HERE / "disk"
-    disk.mkdir()
-    if os.system(f"mount -t tmpfs -o size=8m tmpfs {disk} 2>/dev/null"):
-        return None
-    log = HERE / "filling.log"
-
-    def shrinking():
-        noted(log)()
-        put = measure.Store.put
-
-        def kept(store, record):
-            put(store, record)
-            os.system(f"mount -o remount,size=48k {disk}")
-
-        measure.Store.put = kept
-
-    try:
-        first = run([*COMPARE, "--out", disk / "run"], shrinking)
-        left = files(disk)
-        os.system(f"mount -o remount,size=8m {disk}")
-        kept, begun = {line.split(" ", 1)[1] for line in lines(log, "kept")}, len(lines(log, "begin"))
-        second = run([*COMPARE, "--out", disk / "run"], noted(log))
-        again = {line.split(" ", 1)[1] for line in lines(log, "begin")[begun:]}
-        return [first, left, len(kept), len(kept & again), second, files(disk)]
-    finally:
-        os.system(f"umount {disk}")
 
 
 def two_writers():
@@ -382,84 +295,7 @@ def two_writers():
     return found
 
 
-def memory():
-    """One length needs more memory than there is."""
-    folder = twice("memory")
-
-    def limited():
-        whole = LlamaModel.forward
-
-        @functools.wraps(whole)
-        def forward(self, input_ids=None, *args, **kwargs):
-            if input_ids.shape[1] < 60_000:  # the last of 65,536 tokens is only asked for
-                return whole(self, input_ids, *args, **kwargs)
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ROOM, hard))
-            try:  # around torch alone: tokenizers, when they get no memory, end the process
-                return whole(self, input_ids, *args, **kwargs)
-            finally:
-                resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-        LlamaModel.forward = forward
-
-    words = [word if word != "256,512" else "256,65536,512" for word in COMPARE]
-    words = [word if word != "unpatched,pi,yarn" else "none" for word in words]
-    answer = run([*words, "--out", folder], limited)
-    results = folder / "results.json"
-    return [answer, json.loads(results.read_text())["cells"] if results.exists() else []]
-
-
-def odd():
-    """Places and processes that are not as they should be; what each command says and leaves."""
-    target = HERE / "odd"
-    target.mkdir()
-    (target / "loop").symlink_to("loop")
-    (target / "results a folder" / "results.json").mkdir(parents=True)
-    (target / "store a folder" / "cells.sqlite").mkdir(parents=True)
-    (target / "garbage").mkdir()
-    (target / "garbage" / "cells.sqlite").write_bytes(bytes(range(256)) * 20)
-    (target / "cut").mkdir()
-    with contextlib.closing(sqlite3.connect(target / "cut" / "cells.sqlite")) as store:
-        store.execute("CREATE TABLE x(a)")
-        store.commit()
-    os.truncate(target / "cut" / "cells.sqlite", 4096 + 100)
-
-    def removed():
-        put = measure.Store.put
-
-        def gone(store, record):
-            put(store, record)
-            shutil.rmtree(target / "removed")
-
-        measure.Store.put = gone
-
-    def no_temporary_folder():
-        os.environ["TMPDIR"] = "/proc/nowhere"
-        tempfile.tempdir = None
-
-    def few_files():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
-
-    faults = {
-        "loop": None, "results a folder": None, "store a folder": None, "garbage": None, "cut": None,
-        "removed": removed, "no temporary folder": no_temporary_folder, "few files": few_files,
-        "mute": lambda: os.close(2), "deaf": lambda: os.close(0),
-    }  # fmt: skip
-    found = {}
-    for name, setup in faults.items():
-        before = files(target / name)
-        answer = run([*COMPARE, "--out", target / name], setup or (lambda: None))
-        found[name] = {"code": answer["code"], "err": answer["err"], "before": before, "after": files(target / name)}
-    return found
-
-
-SCENARIOS = {
-    f.__name__: f
-    for f in (
-        kills, stopped, impatient, stopped_tuning, full, read_only, filling, two_writers, memory, odd,
-    )
-}  # fmt: skip
+SCENARIOS = {f.__name__: f for f in (kills, stopped, stopped_tuning, full, two_writers)}
 
 if __name__ == "__main__":
     for scenario in sys.argv[2:]:

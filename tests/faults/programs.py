@@ -1,4 +1,4 @@
-"""Tiny models in folders, and the command line in a process of its own."""
+"""Tiny models, and the command line in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,22 +38,6 @@ def end(process: subprocess.Popen) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def command(*words: Any, **how: Any) -> tuple[int, str, str]:
-    """The command line, run to its end."""
-    return end(start(["-m", "hf_posenc.cli", *map(str, words)], **how))
-
-
-def wait_for(process: subprocess.Popen, sign: Callable[[str], bool]) -> list[str]:
-    """Lines of standard output up to the one that is the sign; all of them where it never comes."""
-    seen: list[str] = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        seen.append(line.strip())
-        if sign(line):
-            break
-    return seen
-
-
 def write_model(folder: Path) -> Path:
     """A tiny Llama with a tokenizer that reads every byte."""
     import torch
@@ -74,3 +59,45 @@ def write_model(folder: Path) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def tiny_llama(seed: int) -> Any:
+    """A Llama of 32 words."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=1, max_position_embeddings=16, bos_token_id=1, eos_token_id=2,
+        )
+    ).eval()  # fmt: skip
+
+
+@lru_cache(maxsize=2)
+def patched(which: int) -> Any:
+    """Two models whose scheme and weights differ."""
+    from hf_posenc import patch_model
+
+    return patch_model(tiny_llama(which), ("yarn", "t5")[which], factor=2)
+
+
+def loaded_logits(folder: Path) -> Any:
+    """Logits of a saved model on one text."""
+    import torch
+
+    from hf_posenc import from_pretrained
+
+    with torch.no_grad():
+        return from_pretrained(folder)(torch.arange(3, 23)[None]).logits
+
+
+def byte_tokenizer() -> Any:
+    """Reads every word of a text as ``w0``, which is not said to be the unknown one: such texts are refused."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(32)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token="w1", eos_token="w2")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import os
-import pickle
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,15 +12,13 @@ from types import FrameType
 import pytest
 import torch
 
-from hf_posenc import from_pretrained, unpatch_model
 from hf_posenc.core.files.staged import (
     HIDDEN_PREFIX,
     move_in,
     staged,
-    weight_file_of,
 )
 
-from .operations import loaded_logits, patched, tiny_llama
+from .programs import loaded_logits, patched
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
@@ -32,13 +28,6 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
         (stage / "sub" / "a").write_text("new")
     assert {p.name for p in tmp_path.iterdir()} == {"notes.txt", "sub"}
     assert (tmp_path / "sub" / "a").read_text() == "new"
-
-
-def test_companions_of_the_old_result_go(tmp_path: Path) -> None:
-    (tmp_path / "side").write_text("old")
-    with staged(tmp_path, companions=("side",)) as stage:
-        (stage / "a").write_text("new")
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
 def test_a_new_folder_is_gone_after_a_failure(tmp_path: Path) -> None:
@@ -101,47 +90,12 @@ def test_a_failure_while_moving_puts_everything_back(tmp_path: Path, monkeypatch
         assert not list(folder.glob(HIDDEN_PREFIX + "*"))
 
 
-@pytest.mark.parametrize(
-    ("name", "weights"),
-    [
-        ("model.safetensors", "model.safetensors"), ("model-00001-of-00002.safetensors", "model.safetensors"),
-        ("model.safetensors.index.json", "model.safetensors"), ("model.fp16.safetensors", "model.fp16.safetensors"),
-        ("model.fp16-00001-of-00002.safetensors", "model.fp16.safetensors"),
-        ("model.safetensors.index.fp16.json", "model.fp16.safetensors"), ("config.json", None),
-        ("adapter_model.safetensors", "adapter_model.safetensors"),
-    ],
-)  # fmt: skip
-def test_which_weights_a_file_belongs_to(name: str, weights: str | None) -> None:
-    assert weight_file_of(name) == weights
-
-
 def test_shards_replace_a_single_file_and_the_other_way_round(tmp_path: Path) -> None:
     for which, size in ((0, "5GB"), (1, "8KB"), (0, "5GB")):
         patched(which).save_pretrained(tmp_path, max_shard_size=size)
         with torch.no_grad():
             expected = patched(which)(torch.arange(3, 23)[None]).logits
         assert torch.equal(loaded_logits(tmp_path), expected), f"result {which} in shards of {size}"
-
-
-def test_the_method_follows_its_model(tmp_path: Path) -> None:
-    """A copy saves itself; an unpatched model has no method of ours left."""
-    model = copy.deepcopy(patched(0))
-    with torch.no_grad():
-        model.model.layers[0].mlp.up_proj.weight.zero_()
-    model.save_pretrained(tmp_path / "copy")
-    loaded = from_pretrained(tmp_path / "copy")
-    assert not loaded.model.layers[0].mlp.up_proj.weight.any()
-    assert patched(0).model.layers[0].mlp.up_proj.weight.any()
-    again = pickle.loads(pickle.dumps(model))
-    again.save_pretrained(tmp_path / "pickled")
-    assert not from_pretrained(tmp_path / "pickled").model.layers[0].mlp.up_proj.weight.any()
-    before = set(vars(tiny_llama(0)))
-    assert set(vars(unpatch_model(model))) == before
-
-
-def test_the_card_names_its_own_folder(tmp_path: Path) -> None:
-    patched(0).save_pretrained(tmp_path / "my-model")
-    assert 'from_pretrained("my-model")' in (tmp_path / "my-model" / "README.md").read_text(encoding="utf-8")
 
 
 FILES = ("adapter_config.json", "config.json", "model.safetensors")
@@ -189,13 +143,3 @@ def test_an_interrupt_anywhere_leaves_the_old_files_or_the_new(tmp_path: Path) -
     for step in range(1, steps + 1):
         there, _, _ = interrupted_save(tmp_path / str(step), step)
         assert there in (old, new), f"interrupted before bytecode {step} of {steps}"
-
-
-def test_two_interrupts_lose_nothing(tmp_path: Path) -> None:
-    """The second one comes while files are moved back: the old ones are in place or in the hidden folder."""
-    old, new = ({f"{age} {name}" for name in FILES} for age in ("old", "new"))
-    steps = interrupted_save(tmp_path / "whole")[2]
-    for first in range(1, steps + 1, 7):
-        for second in range(first + 1, first + 120, 5):
-            there, anywhere, _ = interrupted_save(tmp_path / f"{first}-{second}", first, second)
-            assert old <= anywhere or new == set(there.values()), f"interrupted before bytecodes {first} and {second}"

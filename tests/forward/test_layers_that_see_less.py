@@ -150,13 +150,6 @@ def test_chunks_begin_behind_the_padding_of_a_row(scheme: str) -> None:
     torch.testing.assert_close(torch.cat(parts, dim=1)[0, pads:], alone, atol=2e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("scheme", ["host", "yarn", "sinks"])
-def test_a_chunked_model_generates_past_its_chunk(scheme: str) -> None:
-    model = patch_model(llama4(), scheme, **OPTIONS.get(scheme, {}))
-    call: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "attention_mask": torch.ones(1, 10).long()}
-    assert torch.equal(model.generate(text()[:, :10], **call), model.generate(text()[:, :10], use_cache=False, **call))
-
-
 @pytest.mark.parametrize("model", ["windows and layers without positions", "chunks"])
 @torch.no_grad()
 def test_layers_without_positions_are_left_alone(model: str) -> None:

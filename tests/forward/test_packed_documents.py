@@ -15,18 +15,12 @@ from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.errors import MaskMismatch
 from hf_posenc.forward import call_plan
-from hf_posenc.forward.packed_documents import SHORTEST, PackedDocument, documents_of
+from hf_posenc.forward.packed_documents import PackedDocument, documents_of
 
 SCHEMES = ["yarn", "alibi", "t5", "self_extend", "dca", "sinks", "fire", "fox", "cope", "deberta", "transformer_xl"]
 SIZES = [(20, 30, 14), (33, 1, 30)]
 LENGTH = 64
 ATOL = 2e-5  # float32 sums of two routes, on logits near 1
-
-
-def packed_mask(*rows: tuple[int, ...]) -> Tensor:
-    """``[row, 1, query, key]``, as transformers makes it."""
-    masks = [torch.block_diag(*(torch.ones(n, n).tril() for n in sizes)).bool() for sizes in rows]
-    return torch.stack(masks)[:, None]
 
 
 def positions_of(*rows: tuple[int, ...]) -> Tensor:
@@ -98,40 +92,6 @@ def test_gradients_are_those_of_the_masked_route(scheme: str, monkeypatch: pytes
         assert (found is None) == (gradients[1][name] is None), name
         if found is not None:
             torch.testing.assert_close(found, gradients[1][name], atol=ATOL, rtol=1e-3)
-
-
-def test_rows_with_the_same_borders_are_computed_together() -> None:
-    found = documents_of(packed_mask((20, 44)), context((20, 44)), "sdpa")
-    assert found == (PackedDocument(slice(None), slice(0, 20)), PackedDocument(slice(None), slice(20, 64)))
-    assert documents_of(packed_mask((20, 44), (20, 44)), context((20, 44), (20, 44)), "sdpa") == found
-
-
-def altered(row: int, column: int) -> Tensor:
-    mask = packed_mask((20, 44))
-    mask[0, 0, row, column] ^= True
-    return mask
-
-
-@pytest.mark.parametrize(
-    ("mask", "ctx", "backend"),
-    [
-        (altered(50, 30), {}, "sdpa"), (altered(50, 10), {}, "sdpa"), (altered(5, 6), {}, "sdpa"),
-        (packed_mask((20, 44)).float(), {}, "sdpa"), (None, {}, "sdpa"), (packed_mask((20, 44)), {}, "eager"),
-        (packed_mask((20, 44)), {"causal": False}, "sdpa"),
-        (packed_mask((SHORTEST - 1,) * 4 + (LENGTH - 4 * SHORTEST + 4,)), {}, "sdpa"),
-    ],
-    ids=["hides a key", "shows another document", "shows a later key", "floats", "none", "eager", "encoder", "short"],
-)  # fmt: skip
-def test_other_masks_are_left_as_they_are(mask: Tensor | None, ctx: dict[str, Any], backend: str) -> None:
-    assert documents_of(mask, context((20, 44), **ctx), backend) == ()
-
-
-def test_attention_weights_are_of_whole_rows(planned: Any) -> None:
-    model = patch_model(tiny_model("llama"), "alibi", factor=2)
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        weights = model(text(), position_ids=positions_of(*SIZES), use_cache=False, output_attentions=True).attentions
-    assert weights[0].shape[-2:] == (LENGTH, LENGTH)
 
 
 def test_positions_that_jump_under_a_mask_of_ones_are_one_text(planned: Any) -> None:

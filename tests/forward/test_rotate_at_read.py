@@ -13,16 +13,12 @@ from transformers import DynamicCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import Cache
 
 from hf_posenc import from_pretrained, patch_model, scheme_of
-from hf_posenc.attention.routes import flex
 from hf_posenc.checks.tiny_models import KV_HEADS, TRAINED_LENGTH, WIDTH, tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.regions import Band, Region
-from hf_posenc.core.rotation.apply import rotate
-from hf_posenc.core.rotation.cache import AHEAD
+from hf_posenc.core.regions import Region
 from hf_posenc.errors import CannotCombine, InvalidInput, OptionOutOfRange
 from hf_posenc.forward import rotate_at_read
-from hf_posenc.forward.rotate_at_read import ReadRotation, stored_region
 from hf_posenc.schemes.remap.key_cache import check_one_key
 from hf_posenc.schemes.remap.rerope import ReRoPE
 
@@ -162,31 +158,6 @@ def test_control_another_offset_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (CALLS["a chunk"](patched("rerope", "one")) - copies).abs().max() > 1000 * LIMIT
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@torch.no_grad()
-def test_bfloat16(scheme: str) -> None:
-    """As far from float32 as copies in bfloat16 are, give or take one more rounding of a key."""
-    exact = CALLS["a chunk"](patched(scheme, "copies"))
-    errors = [
-        (CALLS["a chunk"](patched(scheme, kind).bfloat16()).float() - exact).square().mean().sqrt()
-        for kind in ("copies", "one")
-    ]
-    assert errors[1] <= 1.25 * errors[0]
-
-
-@pytest.mark.parametrize("scheme", SCHEMES[:3])
-@torch.no_grad()
-def test_flex_attention(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Left uncompiled: on a CPU its compiled form cannot return the log-sum-exp by which regions are merged."""
-    monkeypatch.setattr(flex, "kernel", lambda family: flex.flex.flex_attention)
-    found = []
-    for kind in ("copies", "one"):
-        model = patched(scheme, kind)
-        model.set_attn_implementation("flex_attention")
-        found.append(in_chunks(model, text()[:, :50], [40, 8]))
-    assert (found[1] - found[0]).abs().max() <= LIMIT
-
-
 @pytest.mark.parametrize("sizes", [[1], [50, 13]])
 @torch.no_grad()
 def test_as_the_formula_in_float64(sizes: list[int]) -> None:
@@ -217,95 +188,10 @@ def test_the_cache_is_as_large_as_the_unpatched_models(scheme: str) -> None:
     assert numbers_a_token(patched(scheme, "copies")) == 1.5 * plain  # control
 
 
-def rotated_keys(monkeypatch: pytest.MonkeyPatch, model: PreTrainedModel, call: Read) -> list[int]:
-    """How many keys were rotated at read in each layer of each forward pass of a call."""
-    counted: list[int] = []
-    for name in ("rotate", "rotate_at_once", "rotate_halves"):
-        own = getattr(rotate_at_read, name)
-
-        def counting(x: Tensor, *rest: Any, own: Callable[..., Tensor] = own) -> Tensor:
-            counted.append(x.shape[2])
-            return own(x, *rest)
-
-        monkeypatch.setattr(rotate_at_read, name, counting)
-    call(model)
-    return counted
-
-
-@pytest.mark.parametrize(("scheme", "smaller"), [("rerope", 16), ("self_extend", 16), ("lm_infinite", 10)])
-@torch.no_grad()
-def test_a_decoded_token_rotates_the_keys_of_the_smaller_region(
-    scheme: str, smaller: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = patched(scheme, "one")
-    cache = DynamicCache(config=model.config)
-    model(text(length=60), past_key_values=cache)
-    counted = rotated_keys(monkeypatch, model, lambda m: in_chunks(m, text()[:, 60:], [1], cache))
-    assert set(counted) == {smaller}
-
-
-@torch.no_grad()
-def test_so_does_a_decoded_token_of_padded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = patched("rerope", "one")
-    counted = rotated_keys(monkeypatch, model, padded)
-    assert set(counted) == {40, 16}  # of the prefill, and of its window for each token
-    assert counted.count(40) == 2
-
-
-@torch.no_grad()
-def test_control_weights_need_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert max(rotated_keys(monkeypatch, patched("rerope", "one"), weights)) == 51
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@torch.no_grad()
-def test_few_keys_are_rotated_as_many_are(dtype: torch.dtype) -> None:
-    """Of whole heads and of a part, in one operation or 256 positions at a time."""
-    keys, positions = torch.randn(2, 3, 300, 8).to(dtype), torch.arange(300)[None]
-    for rotation in (PLAIN, Rotation((1.0, 0.5, 0.1, 0.01)), Rotation((1.0, 0.5, 0.1, 0.01), "interleaved")):
-        read = ReadRotation(rotation, lambda columns, by=rotation: rotate_at_read.table(by, positions[:, columns]))
-        few, many = read(keys[:, :, 20:90], slice(20, 90)), rotate(keys, rotation, read.cos_sin(slice(0, 300)))
-        torch.testing.assert_close(few, many[:, :, 20:90], rtol=0, atol=1e-6 if dtype == torch.float32 else 0.05)
-
-
-@torch.no_grad()
-def test_tables_are_made_once_for_all_layers_and_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, made, table = patched("rerope", "one"), [], rotate_at_read.table
-
-    def counting(rotation: Rotation, positions: Tensor) -> Any:
-        made.append(positions.shape[1])
-        return table(rotation, positions)
-
-    monkeypatch.setattr(rotate_at_read, "table", counting)
-    cache = DynamicCache(config=model.config)
-    model(text(length=40), past_key_values=cache)
-    assert made == [40]
-    in_chunks(model, text(length=LENGTH), [1], cache)
-    assert made == [40, 16 + AHEAD]
-
-
-def test_stored_is_the_copy_that_most_keys_are_read_of() -> None:
-    near, far, first = Region(Band(None, 16)), Region(Band(16, None)), Region(Band(16, None, keys_until=4))
-    assert [stored_region(regions) for regions in ((near, far), (far, near), (near, first), (first, near))] == [
-        1,
-        0,
-        0,
-        1,
-    ]
-    chunk = Region(Band(None, 1, chunk=24))
-    assert stored_region((near, chunk)) == 1
-
-
 REFUSED = {
     "an encoder": ("bert", "rope+rerope", OptionOutOfRange, "an encoder has no KV cache"),
     "nothing rotated": ("gpt2", "alibi+lm_infinite", CannotCombine, "rotates nothing"),
 }
-
-
-@pytest.mark.parametrize("scheme", ["rope_nd+rerope", "mrope+self_extend"])
-def test_positions_on_several_axes_are_not_remapped(scheme: str) -> None:
-    with pytest.raises(CannotCombine, match="say where tokens stand"):
-        patched(scheme, "copies")
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -369,16 +255,3 @@ def test_the_option_is_saved_and_loaded(tmp_path: Any) -> None:
     loaded = from_pretrained(tmp_path)
     assert numbers_a_token(loaded) == numbers_a_token(tiny_model("llama"))
     assert scheme_of(loaded).schemes[-1].key_cache == "one"
-
-
-def test_a_cache_of_one_kind_is_not_continued_by_the_other() -> None:
-    cache = DynamicCache()
-    with torch.no_grad():
-        patched("rerope", "copies")(text(), past_key_values=cache)
-        with pytest.raises(InvalidInput, match="other options"):
-            patched("rerope", "one")(text(), past_key_values=cache)
-
-
-def test_the_default_is_a_copy_for_each() -> None:
-    assert not ReRoPE(models.geometry()).caches_one_key
-    assert ReRoPE(models.geometry(), key_cache="one").caches_one_key

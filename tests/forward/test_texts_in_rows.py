@@ -14,8 +14,7 @@ from transformers import DynamicCache, MT5Config, MT5EncoderModel, T5Config, T5E
 
 from hf_posenc import list_schemes, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.errors import InvalidInput, MaskMismatch, PosEncError, UnknownKeyword
-from hf_posenc.forward.texts_in_masks import starts_in_mask
+from hf_posenc.errors import MaskMismatch, PosEncError, UnknownKeyword
 
 SIZES = (7, 20, 13)  # within the tables of the tiny models
 LENGTH = sum(SIZES)
@@ -119,11 +118,6 @@ def test_keywords_are_refused_under_every_scheme(scheme: str, keyword: str) -> N
         patched("llama", scheme)(tokens(), **{keyword: 4.0})
 
 
-def test_a_length_below_the_longest_text_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="max_length_q is 19, and a text has 20"):
-        patched("llama", "yarn")(tokens(), position_ids=POSITIONS, **PACKED | {"max_length_q": 19})
-
-
 @pytest.mark.parametrize("chunk", [SIZES[0], SIZES[0] + 5])
 def test_a_text_that_begins_in_a_later_chunk_is_refused(chunk: int) -> None:
     """It would be numbered on from the tokens in the cache."""
@@ -161,18 +155,3 @@ def test_a_layer_of_t5_called_with_a_bias(config: Any, kind: Any, scheme: str) -
     patch_model(model, scheme)
     with pytest.raises(UnknownKeyword, match="position_bias"):
         model.encoder.block[0].layer[0].SelfAttention(hidden, position_bias=bias)
-
-
-@pytest.mark.parametrize(
-    ("mask", "expected"),
-    [
-        (torch.ones(4, 4).tril(), [True, False, False, False]),
-        (torch.ones(4, 4), [True, False, False, False]),
-        (torch.block_diag(torch.ones(2, 2).tril(), torch.ones(2, 2)), [True, False, True, False]),
-        (torch.ones(4, 4).tril().triu(-1), [True, False, False, False]),  # a window
-        (torch.ones(4, 4).tril() * torch.tensor([0, 0, 1, 1]), [True, True, True, False]),  # padding on the left
-    ],
-    ids=["causal", "full", "blocks", "window", "padding"],
-)
-def test_where_texts_begin_in_a_mask(mask: Tensor, expected: list[bool]) -> None:
-    assert starts_in_mask(mask.bool()[None, None])[0].tolist() == expected

@@ -1,16 +1,25 @@
 """Tests of what only a CUDA GPU runs: its kernels, its asynchronous calls, its graphs.
 
-    pytest --whole tests/gpu -n 8 --dist loadgroup
+    pytest --runslow -m gpu -n 8 --dist loadgroup
 
 Kernels are compiled in the process that calls them first, and tests of one ``xdist_group`` share theirs.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from hf_posenc.attention.routes import flex_cuda
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is in this folder."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("gpu")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from ..patches.test_launches import WAITS
+from ..forward.test_launches import WAITS
 from .models import UNPATCHED, each, gap, gradient_gap, patched, tokens_of
 from .test_synchronisation import waits
 

@@ -8,6 +8,7 @@ import torch
 from hf_posenc import patch_model
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import flex
 from hf_posenc.checks.tiny_models import tiny_model
 
@@ -120,7 +121,7 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     found: set[str] = set()
     prepared = dispatch._prepared
 
-    def noted(call: AttentionCall) -> dispatch.Compute:
+    def noted(call: AttentionCall) -> Compute:
         found.add(dispatch.route(call))
         return prepared(call)
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from ..docs.test_gpu_kernels import RECIPES
-from ..patches.test_launches import WAITS
+from ..forward.test_launches import WAITS
 from .models import SCHEMES, UNPATCHED, WHOLE, each, patched, tokens_of
 
 TORCH = Path(torch.__file__).parent

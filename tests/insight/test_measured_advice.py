@@ -64,7 +64,7 @@ def test_nothing_to_measure_is_refused() -> None:
 
 @pytest.mark.parametrize("words", [["--samples", "4"], ["--out", "folder"]])
 def test_an_option_of_measuring_alone_is_refused(words: list[str]) -> None:
-    result = CliRunner().invoke(app, ["advise", "--model", STARTER, "--target", "512", *words])
+    result = CliRunner().invoke(app, ["advise", "--model", STARTER, "--target-length", "512", *words])
     assert isinstance(result.exception, BadArgument)
 
 

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig
+from transformers import Gemma3TextConfig, LlamaConfig
 
 from hf_posenc.patches.llama import LlamaAdapter
-from hf_posenc.patches.shared.rope_parameters import by_layer_type, rotations
+from hf_posenc.patches.shared.rope_parameters import rotations
 
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
-
-
-def test_one_set_is_that_of_all_layers() -> None:
-    config = LlamaConfig(max_position_embeddings=256, rope_parameters=dict(LLAMA3))
-    found = rotations(config)
-    assert list(found) == [None]
-    assert found[None]["rope_type"] == "llama3"
 
 
 def test_sets_of_types_of_layers() -> None:
@@ -32,12 +25,6 @@ def test_sets_of_types_of_layers() -> None:
         "full_attention": "linear", "sliding_attention": "default",
     }  # fmt: skip
     assert LlamaAdapter().scaled_already(config) == "linear"  # as every adapter does, unless it overrides it
-
-
-def test_a_model_without_rotation_has_no_rope_parameters() -> None:
-    assert rotations(GPT2Config()) == {}
-    assert by_layer_type(None) == {}
-    assert by_layer_type({}) == {None: {}}  # parameters that lack everything are checked as such
 
 
 def test_the_shortest_trained_length_is_read_from_every_type_of_layer() -> None:

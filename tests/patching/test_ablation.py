@@ -72,7 +72,7 @@ def unscaled(self: Any, call: Any, host: Any, cache: Any) -> Any:
     """Queries without the factor that they were multiplied by."""
     factor = call.shared.query_factor
     queries = call.queries if factor is None else tuple(q / factor for q in call.queries)
-    return PatchedAttention._compute(self, call._replace(queries=queries), host, cache)
+    return PatchedAttention.mix(self, call._replace(queries=queries), host, cache)
 
 
 def unprepared(self: Any, plan: Any, ctx: Any, q: Any, k: Any, v: Any) -> Any:
@@ -100,8 +100,8 @@ DROPPED: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "bias on the own rotation": ("nothing moved", leaving_out(bias=()), "host+alibi", {}),
     "one of two": ("has a bias", leaving_out(bias=()), "yarn+fox", {"factor": 4}),
     "values": ("has a term of the values", leaving_out(values=()), "shaw", {"values": True}),
-    "query scale": ("has a factor of the queries", {"_compute": unscaled}, "alibi+logn", {"factor": 4}),
-    "query scale on a rotation": ("nothing moved", {"_compute": unscaled}, "rope+logn", {"factor": 4}),
+    "query scale": ("has a factor of the queries", {"mix": unscaled}, "alibi+logn", {"factor": 4}),
+    "query scale on a rotation": ("nothing moved", {"mix": unscaled}, "rope+logn", {"factor": 4}),
     "row scale": ("has a factor of each query", leaving_out(row_scale=None), "alibi+ssmax", {}),
     "logit scale": ("has a factor of the logits", leaving_out(logit_scale=1.0), "yarn", {"factor": 8}),
     "remap": ("nothing moved|has a remapped", {"_rotate": one_copy}, "self_extend", {"factor": 4}),

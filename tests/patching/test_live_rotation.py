@@ -69,7 +69,7 @@ def test_a_longer_text_that_was_read_before_shows_in_no_patch(model: str) -> Non
 
 @models
 def test_a_stretch_without_a_factor_warns(model: str) -> None:
-    with pytest.warns(NothingStretched, match=r"yarn was given no factor, .* stays 64 tokens\. Pass factor="):
+    with pytest.warns(NothingStretched, match=r"yarn was given no factor, .* stays 64 tokens\. Pass factor"):
         patch_model(MODELS[model](), "yarn")
 
 

@@ -39,7 +39,7 @@ def test_a_file_by_its_path(
     with pytest.raises(SystemExit) as ended:
         main([*words, "-m", "starter:llama", "-t", str(folder / name), "-l", "256"])
     captured = capsys.readouterr()
-    assert ended.value.code == 1
+    assert ended.value.code == 2
     assert "--trust-tasks" in captured.err
     assert "Traceback" not in captured.err
     assert not (tmp_path / "marker").exists()

@@ -14,8 +14,8 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 from hf_posenc import patch_model
 from hf_posenc.errors import TrainingImpossible
-from hf_posenc.forward.shifted_groups import shifted_groups
 from hf_posenc.training import RECIPES, Training, finetune
+from hf_posenc.training.shifted_attention import shifted_groups
 from tests.training.test_recipes import Rows
 
 TRAINED, LENGTH, GROUP = 16, 32, 8

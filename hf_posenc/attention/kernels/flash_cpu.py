@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.attention.kernels.layout import channels_inner
 from hf_posenc.core.grouped_heads import packed_mask, repeated
 
 PLAIN: Any = {"dtype": torch.float32, "device": "cpu"}  # of examples, whatever the caller's defaults are
@@ -48,6 +47,17 @@ def shares_key_heads() -> bool:
         return torch.allclose(forward(query, shared, shared)[0], forward(query, each, each)[0])  # type: ignore[misc]
     except (RuntimeError, TypeError):
         return False
+
+
+def channels_inner(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors ``[…, dim]``, all copied where the channels of one are apart, as a convolution leaves them.
+
+    The CPU kernel would read what lies beside the first channel, in silence; those of CUDA raise.
+    """
+    for x in tensors:  # a loop, and no generator: decoding is a matter of few Python calls
+        if x.stride(-1) != 1 and x.shape[-1] != 1:
+            return tuple(map(Tensor.contiguous, tensors))
+    return tensors
 
 
 # Evaluated on import: a graph cannot branch on the values of a tensor.

@@ -18,7 +18,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hf_posenc.attention.kernels.layout import channels_inner
+from hf_posenc.attention.kernels.flash_cpu import channels_inner
 from hf_posenc.core.grouped_heads import repeated
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import KernelNotUsed

@@ -16,8 +16,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.tracing import is_traced
 
 BLOCK = 256  # queries that share the unmasked middle of a band, and set the block size of the kernel
 EDGE = 32  # queries that share a mask at its edges
@@ -183,3 +185,24 @@ def keys_of_row(band: Band, start: int, row: int) -> slice:
     if band.keys_until is not None:
         high = min(high, band.keys_until - start)
     return slice(low, max(low, high))
+
+
+def one_start(call: AttentionCall) -> bool:
+    """Whether the first position is known and the same in all rows of the batch."""
+    if is_traced():
+        return False
+    first = call.ctx.key_positions[:, 0]
+    return len(first) == 1 or bool((first == first[0]).all())
+
+
+def start_of(call: AttentionCall) -> int:
+    """Position of the first key; 0 where nothing depends on it."""
+    return 0 if by_distance(call.terms.regions) else first_key(call)
+
+
+def first_key(call: AttentionCall) -> int:
+    """Position of the first key; read from the device where the call does not know it."""
+    known = call.ctx.first_key
+    if known is not None:
+        return known
+    return call.ctx.once("position of the first key", lambda: int(call.ctx.key_positions[0, 0]))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.dense_blocks import biased, upcast, visibility, wide
 from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.terms import Bias, Block, BlockBias
@@ -96,3 +97,6 @@ def _biases(call: AttentionCall, keys: Tensor, rows: slice, visible: Tensor, add
     if call.ctx.causal and n > 1:  # only the last square has later keys
         bias[..., -n:].masked_fill_(~visible[..., -n:], -torch.inf)
     return bias
+
+
+ROUTE = Route("content_bias", accepts, attend)

@@ -1,4 +1,4 @@
-"""Route of a decode query: one kernel call per copy of the keys, under any mask; a mask for one query is cheap.
+"""Route of a decode query: one kernel call a region, under any mask; a mask for one query is cheap.
 
     o = Σ_r e^(lse_r − lse) o_r,   lse = log(Σ_r e^lse_r + e^sink)
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
+from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.dense_blocks import pairs_in_band, visibility
 from hf_posenc.attention.routes.key_bias import counted_from
 from hf_posenc.core.regions import Region
@@ -28,9 +28,9 @@ HIDDEN = torch.finfo(torch.float32).min
 
 
 class Read(NamedTuple):
-    """One kernel call: regions with a row of queries each, columns of their keys, and what is added to the scores."""
+    """One kernel call: a region, the columns of its keys, and what is added to the scores."""
 
-    regions: tuple[int, ...]
+    region: int
     columns: slice
     mask: Tensor | None
 
@@ -61,45 +61,23 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
 
 def _reads(call: AttentionCall) -> Iterator[Read]:
     """The kernel calls that read all keys visible in some sample."""
-    terms, visible, columns = call.terms, {}, {}
-    seen, added = visibility(call, slice(0, 1))
+    terms = call.terms
+    every, added = visibility(call, slice(0, 1))
     for number, region in enumerate(terms.regions):
-        visible[number] = seen & pairs_in_band(region.band, call, slice(0, 1)) if terms.split else seen
-        columns[number] = _columns(visible[number])
-    for numbers in _joined(call, columns):
-        start, stop = min(columns[n].start for n in numbers), max(columns[n].stop for n in numbers)
-        both = slice(start, stop)
-        masks = [_mask(call, terms.regions[number], visible[number], added, both) for number in numbers]
-        stacked = masks[0] if len(masks) == 1 else torch.cat(torch.broadcast_tensors(*masks), dim=2)
-        yield Read(numbers, both, stacked)
-
-
-def _joined(call: AttentionCall, columns: dict[int, slice]) -> Iterator[tuple[int, ...]]:
-    """Regions to read at once: those with the same keys in columns that overlap, as padding makes them."""
-    by_copy: dict[object, list[int]] = {}
-    for number, found in columns.items():
-        if found.stop > 0:
-            by_copy.setdefault(number if call.at_read else id(call.keys[number]), []).append(number)
-    for numbers in by_copy.values():
-        ends = [(columns[number].start, columns[number].stop) for number in numbers]
-        if sum(stop - start for start, stop in ends) > max(ends, key=itemgetter(1))[1] - min(ends)[0]:
-            yield tuple(numbers)
-        else:
-            yield from ((number,) for number in numbers)
+        seen = every & pairs_in_band(region.band, call, slice(0, 1)) if terms.split else every
+        columns = _columns(seen)
+        if columns.stop > 0:
+            yield Read(number, columns, _mask(call, region, seen, added, columns))
 
 
 def _attend(reads: list[Read], sink: Tensor | None, logit_scale: float, call: AttentionCall) -> Tensor:
     query = call.queries[0]
     out, lse = None, None
-    for numbers, columns, mask in reads:
-        queries = [call.queries[number] for number in numbers]
+    for number, columns, mask in reads:
         more, more_lse = flash_cpu.attend(
-            queries[0] if len(queries) == 1 else torch.cat(queries, dim=2),
-            call.keys_of(numbers[0], columns), call.values[:, :, columns],
+            call.queries[number], call.keys_of(number, columns), call.values[:, :, columns],
             causal=False, mask=mask, scale=call.scaling * logit_scale,
         )  # fmt: skip
-        if len(numbers) > 1:
-            more, more_lse = merge.across_rows(more, more_lse)
         if out is None or lse is None:
             out, lse = more.float(), more_lse
         else:
@@ -133,3 +111,6 @@ def _mask(call: AttentionCall, region: Region, seen: Tensor, added: Tensor | flo
         total = torch.zeros(seen.shape, device=seen.device) + total if not isinstance(total, Tensor) else total
         return total.masked_fill(~seen, HIDDEN)
     return total if isinstance(total, Tensor) else None
+
+
+ROUTE = Route("decode", accepts, attend, prepare, rotates_at_read=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
+from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.dense_blocks import weigh_and_mix
 from hf_posenc.core.terms import BlockBias
 
@@ -34,3 +35,6 @@ def accepts(call: AttentionCall) -> bool:
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, 1, value_dim]``."""
     return weigh_and_mix(call, call.keys, call.values, slice(0, 1))[0].to(call.values.dtype)
+
+
+ROUTE = Route("decode_cuda", accepts, attend)

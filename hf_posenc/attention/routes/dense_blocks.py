@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.key_bias import counted_from
 from hf_posenc.core.grouped_heads import half_products, products
 from hf_posenc.core.regions import EVERYTHING, Band
@@ -210,3 +211,6 @@ def spread(weights: Tensor, values: Tensor) -> Tensor:
         return (weights.unflatten(1, (groups, -1)) @ values[:, :, None]).flatten(1, 2)
     grouped = weights.reshape(batch, groups, heads // groups * rows, keys)
     return (grouped @ values).view(batch, heads, rows, values.shape[-1])
+
+
+ROUTE = Route("dense_blocks", lambda call: True, attend)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
+from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.dense_blocks import mix_rows, upcast
 from hf_posenc.core.tracing import has_dynamic_length, is_traced
 
@@ -28,3 +29,6 @@ def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     keys, values = upcast(call)
     return mix_rows(call, keys, values, slice(0, call.query_length))
+
+
+ROUTE = Route("exported", accepts, attend)

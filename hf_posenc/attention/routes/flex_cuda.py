@@ -20,6 +20,7 @@ from torch import Tensor
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.kernels.flash_cuda import ALLOWED
+from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes import dense_blocks, flex
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import EVERYTHING, Band, Region
@@ -166,3 +167,6 @@ def deviation(kind: Kind) -> float:
         float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in zip(ours, theirs, strict=True)
     ]
     return max(math.inf if math.isnan(gap) else gap for gap in gaps)
+
+
+ROUTE = Route("flex_cuda", accepts, attend)

@@ -1,19 +1,26 @@
 """Masks of flex attention: the caller's mask, causality, a window and the band of a region, as one `BlockMask`.
 
 A mask of users who chose flex attention comes from transformers as a `BlockMask`; elsewhere it is bool, or none.
+
+Tiles are computed from the smallest and largest position of each, not from all pairs. In a tile of queries q₀ … q₁ and
+keys k₀ … k₁ distances run from q₀ − k₁ to q₁ − k₀. A band contains none of them, all of them, or the kernel evaluates
+the mask for each pair of the tile. A tile has 128 · 128 pairs, so a million tokens have 61 million flags, made once per
+forward pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.kernels import flex_block_mask
 from hf_posenc.core.regions import EVERYTHING, Band
+
+SIZE = (128, 128)
 
 Mask = BlockMask | Tensor | None
 
@@ -30,19 +37,19 @@ def mask_of(call: AttentionCall, mask: Mask, band: Band) -> BlockMask | None:
 
 
 def _masked(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> BlockMask:
-    size = mask.BLOCK_SIZE if isinstance(mask, BlockMask) else flex_block_mask.SIZE
+    size = mask.BLOCK_SIZE if isinstance(mask, BlockMask) else SIZE
     query, key, device = call.ctx.query_positions, call.ctx.key_positions, call.values.device
-    held = [flex_block_mask.of_band(band, query, key, size) for band in bands]
+    held = [of_band(band, query, key, size) for band in bands]
     by_index = mask is None and call.ctx.causal  # not by position: positions given by the caller may restart
     first = number(call.first_query, device)
     if isinstance(mask, BlockMask):
-        held.append(flex_block_mask.of_block_mask(mask))
+        held.append(of_block_mask(mask))
     elif mask is not None:
         mask = mask[..., : call.key_length].expand(-1, -1, call.query_length, -1)
-        held.append(flex_block_mask.of_tensor(mask, size))
+        held.append(of_tensor(mask, size))
     elif by_index:
         rows, columns = torch.arange(call.query_length, device=device), torch.arange(call.key_length, device=device)
-        held.append(flex_block_mask.of_band(Band(0, None), (rows + first)[None], columns[None], size))
+        held.append(of_band(Band(0, None), (rows + first)[None], columns[None], size))
     batch = call.values.shape[0]
     here, there = query.expand(batch, -1), key.expand(batch, -1)
     seen = None if mask is None else (mask.mask_mod if isinstance(mask, BlockMask) else looked_up(mask, batch))
@@ -56,7 +63,7 @@ def _masked(call: AttentionCall, mask: Mask, bands: tuple[Band, ...]) -> BlockMa
     both = held[0]
     for one in held[1:]:
         both = both & one
-    return flex_block_mask.block_mask(both, pair, (call.query_length, call.key_length), size)
+    return block_mask(both, pair, (call.query_length, call.key_length), size)
 
 
 def looked_up(mask: Tensor, batch: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
@@ -72,3 +79,103 @@ def looked_up(mask: Tensor, batch: int) -> Callable[[Tensor, Tensor, Tensor, Ten
 def number(value: int, device: torch.device) -> Tensor:
     """A whole number as a tensor without dimensions, written by the device itself."""
     return torch.full((), value, dtype=torch.long, device=device)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Flags ``[batch or 1, heads or 1, query tiles, key tiles]``, bool.
+
+    Attributes:
+        some: at least one pair of the tile may be visible.
+        every: all its pairs are.
+    """
+
+    some: Tensor
+    every: Tensor
+
+    def __and__(self, other: Tiles) -> Tiles:
+        """Tiles of the pairs that are visible in both."""
+        return Tiles(self.some & other.some, self.every & other.every)
+
+
+def of_band(band: Band, query: Tensor, key: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
+    """Tiles of a band.
+
+    Args:
+        band: a set of pairs of positions.
+        query: positions ``[batch or 1, query]``, in any order.
+        key: ``[batch or 1, key]``.
+        size: rows and keys of a tile.
+    """
+    (q0, q1), (k0, k1) = ends(query, size[0]), ends(key, size[1])
+    q0, q1, k0, k1 = q0[:, :, None], q1[:, :, None], k0[:, None, :], k1[:, None, :]
+    least, most = q0 // band.chunk - k1 // band.chunk, q1 // band.chunk - k0 // band.chunk
+    some, every = torch.ones_like(least, dtype=torch.bool), torch.ones_like(least, dtype=torch.bool)
+    bounds = (
+        (band.nearest, most, least, True),
+        (band.farthest, least, most, False),
+        (band.rows_from, q1, q0, True),
+        (band.rows_until, q0, q1, False),
+        (band.keys_until, k0, k1, False),
+    )
+    for bound, easiest, hardest, from_below in bounds:
+        if bound is not None:
+            some = some & (easiest >= bound if from_below else easiest < bound)
+            every = every & (hardest >= bound if from_below else hardest < bound)
+    return Tiles(some[:, None], every[:, None])
+
+
+def of_tensor(mask: Tensor, size: tuple[int, int] = SIZE) -> Tiles:
+    """Tiles of a dense mask, bool ``[batch or 1, heads or 1, query, key]``."""
+    whole = torch.nn.functional.pad(mask, (0, -mask.shape[3] % size[1], 0, -mask.shape[2] % size[0]))
+    pairs = whole.unflatten(3, (-1, size[1])).unflatten(2, (-1, size[0]))  # batch, heads, tile, row, tile, key
+    return Tiles(pairs.any(5).any(3), pairs.all(5).all(3))
+
+
+def of_block_mask(mask: BlockMask) -> Tiles:
+    """Tiles of a mask made for flex attention."""
+    width = mask.kv_indices.shape[-1]
+    partial = dense(mask.kv_num_blocks, mask.kv_indices, width)
+    if mask.full_kv_num_blocks is None:
+        return Tiles(partial, torch.zeros_like(partial))
+    full = dense(mask.full_kv_num_blocks, mask.full_kv_indices, width)  # type: ignore[arg-type]
+    return Tiles(partial | full, full)
+
+
+def block_mask(tiles: Tiles, visible: object, lengths: tuple[int, int], size: tuple[int, int] = SIZE) -> BlockMask:
+    """Make the block mask of flex attention.
+
+    Args:
+        tiles: which to visit.
+        visible: ``(batch, head, query index, key index)`` to whether a pair is visible; called in tiles not full.
+        lengths: of queries and keys.
+        size: rows and keys of a tile.
+    """
+    every = tiles.every.clone()
+    for axis, length, step in ((2, lengths[0], size[0]), (3, lengths[1], size[1])):
+        if length % step:  # positions past the end are masked
+            every.select(axis, -1).fill_(False)
+    partial, full = (ordered(chosen) for chosen in (tiles.some & ~every, every))
+    return BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=size, mask_mod=visible, seq_lengths=lengths)  # type: ignore[arg-type]
+
+
+def ends(positions: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Smallest and largest position of each tile, ``[batch or 1, tile]``."""
+    missing = -positions.shape[1] % size
+    if missing:
+        positions = torch.cat((positions, positions[:, -1:].expand(-1, missing)), dim=1)
+    tiles = positions.unflatten(1, (-1, size))
+    return tiles.amin(-1), tiles.amax(-1)
+
+
+def dense(count: Tensor, indices: Tensor, width: int) -> Tensor:
+    """The first ``count`` of ``indices [batch, heads, row, n]`` as flags ``[batch, heads, row, width]``."""
+    listed = torch.arange(indices.shape[-1], device=indices.device) < count[..., None]
+    flags = torch.zeros((*indices.shape[:-1], width), dtype=torch.int32, device=indices.device)
+    return flags.scatter_add_(-1, indices.long(), listed.int()).bool()
+
+
+def ordered(flags: Tensor) -> tuple[Tensor, Tensor]:
+    """Number of flags of a row, and indices with those of the flags first, both int32."""
+    indices = torch.argsort(flags.to(torch.int8), dim=-1, descending=True, stable=True)
+    return flags.sum(-1, dtype=torch.int32), indices.to(torch.int32).contiguous()

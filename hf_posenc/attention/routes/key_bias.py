@@ -22,6 +22,7 @@ from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.merge import PartialAttention
+from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
 from hf_posenc.attention.routes.bias_gradient import Gradients
 from hf_posenc.core.terms import KeyBias
@@ -153,3 +154,6 @@ class LearnedKeys(torch.autograd.Function):
 def counted_from(values: Tensor, indices: slice, keys: slice = slice(None)) -> Tensor:
     """``values [batch, heads, key]`` of keys minus those of queries, ``[batch, heads, query, key]``, float32."""
     return (values[:, :, None, keys] - values[:, :, indices, None]).float()
+
+
+ROUTE = Route("key_bias", accepts, attend, prepare)

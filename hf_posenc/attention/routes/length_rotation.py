@@ -3,12 +3,21 @@
 Queries of one length share a rotation, so a call is split into runs of equal length, for the kernel where it supports
 the call; else each run is an ordinary call. With left padding, samples may have different lengths at the same index;
 then samples are computed one by one.
+
+A graph of any length cannot group its queries by length, which depends on the values of positions. There every query
+has its own frequencies, and the rotation is a content bias:
+
+    score[i, j] = Σ_m a_m cos(θ_m) + b_m sin(θ_m)        θ_m = (i − j) ω_m(L_i)
+                = q_i · k_j + Σ_m a_m (cos(θ_m) − 1) + b_m sin(θ_m)
+
+a_m and b_m are the inner and the outer product of pair m of a raw query and of a raw key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,13 +25,16 @@ from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
-from hf_posenc.attention.routes import dense_blocks, exported, exported_rotation, length_rotation_rows
+from hf_posenc.attention.route import Route
+from hf_posenc.attention.routes import dense_blocks, exported, length_rotation_rows
+from hf_posenc.attention.routes.band_cuts import first_key, one_start
 from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs, table_from
-from hf_posenc.attention.routes.sequence_start import first_key, one_start
 from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.rotation.apply import Table, rotate, table
-from hf_posenc.core.terms import KeyBias, RowRotation
+from hf_posenc.core.terms import Block, BlockBias, KeyBias, RowRotation
 from hf_posenc.core.tracing import is_traced
+from hf_posenc.errors import NotTraceable
 
 Compute = Callable[[AttentionCall, Tensor], tuple[Tensor, ...]]  # a call, and the length at each of its queries
 
@@ -35,7 +47,7 @@ def accepts(call: AttentionCall) -> bool:
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     if is_traced():
-        call = exported_rotation.with_bias(call)
+        call = with_bias(call)
         return (exported.attend if exported.accepts(call) else dense_blocks.attend)(call)
     return by_sample(call, by_kernel if takes_kernel(call) else by_blocks)[0]
 
@@ -43,7 +55,7 @@ def attend(call: AttentionCall) -> Tensor:
 def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """Mixed values and attention weights ``[batch, heads, query, key]``."""
     if is_traced():
-        return dense_blocks.attend_with_weights(exported_rotation.with_bias(call))
+        return dense_blocks.attend_with_weights(with_bias(call))
     mixed, weights = by_sample(call, with_weights)
     return mixed, weights
 
@@ -174,3 +186,55 @@ def sample(call: AttentionCall, b: int) -> AttentionCall:
         mask=None if call.mask is None else pick(call.mask),
         rotated_keys=None,
     )
+
+
+def with_bias(call: AttentionCall) -> AttentionCall:
+    """The same call with its row rotation expressed as a bias.
+
+    Raises:
+        NotTraceable: the rotation has no `frequencies_of` for lengths in a tensor.
+    """
+    rows: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
+    if rows.frequencies_of is None:
+        raise NotTraceable(
+            "The frequencies of this rotation are a function of Python integers, and a traced graph has tensors only. "
+            "Give its RowRotation frequencies_of, or run the model outside torch.compile, torch.export and jit.trace."
+        )
+    lengths = rows.length_of(call.ctx.query_positions)
+    frequencies = rows.frequencies_of(lengths)
+    if call.ctx.device.type == "mps":
+        frequencies = frequencies.float()
+    bias = BlockBias(partial(rotation_bias, rows.rotation_of(1), frequencies), reads_scores=False)
+    return replace(call, terms=replace(call.terms, row_rotation=None, bias=(bias, *call.terms.bias)), rotated_keys=None)
+
+
+def rotation_bias(rotation: Rotation, frequencies: Tensor, block: Block) -> Tensor:
+    """Difference that the rotation makes to the scores of a block, ``[batch, heads, n, key]``, float32.
+
+    Args:
+        rotation: defines which channels are a pair.
+        frequencies: of all queries of the call, ``[batch or 1, query, pairs]``.
+        block: raw queries and keys.
+    """
+    first_of, second_of = channels_of_pairs(rotation)
+    distance = block.distance.to(frequencies.dtype)
+    total = torch.zeros_like(block.scores)
+    for pair in range(frequencies.shape[-1]):
+        angle = (distance * frequencies[:, block.rows, pair, None])[:, None]
+        (qa, qb), (ka, kb) = ((first_of(x, pair), second_of(x, pair)) for x in (block.query, block.key))
+        inner = products(torch.cat((qa, qb), -1), torch.cat((ka, kb), -1))
+        outer = products(torch.cat((qb, -qa), -1), torch.cat((ka, kb), -1))
+        total = total - inner * (2 * (angle / 2).sin() ** 2).float() - outer * angle.sin().float()
+    return total * block.scaling
+
+
+def channels_of_pairs(rotation: Rotation) -> tuple[Callable[[Tensor, int], Tensor], Callable[[Tensor, int], Tensor]]:
+    """Functions of ``x […, head_dim]`` and the number of a pair to its first and its second channel, ``[…, 1]``."""
+    step, away = (1, rotation.dims // 2) if rotation.layout == "half" else (2, 1)
+    return (
+        lambda x, pair: x[..., step * pair : step * pair + 1],
+        lambda x, pair: x[..., step * pair + away : step * pair + away + 1],
+    )
+
+
+ROUTE = Route("length_rotation", accepts, attend)

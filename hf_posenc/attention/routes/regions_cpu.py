@@ -1,4 +1,14 @@
-"""Regions of query-key pairs with remapped positions: cut each into rectangles for the kernel, and merge them."""
+"""Regions of query-key pairs with remapped positions, on the CPU.
+
+A prefill cuts each region into rectangles for the kernel, and merges them. A decode query has the scores of all regions
+under one softmax:
+
+    o = Σ_j softmax_j([q_r(j) · k_j · scale]) v_j        r(j) = the region of key j, one slice of keys each
+
+The query heads that share a key head are rows of one matrix product. That needs the batch and the heads as one axis
+without a copy, regions side by side, and scores in float32: other decode queries are one kernel call a region, merged
+by log-sum-exp.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +22,16 @@ from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.merge import PartialAttention
-from hf_posenc.attention.routes import regions_decode
-from hf_posenc.attention.routes.band_cuts import by_distance, can_cut, cut_of, of_last_rows
-from hf_posenc.attention.routes.sequence_start import one_start, start_of
+from hf_posenc.attention.route import Route
+from hf_posenc.attention.routes.band_cuts import (
+    by_distance,
+    can_cut,
+    cut_of,
+    keys_of_row,
+    of_last_rows,
+    one_start,
+    start_of,
+)
 
 
 def accepts(call: AttentionCall) -> bool:
@@ -40,7 +57,7 @@ def attend(call: AttentionCall) -> Tensor:
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with these regions; they are split here, once for all layers."""
     if call.query_length == 1 and not torch.is_grad_enabled():
-        return regions_decode.prepare(call)
+        return prepare_decode(call)
     start, length, device = start_of(call), call.key_length, call.ctx.device
     cuts = [
         part
@@ -54,3 +71,75 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
 
 def _merged(cuts: list[PartialAttention], logit_scale: float, call: AttentionCall) -> Tensor:
     return merge.attend(call.queries, call.keys, call.values, cuts, call.scaling * logit_scale)
+
+
+Seen = list[tuple[int, slice]]
+
+
+def prepare_decode(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
+    """The function that computes decode queries of such calls; what they see is worked out once for all layers."""
+    seen, logit_scale, values = visible_keys(call), call.terms.logit_scale, call.values
+    together = _without_borders(seen)
+    fits = values.dtype == torch.float32 and _is_one_axis(values) and _is_one_axis(call.keys[0])
+    if together is not None and fits:
+        return partial(_by_product, seen, together, logit_scale)
+    return partial(_by_kernel, seen, logit_scale)
+
+
+def visible_keys(call: AttentionCall) -> Seen:
+    """The number of each region with a visible key, and the slice of its keys, from the oldest to the newest."""
+    start, row, seen = start_of(call), call.key_length - 1, []
+    for number, region in enumerate(call.terms.regions):
+        keys = keys_of_row(region.band, start, row)
+        if keys.stop > keys.start:
+            seen.append((keys.start, number, keys))
+    return [(number, keys) for _, number, keys in sorted(seen)]
+
+
+def _without_borders(seen: Seen) -> slice | None:
+    """The keys of all regions as one slice; None where one does not begin where the last one ended."""
+    if not seen:
+        return None
+    start = stop = seen[0][1].start
+    for _, keys in seen:
+        if keys.start != stop:
+            return None
+        stop = keys.stop
+    return slice(start, stop)
+
+
+def _is_one_axis(held: Tensor) -> bool:
+    """Whether the batch and the heads of ``[batch, kv_heads, key, dim]`` are one axis without a copy."""
+    return len(held) == 1 or held.stride(0) == held.shape[1] * held.stride(1)
+
+
+def _by_product(seen: Seen, keys: slice, logit_scale: float, call: AttentionCall) -> Tensor:
+    query, (batch, kv_heads, _, dim) = call.queries[0], call.values.shape
+    if call.at_read:
+        read = [call.keys_of(number, some) for number, some in seen]
+    else:  # the same without a function call, of which every layer has as many as it has regions
+        read = [call.keys[number][:, :, some] for number, some in seen]
+    scores = [
+        call.queries[number].reshape(batch, kv_heads, -1, dim) @ held.mT
+        for (number, _), held in zip(seen, read, strict=True)
+    ]
+    weights = torch.cat(scores, dim=-1).mul_(call.scaling * logit_scale).softmax(-1)
+    return (weights @ call.values[:, :, keys]).view(query.shape)
+
+
+def _by_kernel(seen: Seen, logit_scale: float, call: AttentionCall) -> Tensor:
+    query, values, scale = call.queries[0], call.values, call.scaling * logit_scale
+    out, lse = None, None
+    for number, keys in seen:
+        more, more_lse = flash_cpu.attend(
+            call.queries[number], call.keys_of(number, keys), values[:, :, keys],
+            causal=False, mask=None, scale=scale,
+        )  # fmt: skip
+        if out is None or lse is None:
+            out, lse = more.float(), more_lse
+        else:
+            merge.merge_into(out, lse, more, more_lse)
+    return torch.zeros_like(query) if out is None else out.to(query.dtype)
+
+
+ROUTE = Route("regions_cpu", accepts, attend, prepare, rotates_at_read=True)

@@ -15,8 +15,8 @@ from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.merge import PartialAttention
-from hf_posenc.attention.routes.band_cuts import by_distance, can_cut, cut_of, keys_of_row
-from hf_posenc.attention.routes.sequence_start import one_start, start_of
+from hf_posenc.attention.route import Route
+from hf_posenc.attention.routes.band_cuts import by_distance, can_cut, cut_of, keys_of_row, one_start, start_of
 from hf_posenc.core.regions import Band
 
 
@@ -80,3 +80,6 @@ def decode_cuts(call: AttentionCall) -> Iterator[PartialAttention]:
         seen = keys_of_row(band, start, call.key_length - 1)
         if seen.stop > seen.start:
             yield PartialAttention(number, slice(0, 1), seen)
+
+
+ROUTE = Route("regions_cuda", accepts, attend)

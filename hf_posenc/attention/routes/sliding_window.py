@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from hf_posenc.attention.call import AttentionCall, unseen_ahead
+from hf_posenc.attention.route import Route
 from hf_posenc.core.grouped_heads import attend_packed
 from hf_posenc.core.regions import EVERYTHING, Band
 
@@ -82,3 +83,6 @@ def blocks_of_band(
             rows = torch.arange(start + ahead, end + ahead, device=device)
             mask, before = band.holds(rows[:, None], torch.arange(seen.start, seen.stop, device=device)), here
         yield slice(start, end), seen, mask
+
+
+ROUTE = Route("sliding_window", accepts, attend, prepare)

@@ -16,6 +16,7 @@ from torch import Tensor
 from hf_posenc.attention.call import AttentionCall, unseen_ahead
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.merge import merge_into
+from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
 from hf_posenc.attention.routes.bias_gradient import Gradients
 from hf_posenc.attention.routes.hankel_view import Hankel
@@ -177,3 +178,6 @@ def anti_diagonals(padded: Tensor) -> Tensor:
     """
     n, wide = padded.shape[-2:]
     return padded.flatten(-2)[..., : n * (wide - 1)].unflatten(-1, (n, wide - 1)).sum(-2)
+
+
+ROUTE = Route("toeplitz_bias", accepts, attend)

@@ -18,7 +18,7 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.errors import PARTLY
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 
@@ -27,9 +27,7 @@ def advise(
     target: Annotated[
         str,
         Option(
-            "--target",
             "--target-length",
-            "-t",
             metavar="TOKENS",
             help="Context length in tokens, such as 131072 or 128k; k = 1024, m = 1024².",
         ),
@@ -61,7 +59,7 @@ def advise(
     from hf_posenc.insight.advise import measured_advice
 
     if out is not None:
-        check_results_folder("compare", out)
+        check_output_folder("--out", out)
     named = model_named(model, base)
     checkpoint = Checkpoint.open(named.model, peft_adapter=named.adapter)
     advice = recommend(checkpoint, target, name=model, dtype=dtype_of(named, dtype))

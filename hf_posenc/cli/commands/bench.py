@@ -11,6 +11,7 @@ from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
+    MOST_THREADS,
     REMOVED,
     AsJson,
     Base,
@@ -28,8 +29,7 @@ from hf_posenc.cli.arguments import (
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.bench_results import RESULTS, BenchResults, about_run
 from hf_posenc.cli.errors import FAILED, PARTLY
-from hf_posenc.cli.output_paths import check_results_folder
-from hf_posenc.cli.threads import MOST_THREADS
+from hf_posenc.cli.output_paths import check_output_folder
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
@@ -40,7 +40,7 @@ STARTER = "starter:llama"
 def bench(
     context: Context,
     schemes: Annotated[
-        list[str], Option("--schemes", "--scheme", "-s", help="alibi,self_extend:group=8,window=128; may be repeated.")
+        list[str], Option("--schemes", "-s", help="alibi,self_extend:group=8,window=128; may be repeated.")
     ],
     model: Model = STARTER,
     base: Base = None,
@@ -54,7 +54,7 @@ def bench(
         length_option(help="With --shape; default: the longest length / factor."),
     ] = None,
     lengths: Annotated[
-        list[str] | None, Option("--lengths", "--length", "-l", help="Sequence lengths in tokens; default: 512,2048.")
+        list[str] | None, Option("--lengths", "-l", help="Sequence lengths in tokens; default: 512,2048.")
     ] = None,
     factor: Annotated[
         float | None,
@@ -88,7 +88,7 @@ def bench(
         Path | None, Option(help=f"An earlier {RESULTS}: show how each ratio to the unpatched model has changed.")
     ] = None,
     rounds: Annotated[int, Option(min=1, help="Measurements of each cell; fewer than 7 are unreliable.")] = 7,
-    batch: Annotated[int, Option("--batch", "--batch-size", min=1, help="Batch size.")] = 1,
+    batch: Annotated[int, Option("--batch-size", min=1, help="Batch size.")] = 1,
     rows: Annotated[
         str,
         Option(help="full; padded: rows of ever fewer tokens, down to half; packed: four documents in every row."),
@@ -132,7 +132,7 @@ def bench(
         from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
-        check_results_folder("bench", out)
+        check_output_folder("--out", out)
     earlier = None if against is None else Earlier.read(against)
     if numbers := whole_numbers("--cpus", cpus, least=0):
         pin(numbers, threads)

@@ -9,6 +9,7 @@ from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
+    MEASUREMENT,
     REMOVED,
     AsJson,
     Base,
@@ -33,7 +34,13 @@ COLUMNS = ("check", "passes", "deviation", "tolerance", "worst at")
 
 CheckNames = Annotated[
     list[str] | None,
-    Option("--check", "-c", help="Only this check, as the table names it; may be repeated. By default all."),
+    Option(
+        "--check",
+        "-c",
+        metavar="CHECK",
+        help="Only this check, as the table names it; may be repeated. By default all.",
+        rich_help_panel=MEASUREMENT,
+    ),
 ]
 
 

@@ -26,7 +26,7 @@ from hf_posenc.cli.arguments import (
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.compare_result import finish
 from hf_posenc.cli.config_file import ConfigFile
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.task_arguments import (
     DEPTHS,
@@ -73,7 +73,6 @@ def compare(
         list[str] | None,
         Option(
             "--schemes",
-            "--scheme",
             "-s",
             help="yarn,self_extend:group=8,window=128,unpatched; may be repeated. unpatched is the baseline.",
         ),
@@ -86,14 +85,13 @@ def compare(
         list[str] | None,
         Option(
             "--lengths",
-            "--length",
             "-l",
             help="Sequence lengths in tokens, as in 256,512; default: 1, 2, 4 times the trained length.",
         ),
     ] = None,
     tasks: Annotated[
         list[str] | None,
-        Option("--tasks", "--task", "-t", help="lm-eval tasks or groups; default: loss and passkey retrieval."),
+        Option("--tasks", "-t", help="lm-eval tasks or groups; default: loss and passkey retrieval."),
     ] = None,
     out: Annotated[Path, Option(help="Folder of the results; the same command resumes there.")] = Path(
         "results/compare"
@@ -124,9 +122,7 @@ def compare(
     base: Base = None,
     dtype: Dtype = None,
     device: Device = None,
-    batch_size: Annotated[
-        int, Option("--batch-size", "--batch", min=1, help="Requests of one length per forward pass.")
-    ] = 1,
+    batch_size: Annotated[int, Option("--batch-size", min=1, help="Requests of one length per forward pass.")] = 1,
     include_path: IncludePath = None,
     trust_tasks: TrustTasks = False,
     report_to: Annotated[
@@ -145,7 +141,7 @@ def compare(
     from hf_posenc.eval.report.trackers import report_to_trackers
     from hf_posenc.training.config_checks import check_trackers
 
-    check_results_folder("compare", out)
+    check_output_folder("--out", out)
     if merged:
         check_alone("--merge", context, {"merged", "out", "against", "config", "quiet", "as_json"})
         finish(merge(merged, out, against, command_line(context)), out, quiet, as_json)

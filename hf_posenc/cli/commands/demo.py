@@ -9,7 +9,7 @@ from typer import Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.task_arguments import FactorPerLength
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
@@ -33,7 +33,7 @@ def demo(
     from hf_posenc.eval.report.report import protocol
     from hf_posenc.eval.report.terminal_table import results_table
 
-    check_results_folder("demo", out)
+    check_output_folder("--out", out)
     check_reading(text, text_field, document_separator)
     own_text = text_source(text, text_field, document_separator)
     with output.progress() as progress:

@@ -59,14 +59,13 @@ def evaluate(
         list[str] | None,
         Option(
             "--lengths",
-            "--length",
             "-l",
             help="Sequence lengths in tokens, as in 256,512; default: the trained length, its doublings, the target.",
         ),
     ] = None,
     task: Annotated[
         list[str] | None,
-        Option("--tasks", "--task", "-t", help="lm-eval tasks or groups; default: loss and passkey retrieval."),
+        Option("--tasks", "-t", help="lm-eval tasks or groups; default: loss and passkey retrieval."),
     ] = None,
     longest: Longest = None,
     samples: Samples = 16,
@@ -100,7 +99,7 @@ def evaluate(
     base: Base = None,
     dtype: Dtype = None,
     device: Device = None,
-    batch_size: Annotated[str, Option("--batch-size", "--batch", help="Requests per forward pass, or auto.")] = "1",
+    batch_size: Annotated[str, Option("--batch-size", help="Requests per forward pass, or auto.")] = "1",
     option: SchemeOptions = None,
     as_json: AsJson = False,
 ) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
-from typing import Annotated
-
-from typer import Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -15,6 +11,8 @@ from hf_posenc.cli.arguments import (
     Dtype,
     Factor,
     Model,
+    NewFolder,
+    OwnScheme,
     PushToHub,
     SchemeOptions,
     TargetLength,
@@ -23,19 +21,12 @@ from hf_posenc.cli.arguments import (
     scheme_options,
 )
 from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.next_commands import after_export, show_next
-from hf_posenc.cli.wording import of_text
-
-Out = Annotated[Path, Option("--out", metavar="FOLDER", help="Folder of the new checkpoint; new or empty.")]
-Scheme = Annotated[
-    str | None, Option("--scheme", "-s", help="Scheme to patch in first; default: the scheme of the checkpoint.")
-]
 
 
 def export(
     model: Model,
-    out: Out,
-    scheme: Scheme = None,
+    out: NewFolder,
+    scheme: OwnScheme = None,
     factor: Factor = None,
     target_length: TargetLength = None,
     option: SchemeOptions = None,
@@ -74,11 +65,10 @@ def export(
         raise_limits_in(out, merged)
     if push_to_hub is not None:
         output.note(f"Uploaded to {upload(out, push_to_hub)}")
-    remarks = [of_text(str(one.message)) for one in caught if one.category.__module__.startswith("hf_posenc")]
+    remarks = [str(one.message) for one in caught if one.category.__module__.startswith("hf_posenc")]
     if as_json:
         output.show_json({"folder": str(out), "rope_parameters": parameters, "warnings": remarks})
         return
     output.show_text(f"{out}: rope_parameters {parameters}")
     for remark in remarks:
         output.show_text(f"Warning: {remark}")
-    show_next(after_export(out))

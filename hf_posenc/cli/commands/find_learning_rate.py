@@ -15,7 +15,7 @@ from hf_posenc.cli.commands.finetune_options import FinetuneOptions
 from hf_posenc.cli.commands.finetune_setup import set_up
 from hf_posenc.cli.next_commands import show_next
 from hf_posenc.cli.option_group import expands
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 
 if TYPE_CHECKING:
     from hf_posenc.training import RangeTest
@@ -43,7 +43,7 @@ def find_learning_rate(context: Context, options: RangeTestOptions, as_json: AsJ
     """
     from hf_posenc.training import range_test
 
-    check_results_folder("finetune", options.out)  # the run may go there, too
+    check_output_folder("--out", options.out)  # the run may go there, too
     with output.progress() as show_progress:
         setup = set_up(context, options)
         tested = range_test(

@@ -17,7 +17,7 @@ from hf_posenc.cli.commands.finetune_setup import set_up
 from hf_posenc.cli.config_file import write_config
 from hf_posenc.cli.next_commands import after_finetune, show_next
 from hf_posenc.cli.option_group import expands
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.text_arguments import FIELD
 
@@ -107,7 +107,7 @@ def check_unused(out: Path, resuming: bool) -> None:
     """
     from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders
 
-    check_results_folder("finetune", out)
+    check_output_folder("--out", out)
     if not (out / RUN).is_file() and any((out / name).is_file() for name in MODEL_FILES):
         raise BadArgument(f"{str(out)!r} holds a model, which the run would overwrite. Choose another --out.")
     if not resuming and checkpoint_folders(out):

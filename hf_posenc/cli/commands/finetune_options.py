@@ -85,7 +85,6 @@ class FinetuneOptions:
     batch: Annotated[
         int | None,
         Option(
-            "--batch",
             "--batch-size",
             min=1,
             help="Sequences per process and forward pass; default: 1, or as the recipe has.",

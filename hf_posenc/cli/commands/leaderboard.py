@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Device, Dtype, command_line, depths_of, lengths_of, words_of
+from hf_posenc.cli.arguments import MOST_THREADS, AsJson, Device, Dtype, command_line, depths_of, lengths_of, words_of
 from hf_posenc.cli.commands.compare import Quiet, measured_model
 from hf_posenc.cli.errors import FAILED
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.task_arguments import FactorPerLength, Keys, Samples, Scored, check_settings
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
-from hf_posenc.cli.threads import MOST_THREADS
 
 if TYPE_CHECKING:
     from hf_posenc.insight.leaderboard import Leaderboard
@@ -30,25 +29,25 @@ def leaderboard(
     context: Context,
     models: Annotated[
         list[str] | None,
-        Option("--models", "--model", "-m", help=f"Folders, hub names, starters; default: {STARTERS}."),
+        Option("--models", "-m", help=f"Folders, hub names, starters; default: {STARTERS}."),
     ] = None,
     schemes: Annotated[
         list[str] | None,
         Option(
-            "--schemes", "--scheme", "-s",
+            "--schemes", "-s",
             help="As in compare; default: all that can be used on the model without training.",
         ),
     ] = None,
     lengths: Annotated[
         list[str] | None,
-        Option("--lengths", "--length", "-l", help="Tokens, as in 256,512; default: 1, 2, 4 times the trained length."),
+        Option("--lengths", "-l", help="Tokens, as in 256,512; default: 1, 2, 4 times the trained length."),
     ] = None,
     tasks: Annotated[
         list[str] | None,
-        Option("--tasks", "--task", "-t", help="Tasks that sweep over lengths; default: loss and passkey retrieval."),
+        Option("--tasks", "-t", help="Tasks that sweep over lengths; default: loss and passkey retrieval."),
     ] = None,
     out: Annotated[
-        Path, Option("--out", "--output", help="Folder of the results; the same command resumes there.")
+        Path, Option("--out", help="Folder of the results; the same command resumes there.")
     ] = Path("results/leaderboard"),
     quick: Annotated[
         bool, Option("--quick", help="A quick look: 4 windows, 4 keys and 3 timings, unless others are given.")
@@ -79,7 +78,7 @@ def leaderboard(
     """
     from hf_posenc.insight.leaderboard import leaderboard as run
 
-    check_results_folder("leaderboard", out)
+    check_output_folder("--out", out)
     check_settings(context, words_of(tasks))
     check_reading(text, text_field, document_separator)
     loading: dict[str, Any] = {"batch_size": 1} | ({} if device is None else {"device": device})

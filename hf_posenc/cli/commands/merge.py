@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
-from typer import Option
-
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Base, Dtype, PushToHub, dtype_of, model_named
+from hf_posenc.cli.arguments import AsJson, Base, Dtype, NewFolder, PushToHub, dtype_of, model_named, of_model
 from hf_posenc.cli.next_commands import after_merge, show_next
 
-Adapter = Annotated[str, Option("--model", "-m", help="Folder of a PEFT adapter or a fine-tuning run, or hub name.")]
-Out = Annotated[Path, Option("--out", metavar="FOLDER", help="Folder of the new checkpoint; new or empty.")]
+Adapter = Annotated[
+    str,
+    of_model("--model", "-m", metavar="MODEL", help="Folder of a PEFT adapter or a fine-tuning run, or hub name."),
+]
 
 
 def merge(
     model: Adapter,
-    out: Out,
+    out: NewFolder,
     base: Base = None,
     dtype: Dtype = None,
     push_to_hub: PushToHub = None,

@@ -24,7 +24,7 @@ from hf_posenc.cli.arguments import (
     scheme_options,
 )
 from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def probe(
         from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
-        check_results_folder("probe", out)
+        check_output_folder("--out", out)
     named, options, measured_on = model_named(model, base), scheme_options(scheme, option), device_of(device)
     with output.progress() as progress:
         progress(None, "loading")

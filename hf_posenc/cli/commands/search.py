@@ -9,7 +9,7 @@ from typer import Context, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, Base, Device, Dtype, Model, command_line, dtype_of, model_named
-from hf_posenc.cli.output_paths import check_results_folder
+from hf_posenc.cli.output_paths import check_output_folder
 from hf_posenc.cli.resume_hint import resume_hint
 from hf_posenc.cli.text_arguments import (
     FIELD,
@@ -30,9 +30,7 @@ def search(
     target: Annotated[
         str,
         Option(
-            "--target",
             "--target-length",
-            "-t",
             metavar="TOKENS",
             help="Context length in tokens, such as 2048 or 8k; k = 1024.",
         ),
@@ -70,7 +68,7 @@ def search(
     """
     from hf_posenc.insight.search import search as run
 
-    check_results_folder("search", out)
+    check_output_folder("--out", out)
     named = model_named(model, base)
     check_reading(text or eval_text, text_field, document_separator)
     own_text, other = two_sources(text, eval_text, text_field, document_separator)

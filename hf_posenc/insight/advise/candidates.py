@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import NoEffect, PosEncError
-from hf_posenc.forward.forward_hook import schemes_of_base
+from hf_posenc.forward.current_forward import schemes_of_base
 from hf_posenc.insight.advise.evidence import Shown
 from hf_posenc.insight.advise.measured_rows import MeasuredRow, measured_for
 from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens

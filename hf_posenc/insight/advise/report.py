@@ -165,7 +165,7 @@ class Advice:
         lines = [one.commands[name] for one, name in firsts if name in one.commands]
         if lines and any(one.measured for one in self.zero_shot):  # the losses of defaults: their options are next
             lines.append(
-                shlex.join(["hf-posenc", "search", "--model", self.model, "--target", str(self.target_length)])
+                shlex.join(["hf-posenc", "search", "--model", self.model, "--target-length", str(self.target_length)])
             )
         return ["", "Try", *(line for command in lines for line in _shell(command))] if lines else []
 

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.cache.self_attention import self_attention_cache
+from hf_posenc.cache.provenance import self_attention_cache
 from hf_posenc.core.context import PositionContext
 from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
 from hf_posenc.forward.call_plan import CallPlan, plan_of
-from hf_posenc.forward.forward_hook import ATTENTIONS
+from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.forward.host_calls import take_cache
 from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme, implements

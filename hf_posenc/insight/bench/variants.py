@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import UnsupportedModel
-from hf_posenc.forward.forward_hook import ATTENTIONS
+from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.insight.bench.naive_rerotation import rerotate
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import base_model_of

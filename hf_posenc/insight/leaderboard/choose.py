@@ -14,7 +14,7 @@ import torch
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import PosEncError
-from hf_posenc.forward.forward_hook import schemes_of_base
+from hf_posenc.forward.current_forward import schemes_of_base
 from hf_posenc.patching.expected_effect import differs_from_host
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of

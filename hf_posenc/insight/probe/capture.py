@@ -23,7 +23,7 @@ from hf_posenc.core.terms import Terms
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.forward.attention import PatchedAttention, with_sink
 from hf_posenc.forward.call_plan import CallPlan
-from hf_posenc.forward.forward_hook import ATTENTIONS
+from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.general.attention import eager_of, goes_through_interface
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of

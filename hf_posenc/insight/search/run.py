@@ -190,7 +190,7 @@ def check_target(target: int, trained: int) -> None:
     if target <= trained:
         raise LengthContradiction(
             f"The model was trained on {trained:,} tokens, and the target is {target:,}: there is nothing to extend. "
-            "Pass a longer --target."
+            "Pass a longer --target-length."
         )
 
 

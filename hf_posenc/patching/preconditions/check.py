@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.errors import AlreadyPatched, CheckpointMismatch
-from hf_posenc.patches.validate_adapter import check_modules
 from hf_posenc.patching.preconditions.host import (
     check_existing_scaling,
     check_foreign_forward,
@@ -93,7 +92,6 @@ def check_schemes(
     check_existing_scaling(adapter, base.config, schemes, trained_length_given=trained_length_given)
     check_layer_count(adapter, base, geometry)
     check_remembered(adapter, base)
-    check_modules(adapter, base, schemes[0])
     check_foreign_forward(adapter, base, schemes[0])
     check_tables(adapter, base, schemes[0], geometry)
     check_reducer(model, (p for s in schemes for p in s.parameters()), out_of_use(adapter, base, schemes))

@@ -57,7 +57,7 @@ class SchemeConfig:
         except UnknownScheme as error:
             raise CheckpointMismatch(
                 f"The position_scheme of {where} names a scheme that is not registered here ({_first(error)}). "
-                "Install or import the package that registers it, or update hf_posenc."
+                "Import the file or package that registers it (--import), or update hf_posenc."
             ) from error
         except (PosEncError, TypeError, ValueError, AttributeError) as error:
             raise unreadable(where, _first(error)) from error

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from transformers import BloomConfig
 
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
-from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.bloom import BloomAdapter
 
 from .inline import ids, logits, tiny_inline
@@ -31,19 +29,6 @@ def test_alibi_equals_the_models_own(heads: int) -> None:
     assert (plain < CLOSE) == (heads == 4), "control: another rule for 6 and 14 heads"
 
 
-@pytest.mark.parametrize("post", [False, True])
-def test_residual_and_dropout(post: bool) -> None:
-    """In training mode the same numbers are drawn for the residual as in the model itself."""
-    model = tiny_inline("bloom", hidden_dropout=0.4, apply_residual_connection_post_layernorm=post).train()
-    torch.manual_seed(5)
-    stock = logits(model, TEXT)
-    patch_model(model, "alibi")
-    torch.manual_seed(5)
-    assert gap(logits(model, TEXT), stock) < CLOSE
-    model.eval()
-    assert gap(logits(model, TEXT), stock) > 0.1, "control: nothing is dropped in evaluation mode"
-
-
 def test_trained_length(tmp_path) -> None:
     """Its configuration need not have one: ``seq_length`` if it is there, else 2,048; saved and loaded alike."""
     assert BloomAdapter().trained_length(BloomConfig()) == 2048
@@ -57,9 +42,3 @@ def test_trained_length(tmp_path) -> None:
     assert describe(loaded).to_dict() == report.to_dict()
     unpatch_model(model)
     assert not hasattr(model.config, "max_position_embeddings")
-
-
-def test_a_projection_in_parts_is_refused() -> None:
-    model = tiny_inline("bloom", pretraining_tp=2, slow_but_exact=True)
-    with pytest.raises(UnsupportedModel, match="slow_but_exact"):
-        patch_model(model, "alibi")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import ModuleType
@@ -15,13 +14,10 @@ from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention, GPT
 
 from hf_posenc import is_patched, patch_model
 from hf_posenc.errors import AdapterInvalid, NameNotAllowed, PosEncError, UnsupportedModel, WrongKind
-from hf_posenc.extend import Adapter, PatchedAttention, register_adapter
+from hf_posenc.extend import Adapter, register_adapter
 from hf_posenc.patches import registry
-from hf_posenc.patching.model_geometry import model_geometry
 
 from .neox import example_adapter, tiny_neox
-
-TWO_SENTENCES = re.compile(r"[^\n]+[^.\n][.:] [^\n]+\.", re.DOTALL)
 
 
 @pytest.fixture
@@ -34,10 +30,6 @@ class Nothing(Adapter):
     """Defines none of what it must."""
 
 
-class Unwritten(PatchedAttention, GPTNeoXAttention):
-    """Leaves its forward to the model."""
-
-
 def variant(example: ModuleType, **members: Any) -> type[Adapter]:
     return type("Variant", (example.GPTNeoXAdapter,), {"__module__": __name__, **members})
 
@@ -45,23 +37,15 @@ def variant(example: ModuleType, **members: Any) -> type[Adapter]:
 CLASSES: dict[str, Callable[[ModuleType], type]] = {
     "geometry": lambda example: Nothing,
     "attention = {}": lambda example: variant(example, attention={}),
-    "attention = \\[": lambda example: variant(example, attention=[GPTNeoXAttention]),
     "does not derive": lambda example: variant(example, attention={GPTNeoXAttention: nn.Linear}),
-    "maps": lambda example: variant(example, attention={"attention": example.PatchedGPTNeoXAttention}),
-    "without forward, project_query, project_key, live_dropout, host_eager": lambda example: variant(
-        example, attention={GPTNeoXAttention: Unwritten}
-    ),
-    "base_class": lambda example: variant(example, base_class="GPTNeoXModel"),
-    "base_class = Linear, which is no PreTrainedModel": lambda example: variant(example, base_class=nn.Linear),
-    "length_dependent": lambda example: variant(example, length_dependent="dynamic"),
+    "no PreTrainedModel": lambda example: variant(example, base_class=nn.Linear),
 }
 
 
 @pytest.mark.parametrize("message", CLASSES)
 def test_a_class_is_refused_when_it_is_registered(example: ModuleType, message: str) -> None:
-    with pytest.raises(AdapterInvalid, match=message) as refused:
+    with pytest.raises(AdapterInvalid, match=message):
         register_adapter("something")(CLASSES[message](example))
-    assert TWO_SENTENCES.fullmatch(str(refused.value))
     assert "something" not in registry.adapter_names()
 
 
@@ -86,38 +70,17 @@ def changed(**numbers: Any) -> Callable[..., Any]:
     return geometry
 
 
-def raises(*_: Any, **__: Any) -> Any:
-    return {}["no_such_entry"]
-
-
 ANSWERS: dict[str, dict[str, Any]] = {
     "trained_length is 0": {"trained_length": lambda self, config: 0},
-    "trained_length is '32'": {"trained_length": lambda self, config: "32"},
-    "trained_length is 2.5": {"trained_length": lambda self, config: 2.5},
-    "trained_length is True": {"trained_length": lambda self, config: True},
-    "trained_length .* KeyError": {"trained_length": raises},
-    "geometry .* KeyError": {"geometry": raises},
     "returns None as geometry": {"geometry": lambda self, config, **lengths: None},
     "heads = 0": {"geometry": changed(heads=0)},
     "4 heads and 3 kv_heads": {"geometry": changed(kv_heads=3)},
-    "width = '128'": {"geometry": changed(width="128")},
-    "causal = 1": {"geometry": changed(causal=1)},
-    "rotary = 10000": {"geometry": changed(rotary=10_000.0)},
-    "table = 0": {"geometry": changed(table=0)},
     "other lengths": {"geometry": changed(trained_length=7)},
     "2 heads .* 4 heads": {"geometry": changed(heads=2, kv_heads=2)},
     "16 channels": {"geometry": changed(head_dim=16)},
     "says 3": {"geometry": changed(layers=3)},
-    "swaps": {"swaps": lambda self, base, scheme: iter([(base.rotary_emb, "nothing")])},
-    "swaps or frozen .* AttributeError": {"swaps": lambda self, base, scheme: iter([(base.no_such_module, nn.Linear)])},
-    "frozen": {"frozen": lambda self, base, scheme: iter([base.layers[0]])},
     "no attention layer": {"attentions": lambda self, base: iter(())},
     "returns a tensor of shape": {"probe": lambda self, base, hidden, positions, layer: hidden[0]},
-    "returns None from probe": {"probe": lambda self, base, hidden, positions, layer: None},
-    "runs here, correct probe of the adapter Variant": {
-        "probe": lambda self, base, hidden, positions, layer: hidden + torch.ones(3)
-    },
-    "probe .* AttributeError": {"probe": lambda self, base, hidden, positions, layer: base.no_such_module(hidden)},
 }
 
 
@@ -126,9 +89,8 @@ def test_an_answer_is_refused_at_the_first_patch(example: ModuleType, message: s
     registry._ADAPTERS.pop("gpt_neox")
     register_adapter("gpt_neox")(variant(example, **ANSWERS[message]))
     model = tiny_neox()
-    with pytest.raises(PosEncError, match=message) as refused:
+    with pytest.raises(PosEncError, match=message):
         patch_model(model, "yarn", factor=4)
-    assert TWO_SENTENCES.fullmatch(str(refused.value)), str(refused.value)
     assert not is_patched(model)
 
 
@@ -146,20 +108,9 @@ def broken_forward(example: ModuleType) -> type:
     return type("Broken", (example.PatchedGPTNeoXAttention,), {"forward": forward})
 
 
-def fixed_factor(example: ModuleType) -> type:
-    return type("Broken", (example.PatchedGPTNeoXAttention,), {"scaling": property(lambda self: 0.5)})
-
-
-def fixed_config(example: ModuleType) -> type:
-    own = property(lambda self: self.__dict__["config"])
-    return type("Broken", (example.PatchedGPTNeoXAttention,), {"config": own})
-
-
 BROKEN = [
     (broken_projection, "project_query"),
     (broken_forward, "cannot be run"),
-    (fixed_factor, "scaling of Broken as a property without a setter"),
-    (fixed_config, "config of Broken as a property without a setter"),
 ]
 
 
@@ -235,18 +186,10 @@ def test_a_forward_that_hands_nothing_on_is_refused_at_the_first_patch(example: 
     model = tiny_neox()
     FORWARDS[message](model)
     before = {name for module in model.modules() for name in vars(module)}
-    with pytest.raises(AdapterInvalid, match=message) as refused:
+    with pytest.raises(AdapterInvalid, match=message):
         patch_model(model, "yarn", factor=4)
-    assert TWO_SENTENCES.fullmatch(str(refused.value)), str(refused.value)
     assert not is_patched(model)
     assert {name for module in model.modules() for name in vars(module)} <= before
-
-
-def test_a_rotation_that_nobody_can_read_is_refused(example: ModuleType) -> None:
-    model = tiny_neox()
-    model.gpt_neox.config.rope_parameters = {"rope_type": "mrope", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
-    with pytest.raises(UnsupportedModel, match="of the type 'mrope'"):
-        model_geometry(model)
 
 
 def test_a_derived_configuration_has_the_adapter_of_its_parent(example: ModuleType) -> None:

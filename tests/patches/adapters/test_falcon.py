@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import pytest
-import torch
 
 from hf_posenc import describe, patch_model, unpatch_model
 from hf_posenc.errors import AlreadyScaled
@@ -52,17 +51,6 @@ def test_its_bias_is_of_the_scaled_scores(heads: int) -> None:
     assert gap(logits(model, TEXT), stock) > 0.1, "control: the slopes of the paper"
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name.startswith("falcon")])
-@pytest.mark.parametrize("scheme", ["host", "yarn", "alibi"])
-def test_backends_agree(variant: str, scheme: str) -> None:
-    outputs = []
-    for backend in ("sdpa", "eager"):
-        model = tiny_inline(variant, attn_implementation=backend)
-        assert model.config._attn_implementation == backend
-        outputs.append(logits(patch_model(model, scheme, factor=2), TEXT))
-    assert gap(*outputs) < CLOSE
-
-
 @pytest.mark.parametrize("kind", ["linear", "yarn"])
 def test_a_rotation_that_is_scaled_already(kind: str) -> None:
     rope: dict[str, Any] = {"rope_type": kind, "factor": 2.0, "rope_theta": 1e4}
@@ -76,12 +64,3 @@ def test_a_rotation_that_is_scaled_already(kind: str) -> None:
         patch_model(model, "ntk", factor=2)
     unscaled = tiny_inline("falcon alibi", rope_parameters=rope)
     patch_model(unscaled, "ntk", factor=2)  # whose rotation is not used
-
-
-def test_dropout_beside_a_bias_only() -> None:
-    """As in transformers: attention weights are dropped beside ALiBi, and never beside a rotation."""
-    for variant, drops in (("falcon alibi", True), ("falcon multi-query", False)):
-        model = patch_model(tiny_inline(variant, attention_dropout=0.5), "host").train()
-        assert (gap(logits(model, TEXT), logits(model, TEXT)) > 1e-3) == drops
-    dropped = tiny_inline("falcon multi-query", attention_dropout=0.5).train()
-    assert torch.equal(logits(dropped, TEXT), logits(dropped, TEXT))

@@ -6,17 +6,13 @@ import copy
 import json
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, StaticCache
+from transformers import StaticCache
 
-from hf_posenc import checks, describe, from_pretrained, patch_model, unpatch_model
-from hf_posenc.errors import BackendCannotCarry, SchemeNotDefined, UnknownKeyword
-from hf_posenc.insight.probe.capture import capturable_attention, capture_attention
-from hf_posenc.patching.state import is_patched
+from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 
 from .inline import VARIANTS, ids, logits, tiny_inline
 
@@ -37,7 +33,6 @@ def padded(tokens: Tensor, by: int = 5) -> tuple[Tensor, Tensor]:
 
 
 @variants
-@pytest.mark.always
 def test_the_models_own_positions(variant: str) -> None:
     """At once, left-padded and from a cache; unpatched, everything is as before."""
     model = tiny_inline(variant)
@@ -59,7 +54,6 @@ def test_the_models_own_positions(variant: str) -> None:
 
 
 @variants
-@pytest.mark.always
 def test_nothing_is_left_of_the_models_own_positions(variant: str) -> None:
     """In one layer without positions, the last token does not know the order of those before it."""
     model, other = tiny_inline(variant, layers=1), TEXT[:, [2, 0, 1, 3]]
@@ -76,19 +70,6 @@ def test_a_static_cache(variant: str, scheme: str) -> None:
     parts = [logits(model, TEXT[:, :30], past_key_values=cache)]
     parts += [logits(model, TEXT[:, at : at + 1], past_key_values=cache) for at in range(30, TEXT.shape[1])]
     assert gap(torch.cat(parts, 1), whole) < CLOSE
-
-
-@variants
-@pytest.mark.parametrize("scheme", ["yarn", "alibi"])
-def test_weights_of_a_static_cache(variant: str, scheme: str) -> None:
-    """Where weights are asked for, the room behind the newest key has none."""
-    model = patch_model(tiny_inline(variant), scheme, trained_length=16, factor=4)
-    whole, cache = logits(model, TEXT), StaticCache(config=model.config, max_cache_len=80)
-    for start, end in ((0, 40), (40, 41), (41, TEXT.shape[1])):
-        with torch.no_grad():
-            out = model(TEXT[:, start:end], past_key_values=cache, output_attentions=True)
-        assert gap(out.logits, whole[:, start:end]) < CLOSE
-        assert not out.attentions[0][..., end:].any()
 
 
 @variants
@@ -127,60 +108,6 @@ def test_the_base_model_alone(variant: str, tmp_path: Path) -> None:
     assert type(base) is own
 
 
-@variants
-def test_half_precision(variant: str) -> None:
-    """The proof of effect is not deceived by what these models round: linear biases to their dtype."""
-    model = tiny_inline(variant).bfloat16()
-    for scheme, verdict in {"host": "identity", "none": "moved", "t5": "moved"}.items():
-        patch_model(model, scheme, target_length=4096)
-        assert describe(model).proof.verdict == verdict
-        unpatch_model(model)
-
-
-@variants
-def test_keywords_that_nothing_reads_are_refused(variant: str) -> None:
-    model = patch_model(tiny_inline(variant), "t5")
-    with pytest.raises(UnknownKeyword, match="shadow"):
-        model.base_model(TEXT, shadow=1)
-    with pytest.raises(BackendCannotCarry, match=r"model\.generate"):
-        model.generate_batch([[1, 2, 3]])
-
-
-@pytest.mark.parametrize("variant", ["bloom", "mpt", "falcon alibi"])
-def test_remaps_need_a_rotation(variant: str) -> None:
-    model = tiny_inline(variant)
-    with pytest.raises(SchemeNotDefined, match="rope"):
-        patch_model(model, "rerope")
-    patch_model(model, "rope+rerope", trained_length=16)
-
-
-@variants
-def test_a_window_on_the_models_own_positions(variant: str) -> None:
-    """A mask is put on top of the model's own bias or rotation: inside the window nothing changes."""
-    model = tiny_inline(variant)
-    stock = logits(model, TEXT)
-    patch_model(model, "window", size=12)
-    found = logits(model, TEXT)
-    assert gap(found[:, :12], stock[:, :12]) < CLOSE
-    assert gap(found, stock) > 1e-3
-
-
-@variants
-def test_attention_of_unpatched_and_patched_models_is_captured(variant: str) -> None:
-    """They look up no attention function that could be replaced: unpatched ones are captured under ``host``."""
-    model, seen = tiny_inline(variant), []
-    for scheme in (None, "yarn", "alibi"):
-        if scheme is not None:
-            patch_model(model, scheme, factor=4)
-        with capturable_attention(model), capture_attention(model, lambda layer, call: seen.append(call)):
-            logits(model, TEXT, use_cache=False)
-        assert is_patched(model) == (scheme is not None)
-        if scheme is not None:
-            unpatch_model(model)
-    assert len(seen) == 6, "two layers, three times"
-    assert (seen[2].queries[0] - seen[0].queries[0]).abs().max() > 1e-2, "rotated otherwise"
-
-
 def test_gradient_checkpointing() -> None:
     """What is computed again in the backward pass has the same positions."""
     gradients: list[Tensor] = []
@@ -193,22 +120,3 @@ def test_gradient_checkpointing() -> None:
         gradients.append(model.base_model.posenc.log_slopes.grad)
     torch.testing.assert_close(*gradients)
     assert gradients[0].abs().max() > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("variant", "scheme"),
-    [("bloom", "alibi"), ("mpt", "t5"), ("falcon multi-query", "dynamic_ntk"), ("falcon grouped", "sinks")],
-)
-def test_every_check(variant: str, scheme: str) -> None:
-    ended = {"unpatch"} if variant == "mpt" else set()  # on a text past its own bias, which MPT itself cannot read
-    found = checks.check_scheme(tiny_inline(variant), scheme, factor=4)
-    assert not [str(one) for one in found if one.failed and one.check not in ended]
-
-
-def test_positions_are_compared_at_the_precision_of_the_formula() -> None:
-    """Control of the proof: a slope that is 1 % off is noticed."""
-    model: PreTrainedModel = tiny_inline("bloom")
-    slopes: Any = [0.25 * 1.01, 0.0625, 0.015625, 0.00390625]
-    patch_model(model, "alibi", slopes=slopes)
-    assert describe(model).proof.verdict == "moved"

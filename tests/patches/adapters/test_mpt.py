@@ -27,15 +27,3 @@ def test_alibi_equals_the_models_own(heads: int, own: dict[str, Any]) -> None:
         unpatch_model(model)
         plain = patch_model(tiny_inline("mpt", heads=heads), "alibi")
         assert gap(logits(plain, tokens, attention_mask=mask), stock) > 1e-3, "control: the setting matters"
-
-
-def test_past_the_end_of_its_own_bias() -> None:
-    """transformers makes ALiBi for ``max_seq_len`` keys and fails on more; the formula goes on."""
-    model, text = tiny_inline("mpt", max_seq_len=48), ids(80)
-    with pytest.raises(RuntimeError, match="must match the size"):
-        logits(model, text)
-    longer = tiny_inline("mpt", max_seq_len=80)
-    wanted = logits(longer, text)
-    patch_model(model, "host")
-    assert describe(model).trained_length == 48
-    assert gap(logits(model, text), wanted) < CLOSE

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import export_native, from_pretrained, patch_model, unpatch_model
+from hf_posenc import export_native, patch_model, unpatch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
-from hf_posenc.errors import NotExpressible
 from hf_posenc.patching.state import scheme_of
 
 from .neox import example_adapter, tiny_neox
@@ -96,18 +95,3 @@ def test_export_is_what_transformers_computes(scheme: str, tmp_path: Any) -> Non
     plain = GPTNeoXForCausalLM.from_pretrained(tmp_path).eval()
     theirs, ours = logits(plain, TRAINED_LENGTH), logits(model, TRAINED_LENGTH)
     assert (theirs - ours).abs().max() <= 1e-5 * ours.abs().max()
-
-
-def test_export_refuses_what_transformers_has_no_number_for(tmp_path: Any) -> None:
-    with pytest.raises(NotExpressible):
-        export_native(patch_model(tiny_neox(), "proportional", factor=FACTOR), tmp_path)
-
-
-@pytest.mark.parametrize("scheme", ["yarn", "t5", "sinusoidal"])
-def test_saved_is_loaded(scheme: str, tmp_path: Any) -> None:
-    """The loader recomputes the frequencies of the rotary module although its class is replaced."""
-    model = patch_model(tiny_neox(), scheme, factor=FACTOR)
-    model.save_pretrained(tmp_path)
-    loaded = from_pretrained(tmp_path, dtype=torch.float32).eval()
-    assert torch.equal(logits(loaded), logits(model))
-    assert torch.equal(logits(unpatch_model(loaded)), logits(unpatch_model(model)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DebertaV2ForMaskedLM
 
-from hf_posenc import describe, patch_model, set_factor, unpatch_model
+from hf_posenc import patch_model, unpatch_model
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patching.state import scheme_of
 
@@ -89,19 +88,6 @@ def test_deberta_as_a_scheme_of_its_own() -> None:
     assert gap(logits(plain), stock) > 0.02  # control
 
 
-def test_deberta_without_positions_does_not_know_the_order() -> None:
-    model, ids = deberta("third"), tokens(30)
-    order = torch.randperm(30, generator=torch.Generator().manual_seed(1))
-
-    def change() -> float:
-        with torch.no_grad():
-            return gap(model(input_ids=ids[:, order]).logits, model(input_ids=ids).logits[:, order])
-
-    assert change() > 0.02  # control
-    patch_model(model, "none")
-    assert change() < CLOSE
-
-
 def test_deberta_with_a_convolution_is_refused() -> None:
     model = built(relative_attention=True, conv_kernel_size=3, conv_act="gelu")
     with pytest.raises(UnsupportedModel, match="convolution"):
@@ -151,57 +137,3 @@ def test_mpnet_learns_its_own_bias() -> None:
         found.append(model.mpnet.encoder.relative_attention_bias.weight.grad.clone())
     assert found[0].abs().max() > 0
     assert gap(found[1], found[0]) < 1e-4
-
-
-def test_schemes_that_need_a_table() -> None:
-    patch_model(model := deberta("own projections"), "learned")
-    assert describe(model).scheme == "learned"
-    assert gap(logits(model, 40), logits(unpatch_model(model), 40)) > 0.01  # its relative terms are left out
-
-
-def test_weights_that_one_thread_asks_for_do_not_depend_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call without attention weights begins and ends while one with them is between its first layer's steps."""
-    model, ids = patch_model(tiny("mpnet", masked=True), "alibi"), tokens(12)
-    first = model.base_model.encoder.layer[0].attention.attn
-    inside, go, owner, found = threading.Event(), threading.Event(), threading.get_ident(), {}
-    real = type(first).looked_up
-
-    def slow(self: Any, call: dict[str, Any]) -> dict[str, Any]:
-        given = real(self, call)
-        if threading.get_ident() != owner and self is first:
-            inside.set()
-            assert go.wait(60)
-        return given
-
-    def asking() -> None:
-        with torch.no_grad():
-            found["weights"] = model(ids, output_attentions=True).attentions
-
-    monkeypatch.setattr(type(first), "looked_up", slow)
-    thread = threading.Thread(target=asking)
-    thread.start()
-    assert inside.wait(60)
-    with torch.no_grad():
-        assert model(ids).attentions is None
-    go.set()
-    thread.join()
-    assert [weights.shape[-1] for weights in found["weights"]] == [12] * model.config.num_hidden_layers
-
-
-@pytest.mark.parametrize("scheme", ["learned_hier", "learned_interp"])
-def test_an_extended_table_of_mpnet_takes_the_place_of_its_bias(scheme: str) -> None:
-    """At factor 1 the table is as it was: the logits are those of the stock model with a bias of zero."""
-    model: Any = tiny("mpnet", masked=True)
-    bias = model.mpnet.encoder.relative_attention_bias.weight
-    with torch.no_grad():
-        bias.normal_(std=2.0, generator=torch.Generator().manual_seed(5))
-    patch_model(model, scheme, factor=2)
-    assert describe(model).proof.verdict == "moved"
-    assert describe(model).proof.unchanged_below == 0
-    found = logits(set_factor(model, 1), 30)
-    unpatch_model(model)
-    with_bias = logits(model, 30)
-    with torch.no_grad():
-        bias.zero_()
-    assert gap(found, logits(model, 30)) < CLOSE
-    assert gap(found, with_bias) > 100 * CLOSE  # control: the bias matters

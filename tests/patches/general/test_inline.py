@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_posenc import patch_model
-from hf_posenc.errors import InvalidInput, UnsupportedModel
-from hf_posenc.patches.general.inline import computes_inline
+from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.interception import Interception
 
 from ...families.tiny import tiny, tokens
@@ -94,46 +92,6 @@ def test_other_steps_are_refused(what: str) -> None:
         intercepted(REFUSED[what])
 
 
-class Largest(TorchDispatchMode):
-    """Notes the size of the largest tensor that an operation returns."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, Tensor):
-            self.numbers = max(self.numbers, out.untyped_storage().nbytes() // out.element_size())
-        return out
-
-
-@pytest.mark.parametrize("name", ["megatron-bert", "mpnet", "deberta-v2"])
-@pytest.mark.parametrize("scheme", ["host", "sinusoidal"])
-def test_no_scores_in_memory(name: str, scheme: str) -> None:
-    length = 1024
-    sizes = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 64}
-    model = tiny(name, masked=True, max_position_embeddings=2 * length, **sizes)
-    found = []
-    for patched in (False, True):
-        if patched:
-            patch_model(model, scheme)
-        with torch.no_grad(), Largest() as largest:
-            model(input_ids=tokens(length, rows=1))
-        found.append(largest.numbers)
-    assert found[0] >= 4 * length**2  # control
-    assert found[1] < 4 * length**2
-
-
-@pytest.mark.parametrize("name", ["rembert", "xlm", "mpnet"])
-def test_attention_weights(name: str) -> None:
-    model, ids = tiny(name, masked=True), tokens(12)
-    with torch.no_grad():
-        own = model(input_ids=ids, output_attentions=True).attentions
-        patch_model(model, "host")
-        ours = model(input_ids=ids, output_attentions=True).attentions
-    assert len(ours) == len(own) == 4
-    assert all((one - two).abs().max() < 1e-6 for one, two in zip(own, ours, strict=True))
-
-
 @pytest.mark.parametrize("name", ["megatron-bert", "deberta-v2"])
 def test_layers_are_computed_again(name: str) -> None:
     """Gradient checkpointing: in the backward pass, padding and positions are still known."""
@@ -154,28 +112,6 @@ def test_layers_are_computed_again(name: str) -> None:
     model.gradient_checkpointing_enable()
     again = gradients()
     assert all(torch.equal(one, two) for one, two in zip(plain, again, strict=True))
-
-
-def test_alone_it_needs_positions() -> None:
-    model = tiny("megatron-bert", masked=True)
-    patch_model(model, "alibi")
-    attention = next(module for module in model.modules() if computes_inline(module))
-    with pytest.raises(InvalidInput, match="outside a forward pass"):
-        attention(torch.zeros(1, 4, 64))
-    assert attention(torch.zeros(1, 4, 64), position_ids=torch.arange(4)[None])[0].shape == (1, 4, 64)
-
-
-def test_vectors_without_positions_are_refused() -> None:
-    """LUKE attends to words and entities; entities stand nowhere in the text."""
-    model = tiny("luke", masked=True, entity_vocab_size=20, entity_emb_size=64, use_entity_aware_attention=False)
-    patch_model(model, "alibi")
-    with pytest.raises(UnsupportedModel, match="queries of all tokens by their keys in this call"):
-        model(
-            input_ids=tokens(6, rows=1),
-            entity_ids=torch.ones(1, 1, dtype=torch.long),
-            entity_position_ids=torch.arange(6).view(1, 1, 6),
-            entity_attention_mask=torch.ones(1, 1, dtype=torch.long),
-        )
 
 
 def test_positions_by_cells_of_a_table() -> None:
@@ -206,21 +142,3 @@ def test_positions_by_cells_of_a_table() -> None:
 def test_other_attention_is_refused(name: str, why: str) -> None:
     with pytest.raises(UnsupportedModel, match=why):
         patch_model(tiny(name, masked=name != "openai-gpt"), "host")
-
-
-def test_attention_of_unpatched_and_patched_models_is_captured() -> None:
-    from hf_posenc.insight.probe.capture import capturable_attention, capture_attention
-
-    model, ids = tiny("megatron-bert", masked=True), tokens(12, rows=1)
-    classes = [type(module) for module in model.modules()]
-    with torch.no_grad():
-        stock = model(input_ids=ids).logits
-        layers: list[int] = []
-        with capturable_attention(model), capture_attention(model, lambda layer, call: layers.append(layer)):
-            captured = model(input_ids=ids).logits
-        assert [type(module) for module in model.modules()] == classes
-        patch_model(model, "alibi")
-        with capture_attention(model, lambda layer, call: layers.append(layer)):
-            model(input_ids=ids)
-    assert layers == 2 * [0, 1, 2, 3]
-    assert (captured - stock).abs().max() < 1e-5

@@ -1,0 +1,109 @@
+"""``hf-posenc check``: exit codes, lengths, where a check raised, and bugs in the schemes of third parties."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_posenc import checks
+from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.extend import PositionContext, Scheme, ToeplitzBias, register_scheme
+from hf_posenc.schemes import registry
+
+from .conftest import Call
+
+CHECK = ("check", "-m", "starter:llama", "-s", "rerope")
+
+
+@pytest.mark.parametrize(("value", "code"), [(1e-6, 0), (1e-2, 4), (float("nan"), 4)])
+def test_it_exits_with_4_if_a_check_fails(call: Call, monkeypatch: pytest.MonkeyPatch, value: float, code: int) -> None:
+    found = [checks.Deviation("cache", one, 1e-4, "token 7", "hf-posenc check …") for one in (0.0, value)]
+    monkeypatch.setattr(checks, "check_scheme", lambda *_, **__: found)
+    assert call(*CHECK, "-f", "4").code == code
+    answer = call(*CHECK, "-f", "4", "--json")
+    assert answer.code == code
+    assert [row["failed"] for row in answer.data] == [False, code == 4]
+
+
+@pytest.mark.parametrize(("written", "tokens"), [("1024", 1024), ("0.5K", 512), ("1,024", 1024), ("1m", 1024**2)])
+def test_lengths_may_be_written_in_thousands(
+    call: Call, monkeypatch: pytest.MonkeyPatch, written: str, tokens: int
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(checks, "check_scheme", lambda *_, **given: asked.append(given["target_length"]) or [])
+    assert call(*CHECK, "--target-length", written).code == 0
+    assert asked == [tokens]
+
+
+def broken(case: checks.Case) -> checks.Deviation:
+    raise RuntimeError("the flux is off")
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_debug_shows_where_a_check_raised(call: Call, monkeypatch: pytest.MonkeyPatch, debug: bool) -> None:
+    """The other checks are measured, and the table and the exit code are the same."""
+    monkeypatch.setitem(checks.CHECKS, "cache", replace(checks.CHECKS["cache"], function=broken))
+    words = ("check", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--check", "cache", "--check", "second_patch")
+    answer = call(*words, "--json", *["--debug"] * debug)
+    assert answer.code == 4
+    assert [(row["check"], row["failed"]) for row in answer.data] == [("cache", True), ("second_patch", False)]
+    assert "RuntimeError: the flux is off" in answer.data[0]["where"]
+    assert ("in broken" in answer.err) == debug
+
+
+@pytest.mark.slow
+def test_every_check_of_a_live_model(call: Call) -> None:
+    answer = call(*CHECK, "-f", "4", "--json")
+    assert answer.code == 0, answer.out
+    assert {"cache", "batch", "effect"} <= {row["check"] for row in answer.data}
+
+
+class Slope(Scheme):
+    """Bias −distance / 10 in every head: a scheme of a third party, without a bug."""
+
+    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+        heads, slope = self.geometry.heads, self.slope(ctx)
+        return ToeplitzBias(lambda d: -slope * d.abs().float().expand(heads, *d.shape))
+
+    def slope(self, ctx: PositionContext) -> float:
+        return 0.1
+
+
+class SlopeByQueryCount(Slope):
+    """A slope by the number of queries, which differs with a cache."""
+
+    def slope(self, ctx: PositionContext) -> float:
+        return 1 / ctx.query_positions.shape[1]
+
+
+class RandomSlope(Slope):
+    """A random slope in every forward pass."""
+
+    def slope(self, ctx: PositionContext) -> float:
+        return 0.1 + float(torch.rand(()))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "chosen", "found"),
+    [
+        pytest.param(Slope, (), set(), marks=pytest.mark.slow),
+        (SlopeByQueryCount, ("cache", "unpatch"), {"cache"}),
+        (RandomSlope, ("stateless", "second_patch"), {"stateless"}),
+    ],
+)
+def test_a_bug_in_somebody_s_scheme_is_found_and_named(
+    call: Call, tmp_path: Path, scheme: type[Scheme], chosen: tuple[str, ...], found: set[str]
+) -> None:
+    tiny_model("llama").save_pretrained(tmp_path)
+    register_scheme("planted")(scheme)
+    try:
+        only = [word for name in chosen for word in ("--check", name)]
+        answer = call("check", "-m", str(tmp_path), "-s", "planted", "-f", "4", "--json", *only)
+    finally:
+        registry._SCHEMES.pop("planted")
+        registry._CLASSES.pop("planted", None)
+    assert answer.code == (4 if found else 0), answer.err
+    assert {row["check"] for row in answer.data if row["failed"]} == found

@@ -1,0 +1,161 @@
+"""What a command that cannot run says and leaves: one error on stderr, nothing on stdout, nothing written, a code.
+
+2 says that another command line is needed: an option, a scheme or a file is wrong. 1 says that the work failed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hf_posenc import errors
+from hf_posenc.cli import main
+from hf_posenc.cli.arguments import scheme_options
+from hf_posenc.cli.errors import USAGE_ERRORS, message_of
+
+from .conftest import Call
+
+START = ["-m", "starter:llama"]
+CHECK = ["check", *START, "-s", "yarn"]
+EVAL = ["eval", *START]
+COMPARE = ["compare", *START, "-s", "yarn", "--out", "OUT"]
+TUNE = ["finetune", *START, "-s", "yarn", "-f", "2", "--out", "OUT"]
+BENCH = ["bench", "-s", "yarn"]
+# words of the command: what is said
+USAGE: list[tuple[list[str], str]] = [
+    (["lst"], "'list'"),
+    (["list", "--jsn"], "--json"),
+    (["list", "--model", "lama"], "'llama'"),
+    (["info", "yarm"], "'yarn'"),
+    (["info", "\x1b[31myarn"], "x1b"),
+    (["show", "yarm"], "'yarm'"),
+    (["check", "-s", "yarn"], "--model"),
+    (["check", "-m", "./absent", "-s", "yarn"], "./absent"),
+    (["check", "-m", "starter:lama", "-s", "yarn"], "'llama'"),
+    (["check", "-m", "FOLDER", "-s", "yarn"], "model_type"),
+    (["check", "-m", "starter:bert", "-s", "dca"], "decoder"),
+    ([*CHECK, "-f", "two"], "--factor"),
+    ([*CHECK, "-f", "0.5"], "at least 1"),
+    ([*CHECK, "-f", "4", "-f", "8"], "--factor is given 2 times"),
+    ([*CHECK, "--target-length", "8x"], "--target-length"),
+    ([*CHECK, "-c", "cach"], "'cache'"),
+    ([*CHECK, "-o", "beta_fst=3"], "beta_fast"),
+    ([*CHECK, "-o", "beta_fast=NaN"], "beta_fast"),
+    ([*CHECK, "-o", "beta_fast"], "NAME=VALUE"),
+    ([*EVAL, "-o", "beta_fast=3"], "--scheme"),
+    ([*EVAL, "-f", "2"], "--scheme"),
+    ([*EVAL, "-l", "1"], "1"),
+    ([*EVAL, "-t", "posenc_pl"], "posenc_ppl"),
+    ([*EVAL, "-t", "./x.yaml"], "--trust-tasks"),
+    ([*EVAL, "--dtype", "float3"], "'float3'"),
+    ([*EVAL, "--seed", "-1"], "--seed"),
+    ([*EVAL, "--length", "256"], "--lengths"),
+    ([*EVAL, "--text", "absent.txt"], "absent.txt"),
+    ([*EVAL, "-l", "256", "--text", "EMPTY"], "0"),
+    ([*EVAL, "-l", "256", "--text", "PIPE"], "pipe"),
+    ([*EVAL, "--out", "FOLDER"], "cannot be a file"),
+    ([*EVAL, "--out", "FILE"], "results of eval"),
+    ([*EVAL, "--out", "FILE/x.json"], "cannot be written"),
+    ([*COMPARE, "-l", "abc"], "'abc'"),
+    ([*COMPARE, "--depths", "2"], "--depths"),
+    ([*COMPARE[:3], "-s", "../x", "--out", "OUT"], "../x"),
+    ([*COMPARE, "--device", "nope"], "'nope'"),
+    ([*COMPARE[:-1], "FILE"], "cannot be written"),
+    ([*TUNE, "--learning-rate", "nan"], "learning_rate"),
+    ([*TUNE, "--method", "lroa"], "'lroa'"),
+    ([*TUNE, "--length", "99999"], "99999"),
+    (["finetune", *START, "-s", "yarn", "--out", "OUT"], "--factor"),
+    ([*BENCH, "--kind", "gpt2"], "--kind"),
+    (["export", *START, "-s", "yarn", "-f", "2", "--out", "FULL"], "not empty"),
+    (["export", *START, "--out", "OUT"], "--scheme"),
+    (["merge", "-m", "absent", "--out", "OUT", "--dtype", "int8"], "'int8'"),
+]
+FAILURES: list[tuple[list[str], str]] = [
+    ([*EVAL, "-l", "999999999", "-t", "posenc_passkey"], "GiB"),
+    (["export", *START, "-s", "alibi", "--out", "OUT"], "alibi"),
+]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with everything that a path may lead to by mistake."""
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text("x")
+    Path("EMPTY").touch()
+    os.mkfifo("PIPE")
+    Path("FOLDER").mkdir()
+    Path("FULL").mkdir()
+    Path("FULL/x").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(("words", "said"), USAGE, ids=[" ".join(words) for words, _ in USAGE])
+def test_wrong_option_scheme_or_file(call: Call, place: Path, words: list[str], said: str) -> None:
+    refused(call, place, words, 2, said)
+
+
+@pytest.mark.parametrize(("words", "said"), FAILURES, ids=[" ".join(words) for words, _ in FAILURES])
+def test_failure(call: Call, place: Path, words: list[str], said: str) -> None:
+    refused(call, place, words, 1, said)
+
+
+def refused(call: Call, place: Path, words: list[str], code: int, said: str) -> None:
+    before = sorted(place.rglob("*"))
+    answer = call(*words)
+    assert (answer.code, answer.out) == (code, ""), answer.err
+    assert said in answer.err
+    assert "Traceback" not in answer.err
+    assert all(c.isprintable() or c in "\n\t" for c in answer.err)
+    assert sorted(place.rglob("*")) == before
+
+
+def test_an_earlier_run_is_not_overwritten(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-1").mkdir()
+    answer = call("finetune", "-m", "no/such", "-s", "yarn", "-f", "2", "--out", str(tmp_path))
+    assert answer.code == 2
+    assert "--resume" in answer.err
+
+
+def test_debug_lets_the_error_through() -> None:
+    with pytest.raises(errors.UnknownScheme):
+        main(["info", "yarm", "--debug"])
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"), [(RuntimeError("the flux is off\nline two"), 1), (KeyboardInterrupt(), 130)], ids=repr
+)
+def test_unexpected_errors(call: Call, monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int) -> None:
+    def broken() -> None:
+        raise raised
+
+    monkeypatch.setattr("hf_posenc.cli.commands.list.list_schemes", broken)
+    answer = call("list")
+    assert answer.code == code
+    assert ("RuntimeError: the flux is off. " in answer.err) == (code == 1)
+
+
+def test_an_interrupt_behind_another_error_is_one(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise ModuleNotFoundError("Could not import module") from error
+
+    monkeypatch.setattr("hf_posenc.cli.commands.list.list_schemes", interrupted)
+    assert call("list").code == 130
+
+
+def test_a_full_disk_is_named_also_where_rust_says_it() -> None:
+    said = message_of(RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"))
+    assert said.startswith("No space left on device. Free some space")
+
+
+def test_errors_of_usage_are_ours() -> None:
+    assert all(issubclass(error, errors.PosEncError) for error in USAGE_ERRORS)
+
+
+def test_option_words() -> None:
+    options = scheme_options("yarn", ["beta_fast=16", "ramp=rotations", "truncate=false"])
+    assert options == {"beta_fast": 16, "ramp": "rotations", "truncate": False}

@@ -1,0 +1,96 @@
+"""Commands that answer at once: ``list``, ``info``, ``env``, ``--version``, and every ``--help``."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import typer
+
+import hf_posenc
+from hf_posenc.cli.app import COMMANDS, app
+from hf_posenc.cli.environment import variables
+from hf_posenc.core.record import SchemeRecord
+from hf_posenc.schemes.registry import list_schemes
+
+from .conftest import Call
+
+ESCAPE = "\x1b"
+CLICK = typer.main.get_command(app)
+
+
+def test_version(call: Call) -> None:
+    assert call("--version").out == f"hf-posenc {hf_posenc.__version__}\n"
+
+
+def test_list_is_the_registry(call: Call) -> None:
+    lines = call("list").out.splitlines()
+    assert {record.name for record in list_schemes()} <= {line.split()[0] for line in lines if line.strip()}
+    rows = {row["name"]: row["cache"] for row in call("list", "--json").data}
+    assert rows == {record.name: record.cache for record in list_schemes()}
+    bert = {row["name"] for row in call("list", "--model", "bert", "--json").data}
+    assert "alibi" in bert
+    assert "rerope" not in bert, "it remaps a rotation, and BERT has none"
+
+
+def test_info_prints_formula_ranges_and_defaults(call: Call) -> None:
+    text = call("info", "yarn").out
+    assert "2309.00071" in text
+    beta = next(line for line in text.splitlines() if line.strip().startswith("beta_fast"))
+    assert "number > 0" in beta
+    assert beta.split()[-1] == "32.0"  # the paper's
+    assert call("info", "rotary", "--json").data["name"] == "rope", "by an alias"
+    assert call("info", "yarn", "--json").data["formula"] in call("info", "yarn", "--latex").out
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["info", "yarm"]], ids=str)
+def test_no_escape_codes_without_a_terminal(call: Call, words: list[str]) -> None:
+    answer = call(*words)
+    assert ESCAPE not in answer.out + answer.err
+
+
+def test_foreign_strings_are_escaped(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = SchemeRecord("loud", aliases=("[bold]", f"{ESCAPE}[31m"), title="[/red]")
+    monkeypatch.setattr("hf_posenc.cli.commands.list.list_schemes", lambda: [foreign])
+    out = call("list").out
+    assert "[bold]" in out
+    assert "\\x1b[31m" in out
+    assert ESCAPE not in out
+
+
+def test_env_shows_versions_and_hides_secrets(call: Call) -> None:
+    import torch
+
+    assert call("env", "--json").data["versions"]["torch"] == torch.__version__
+    given = {"HF_TOKEN": "one", "HF_ENDPOINT": "https://me:three@mirror.example/x", "PATH": "four"}
+    assert variables(given.items()) == {"HF_TOKEN": "(set, hidden)", "HF_ENDPOINT": "https://…@mirror.example/x"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_plain(call: Call, name: str) -> None:
+    """Its examples are commands of this name whose options exist, and no option has a developer's type."""
+    shown = call(name, "--help").out
+    head, _, examples = shown.partition("Examples:\n")
+    lines = [line.split() for line in examples.splitlines() if line.strip()]
+    assert lines
+    command = CLICK.commands[name]  # type: ignore[attr-defined]
+    known = {word for one in command.params for word in (*one.opts, *one.secondary_opts)}
+    for line in lines:
+        assert line[:2] == ["hf-posenc", name]
+        assert {word for word in line if word.startswith("-")} <= known
+    assert not re.search(r"<\w|list\[|x>=| INTEGER| FLOAT", head), head
+
+
+def test_help_has_headings(call: Call) -> None:
+    """In the order of the options; what comes out of a command stands at the end."""
+    shown = call("check", "--help").out
+    headings = re.findall(r"^([A-Z][\w ]+):$", shown, re.MULTILINE)
+    assert headings == ["Model and scheme", "Measurement", "Output", "Options"]
+
+
+def test_an_option_has_one_spelling_in_all_commands() -> None:
+    """Long names that stand for one parameter; switches have one for on and one for off."""
+    for name, command in CLICK.commands.items():  # type: ignore[attr-defined]
+        for one in command.params:
+            long = [word for word in one.opts if word.startswith("--")]
+            assert len(long) <= 1, (name, long)

@@ -1,0 +1,107 @@
+"""What pyproject.toml allows is what `.ci/matrix` has tested."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tomllib", reason="in the standard library from Python 3.11")
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / ".ci"))
+
+import points  # noqa: E402
+import versions_page  # noqa: E402
+
+PROJECT = points.project(ROOT)
+POINTS, _ = points.declared(ROOT)
+ROWS = versions_page.read_record(ROOT)
+
+
+def minor(version: str) -> str:
+    """``"3.11"`` of ``"3.11.7"``."""
+    return ".".join(version.split(".")[:2])
+
+
+def classified(project: dict[str, Any]) -> set[str]:
+    """The Python versions that the classifiers name."""
+    found = (re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", each) for each in project["classifiers"])
+    return {match[1] for match in found if match}
+
+
+def disagreements(project: dict[str, Any], rows: dict[str, dict[str, Any]]) -> list[str]:
+    """What pyproject.toml promises and the record of the matrix does not bear out, in words."""
+    passed = [row for row in rows.values() if row.get("passed") and not row["failed"] and not row.get("error")]
+    tested = {minor(row["python"]) for row in passed}
+    found = []
+    if classified(project) != tested:
+        found.append(f"classifiers name Python {sorted(classified(project))}, tested are {sorted(tested)}")
+    if project["requires-python"] != f">={min(tested, key=points.number, default='')}":
+        found.append(f"requires-python is {project['requires-python']}, the oldest tested is another")
+    oldest = [row["versions"] for row in passed if row["point"] == "oldest"]
+    for name, bound in points.lower_bounds(project).items():
+        if any(padded(versions.get(name, "0")) != padded(bound) for versions in oldest):
+            found.append(f"{name} may be {bound}, which is not what the point `oldest` had")
+    return found if oldest else [*found, "the point `oldest` has not passed"]
+
+
+def padded(version: str) -> list[int]:
+    """The first three numbers of a version."""
+    return ([*points.number(version.split("+")[0]), 0, 0])[:3]
+
+
+def test_every_claimed_version_was_tested() -> None:
+    assert disagreements(PROJECT, ROWS) == [], "Run .ci/matrix"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "word"),
+    [
+        ("classifiers", [*PROJECT["classifiers"], "Programming Language :: Python :: 3.99"], "3.99"),
+        ("classifiers", [], "classifiers"),
+        ("requires-python", ">=3.9", "requires-python"),
+        ("dependencies", ["torch>=2.7", *PROJECT["dependencies"][1:]], "torch may be 2.7"),
+    ],
+)
+def test_an_untested_claim_is_noticed(key: str, value: Any, word: str) -> None:
+    """Control of the test above."""
+    assert any(word in each for each in disagreements(PROJECT | {key: value}, ROWS))
+
+
+def test_a_failure_is_noticed() -> None:
+    """Control: a row that failed bears nothing out."""
+    failing = {key: row | {"failed": 1} for key, row in ROWS.items()}
+    assert "the point `oldest` has not passed" in disagreements(PROJECT, failing)
+
+
+def test_every_point_has_run_and_passed() -> None:
+    for point in POINTS:
+        row = ROWS.get(f"{point.name} quick")
+        assert row, f"{point.name} has not run. Run .ci/matrix --only {point.name}"
+        assert minor(row["python"]) == point.python
+        assert not row.get("error"), row["error"]
+        assert not row["failed"], row["failures"]
+        for pin in point.pins:
+            name, _, version = pin.partition("==")
+            assert padded(row["versions"][name]) == padded(version), pin
+
+
+def test_constraints_of_a_point() -> None:
+    """Pins replace the lines of their package, whatever its spelling; those that are free have none."""
+    point = points.Point("x", "3.11", "constraints", pins=("lm-eval==1.0",), free=("huggingface-hub",))
+    lines = point.constraints(ROOT).splitlines()
+    names = [points.canonical(line) for line in lines]
+    assert [line for line in lines if points.canonical(line) == "lm-eval"] == ["lm-eval==1.0"]
+    assert "huggingface-hub" not in names
+    assert "torch" in names
+
+
+def test_floors_are_the_lower_bounds() -> None:
+    floors = points.Point("x", "3.10", "floors").constraints(ROOT).split()
+    torch = next(need for need in PROJECT["dependencies"] if need.startswith("torch"))
+    assert torch.replace(">=", "==") in floors
+    assert {points.canonical(each) for each in floors} == set(points.lower_bounds(PROJECT))
