@@ -13,6 +13,8 @@ from verdict import Score, Scores
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.eval import evaluate
+from hf_posenc.eval.lm.load import language_model
+from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.texts.measured_text import default_text
 from hf_posenc.eval.texts.sampling import placed
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
@@ -23,6 +25,8 @@ from hf_posenc.training.recipes import recipe_of
 
 DOCUMENTS = 0
 """Random seed of windows, keys and masks: documents are the same under every seed of a finding."""
+TRAINED = 256
+"""Trained length of the bundled models; a patched model's configuration has the target length."""
 MODULES = TRAINING[::8]
 """Enough text for some hundred thousand tokens to train on."""
 
@@ -31,14 +35,22 @@ def with_scheme(
     settings: Mapping[str, Any], points: Sequence[float], seed: int, *, model: str = "llama", **options: Any
 ) -> Iterator[tuple[float, Scores]]:
     """Score a bundled model under a scheme, patched anew for each length; ``stretch`` multiplies the factor."""
-    lm, tokenizer = load_starter(model)
-    scheme = settings.get("scheme")
+    lm, scheme = measurable(model), settings.get("scheme")
     for at in points:
         if scheme is not None:
-            patch_model(lm, scheme, factor=max(1.0, settings.get("stretch", 1.0) * at))
-        yield at, scores_at(lm, tokenizer, at, max(points), **options)
-        if scheme is not None:
-            unpatch_model(lm)
+            patch_model(lm.model, scheme, factor=settings.get("stretch", 1.0) * at)
+        try:
+            yield at, scores_at(lm, at, max(points), **options)
+        finally:
+            if scheme is not None:
+                unpatch_model(lm.model)
+
+
+@lru_cache(maxsize=1)
+def measurable(name: str) -> Any:
+    """A bundled model as lm-eval takes it; cached with its tokenized text, because every variant needs both."""
+    with suppress_output(True):
+        return language_model(*load_starter(name))
 
 
 def tuned(
@@ -59,21 +71,20 @@ def tuned(
         if "lora_alone" in settings:
             model, plan = lora_alone(model, settings["lora_alone"]), replace(plan, chunked_loss=False)
         model = finetune(model, tokenizer, [module_text(name) for name in MODULES], plan).model
+    with suppress_output(True):
+        lm = language_model(model, tokenizer)
     for at in points:
-        yield at, scores_at(model, tokenizer, at, max(points), **options)
+        yield at, scores_at(lm, at, max(points), **options)
 
 
-def scores_at(
-    model: Any, tokenizer: Any, at: float, longest: float, *, scores: Mapping[str, Sequence[Any]], **options: Any
-) -> Scores:
+def scores_at(lm: Any, at: float, longest: float, *, scores: Mapping[str, Sequence[Any]], **options: Any) -> Scores:
     """Scores of documents at one length; ``scores`` maps a metric to its task and the name that the task has for it.
 
     All lengths have the same targets, because ``longest`` is the context that every target has before it.
     """
-    trained = model.config.max_position_embeddings
     documents = evaluate(
-        model, tokenizer, tasks=list(dict.fromkeys(task for task, _ in scores.values())), seed=DOCUMENTS,
-        lengths=[round(at * trained)], longest=round(longest * trained), **options,
+        lm, tasks=list(dict.fromkeys(task for task, _ in scores.values())), seed=DOCUMENTS,
+        lengths=[round(at * TRAINED)], longest=round(longest * TRAINED), **options,
     ).documents  # fmt: skip
     return {
         name: [
