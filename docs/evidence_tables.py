@@ -20,7 +20,7 @@ PAGES = {
 HEAD = "| scheme | loss at {far} | passkeys found at {far} | loss · passkeys at {near} | time of prefill · decoding |"
 CHINESE_HEAD = "| 方案 | {far} 时的损失 | {far} 时找到的密钥 | {near} 时的损失 · 密钥 | 预填充 · 解码的时间 |"
 NEAR, FAR = 4.0, 8.0
-"""Factors of the two leaderboards."""
+"""Factors of the two ranked comparisons."""
 BEST = 4
 """Rows of the table in the README, and one of YaRN."""
 

@@ -1,22 +1,18 @@
 """Write the evidence that recommendations rest on, and the tables of it in pages and README:
 
-    hf-posenc leaderboard
-    python docs/make_leaderboard.py
-    hf-posenc leaderboard --models starter:llama --schemes … --lengths 256,2048 --output results/leaderboard_8x
-    hf-posenc demo
-    hf-posenc demo --factor-per-length --out results/refitted
     python docs/make_evidence.py
 
-What was made last stays in docs/leaderboard, docs/leaderboard_8x.json and docs/demo.json, which are read where there is
-no folder of results. From the leaderboards comes hf_posenc/insight/advise/measured.json, which `hf_posenc.advise`
-reads; from these, the demo and the published claims of hf_posenc/insight/advise/evidence.py come the tables, between
-two comments each.
+Ranked comparisons that were measured are rows of docs/leaderboard.csv. From those of the bundled Llama at 4 and 8 times
+its trained length comes hf_posenc/insight/advise/measured.json, which `hf_posenc.advise` reads. From it, docs/demo.json
+and the published claims of hf_posenc/insight/advise/evidence.py come the tables, between two comments each.
+docs/demo.json is of the demo of an earlier version.
 """
 
 from __future__ import annotations
 
+import csv
 import json
-import shutil
+import shlex
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -25,42 +21,55 @@ from typing import Any
 from evidence_tables import PAGES, filled
 
 from hf_posenc.insight.advise.measured_rows import FILE, MeasuredRow, MeasuredScore, measured_rows
-from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard
-from hf_posenc.insight.leaderboard.line import Line
 from hf_posenc.schemes.entry import UNPATCHED
 
 DOCS = Path(__file__).parent
-BOARDS = (DOCS / "leaderboard" / "leaderboard.json", DOCS / "leaderboard_8x.json")
+LEADERBOARD, BOARDS = DOCS / "leaderboard.csv", ("4x", "8x")
 DEMO, RESULTS = DOCS / "demo.json", DOCS.parent / "results"
 MODEL, LOSS, PASSKEYS = "starter:llama", "posenc_ppl", "posenc_passkey"
 
 
 def evidence() -> dict[str, Any]:
-    """Content of measured.json: a row for every scheme, at the longest length of either leaderboard."""
-    rows = [row for board in BOARDS for row in rows_of(read_leaderboard(board))]
+    """Content of measured.json: a row for every scheme, at the longest length of either ranked comparison."""
+    rows = [row for board in BOARDS for row in rows_of(board_rows(board))]
     return {"made_by": "python docs/make_evidence.py", "rows": [asdict(row) for row in rows]}
 
 
-def rows_of(board: Leaderboard) -> Iterable[MeasuredRow]:
-    """The rows of a leaderboard."""
-    lines = {(line.scheme, line.task): line for line in board.lines if line.model == MODEL and line.use != "training"}
+def board_rows(board: str) -> list[dict[str, str]]:
+    """The rows of one ranked comparison, shortest length first."""
+    with LEADERBOARD.open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if row["board"] == board]
+
+
+def rows_of(rows: list[dict[str, str]]) -> Iterable[MeasuredRow]:
+    """The schemes of a ranked comparison that need no training."""
+    lines: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in rows:
+        if row["model"] == MODEL and row["use"] != "training":
+            lines.setdefault((row["scheme"], row["task"]), []).append(row)
     baseline = score_of(lines[UNPATCHED, PASSKEYS])
     for (scheme, task), line in lines.items():
         if task == LOSS:
-            found, costs = score_of(lines[scheme, PASSKEYS]), {cost.case: cost.time for cost in line.costs}
-            lengths = line.scores[0].length, line.longest.length
+            found, longest = score_of(lines[scheme, PASSKEYS]), line[-1]
+            times = [float(longest[f"{case}_time_ratio"] or "nan") for case in ("prefill", "decode")]
             yield MeasuredRow(
-                MODEL, *lengths, scheme, score_of(line), found, costs.get("prefill"), costs.get("decode"),
-                finds(found, baseline),
+                MODEL, int(line[0]["length"]), int(longest["length"]), scheme, score_of(line), found,
+                *(None if time != time else time for time in times), finds(found, baseline),
             )  # fmt: skip
 
 
-def score_of(line: Line) -> MeasuredScore:
+def score_of(line: list[dict[str, str]]) -> MeasuredScore:
     """The score of a line at its longest length."""
-    one, rank = line.longest, line.rank
-    if one.value is None or one.low is None or one.high is None or rank is None or line.scores[0].value is None:
-        raise SystemExit(f"{line.scheme} has no score on {line.task}. Make a leaderboard of more documents.")
-    return MeasuredScore(one.value, one.low, one.high, line.scores[0].value, one.n, rank.first, one.command)
+    at, one = float(line[0]["value"]), line[-1]
+    value, low, high = (float(one[name]) for name in ("value", "low", "high"))
+    return MeasuredScore(value, low, high, at, int(one["n"]), int(one["rank_first"]), command_of(one))
+
+
+def command_of(row: dict[str, str]) -> str:
+    """The command that measures one cell again."""
+    options = ["--set", "keys=24", "--set", "depths=[0.25]"] if row["task"] == PASSKEYS else []
+    words = ["--schemes", row["scheme"], "--tasks", row["task"], "--lengths", row["length"], *options]
+    return shlex.join(["hf-posenc", "compare", "--model", MODEL, "--dtype", "float32", *words, "--out", "results/cell"])
 
 
 def finds(found: MeasuredScore, baseline: MeasuredScore) -> bool:
@@ -68,22 +77,8 @@ def finds(found: MeasuredScore, baseline: MeasuredScore) -> bool:
     return found.value > 0.5 and found.low > baseline.high
 
 
-def kept(folder: Path) -> dict[str, Any]:
-    """The results of a demo as they are committed: over all depths, with the model by its name."""
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    metrics = {(LOSS, "nll"), (LOSS, "ppl"), (PASSKEYS, "acc")}
-    rows = [row for row in results["rows"] if row["depth"] is None and (row["task"], row["metric"]) in metrics]
-    return {"about": results["about"], "rows": [{**row, "model": MODEL} for row in rows]}
-
-
 def main() -> None:
     """Copy what was made, write the file, then the tables."""
-    fixed, refitted, board = RESULTS / "demo", RESULTS / "refitted", RESULTS / "leaderboard_8x" / "leaderboard.json"
-    if fixed.is_dir() and refitted.is_dir():
-        write(DEMO, {"fixed": kept(fixed), "refitted": kept(refitted)})
-        shutil.copy(fixed / "overview.png", DOCS / "demo.png")
-    if board.is_file():
-        shutil.copy(board, BOARDS[-1])
     write(FILE, evidence())
     measured_rows.cache_clear()
     demo = json.loads(DEMO.read_text(encoding="utf-8"))

@@ -53,12 +53,12 @@ PROBE = "probe --model starter:llama --scheme yarn --factor 4"
 PICTURES = (
     Made(
         "binary",
-        "show binary sinusoidal --picture code --length 64 --width 16",
+        "show binary sinusoidal --picture code --length 64 --shape width=16",
         "Position down, channel across: binary digits jump, waves of the same periods change smoothly.",
     ),
     Made(
         "path",
-        "show binary sinusoidal --picture path --length 64 --width 64",
+        "show binary sinusoidal --picture path --length 64 --shape width=64",
         "Both codes projected on their two principal directions: one jumps, the other is a smooth line.",
     ),
     Made(
@@ -111,27 +111,6 @@ PICTURES = (
         "masks",
         "show window sinks lm_infinite --picture visible --factor 2",
         "Visible keys of each query: a window, a window with the first tokens, and the same with capped distances.",
-    ),
-    Made(
-        "code-at",
-        "show binary sinusoidal --picture code_at --animate own --width 32 --position 31 --frames 32",
-        "The code of each position in turn, beside all codes: digits jump, waves turn over.",
-        ending="gif",
-    ),
-    Made(
-        "queries-keys",
-        "show sinusoidal rope alibi --picture queries_keys",
-        "Query and key of one token at positions 0 to 11, under an added code, a rotation and a bias.",
-    ),
-    Made(
-        "mixed-axes",
-        "show rope_nd --picture mixed_axes",
-        "Scores of the middle patch of an image: pairs for each axis, and one angle for the sum of both.",
-    ),
-    Made(
-        "drowned",
-        "show integer norm01 binary sinusoidal --picture drowned --model starter:llama",
-        "Norms of codes and of token embeddings, and the cosine between a token before and after a code is added.",
     ),
     Made(
         "probe-distance",

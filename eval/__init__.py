@@ -23,21 +23,19 @@ from typing import TYPE_CHECKING
 from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hf_posenc.eval.comparison.merge import merge_comparisons as merge_comparisons
-    from hf_posenc.eval.comparison.one_model import MeasuredModel as MeasuredModel
+    from hf_posenc.eval.comparison.models import MeasuredModel as MeasuredModel
     from hf_posenc.eval.comparison.run import compare as compare
     from hf_posenc.eval.evaluation import Evaluation as Evaluation
     from hf_posenc.eval.evaluation import evaluate as evaluate
     from hf_posenc.eval.lm.register import MODEL_TYPES as MODEL_TYPES
     from hf_posenc.eval.lm.register import register_models as register_models
     from hf_posenc.eval.results.comparison import Comparison as Comparison
-    from hf_posenc.eval.task_folder import TASKS as TASKS
+    from hf_posenc.eval.task_index import TASKS as TASKS
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "hf_posenc.eval.comparison.merge": ("merge_comparisons",),
-        "hf_posenc.eval.comparison.one_model": ("MeasuredModel",),
+        "hf_posenc.eval.comparison.models": ("MeasuredModel",),
         "hf_posenc.eval.comparison.run": ("compare",),
         "hf_posenc.eval.evaluation": (
             "Evaluation",
@@ -48,6 +46,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "register_models",
         ),
         "hf_posenc.eval.results.comparison": ("Comparison",),
-        "hf_posenc.eval.task_folder": ("TASKS",),
+        "hf_posenc.eval.task_index": ("TASKS",),
     },
 )

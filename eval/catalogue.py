@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import BadComparison, nearest, shown
+from hf_posenc.errors import BadComparison, UnknownOption, nearest, shown
 from hf_posenc.eval.errors import UntrustedTask
-from hf_posenc.eval.task_folder import TASKS
-from hf_posenc.eval.task_index import every_name, task_folder
+from hf_posenc.eval.task_index import TASKS, every_name, task_folder
 
 LONGEST_NAME = 300  # characters
 GROUP = re.compile(r"^group:", re.MULTILINE)
@@ -29,6 +28,25 @@ TEXT_TASKS = (
 
 FILE_TASKS = ("posenc_babilong", "posenc_longbench2", "posenc_qa_file", "posenc_ruler_file")
 """Those that read records of local files, named by the option ``data``."""
+
+WINDOWS = frozenset({
+    "posenc_copy", "posenc_copy_gain", "posenc_docs", "posenc_induction", "posenc_key_tokens", "posenc_mlm",
+    "posenc_mlm_recall", "posenc_ppl", "posenc_sliding_ppl", "posenc_token_nll",
+})  # fmt: skip
+HIDDEN = frozenset({
+    "posenc_association", "posenc_niah_multikey", "posenc_niah_multiquery", "posenc_niah_multivalue",
+    "posenc_niah_single", "posenc_passkey", "posenc_passkey_gen", "posenc_qa", "posenc_qa_file", "posenc_rerank",
+})  # fmt: skip
+QUESTIONS = HIDDEN | {
+    "posenc_babilong", "posenc_cwe", "posenc_fwe", "posenc_icl", "posenc_longbench2", "posenc_ruler_file", "posenc_vt",
+}  # fmt: skip
+TASKS_READING: Mapping[str, frozenset[str]] = {
+    "samples": WINDOWS,
+    "scored": WINDOWS - {"posenc_induction", "posenc_sliding_ppl", "posenc_token_nll"},
+    "keys": QUESTIONS,
+    "depths": HIDDEN | {"posenc_induction"},
+}
+"""Setting to those of our tasks that read it."""
 
 
 def check_text_used(names: Sequence[str]) -> None:
@@ -53,8 +71,8 @@ def check_files_named(names: Sequence[str], options: Mapping[str, Any]) -> None:
     """
     if "data" not in options and (found := [name for name in names if name in FILE_TASKS]):
         raise BadComparison(
-            f"The records of {', '.join(found)} are those of local files, and none is named. Pass --data FILE "
-            '(options={"data": FILE}).'
+            f"The records of {', '.join(found)} are those of local files, and none is named. Pass the option data "
+            '(--set data=FILE, options={"data": FILE}).'
         )
 
 
@@ -143,3 +161,34 @@ def is_file(name: str) -> bool:
 def task_list() -> str:
     """Names of our tasks, comma-separated."""
     return ", ".join(own_tasks())
+
+
+def check_settings_read(asked: Sequence[str], tasks: Sequence[str]) -> None:
+    """Refuse settings that none of the tasks reads; tasks that are not ours may read any.
+
+    Args:
+        asked: names of settings that were given by name.
+        tasks: names of tasks and groups; without any, the default reads all settings.
+
+    Raises:
+        UnknownOption: there is one.
+    """
+    chosen, known = without_groups(tasks), own_tasks()
+    if not chosen or not all(task in known for task in chosen):
+        return
+    for name in asked:
+        if not TASKS_READING[name] & set(chosen):
+            raise UnknownOption(
+                f"None of the tasks {', '.join(chosen)} reads {name}. Leave {name} out, or add one of "
+                f"{', '.join(sorted(TASKS_READING[name]))}."
+            )
+
+
+def reads(task: str, setting: str) -> bool:
+    """Whether a task reads a setting; one that is not ours may read any."""
+    return setting not in TASKS_READING or task in TASKS_READING[setting] or task not in own_tasks()
+
+
+def read_by(name: str, tasks: Sequence[str]) -> list[str]:
+    """Those of the tasks that read a setting."""
+    return [task for task in tasks if task in TASKS_READING[name]]

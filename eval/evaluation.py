@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from hf_posenc.eval.results.remarks import remarks_on
 from hf_posenc.eval.results.rows import Row, rows_of, write_json
 
 if TYPE_CHECKING:
-    from hf_posenc.eval.texts.measured_text import TextToMeasure
+    from hf_posenc.eval.settings import EvaluateSettings
 
 CAUSAL_TASKS = ("posenc_ppl", "posenc_passkey")
 MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
@@ -60,33 +60,12 @@ def evaluate(
     model: Any,
     tokenizer: Any = None,
     *,
-    tasks: Sequence[str] | None = None,
-    lengths: Sequence[int] | None = None,
-    samples: int = 16,
-    scored: int = 64,
-    keys: int = 8,
-    depths: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
-    longest: int | None = None,
-    text: TextToMeasure = None,
-    text_field: str = "text",
-    document_separator: str | None = None,
-    seed: int = 0,
     scheme: str | None = None,
     label: str | None = None,
-    limit: int | None = None,
-    include_path: str | Path | None = None,
-    trust_tasks: bool = False,
-    log_samples: bool = False,
-    metadata: Mapping[str, Any] | None = None,
-    num_fewshot: int | None = None,
-    apply_chat_template: bool = False,
-    fewshot_as_multiturn: bool = False,
-    system_instruction: str | None = None,
-    gen_kwargs: str | Mapping[str, Any] | None = None,
     quiet: bool = True,
     on_request: Callable[[], None] | None = None,
-    options: Mapping[str, Any] | None = None,
-    **model_args: Any,
+    settings: EvaluateSettings | None = None,
+    **given: Any,
 ) -> Evaluation:
     """Evaluate a model at several context lengths.
 
@@ -94,40 +73,18 @@ def evaluate(
         model: a live model, patched or not; the name of a model, a PEFT adapter or a bundled model
             (``starter:llama``); or an lm-eval model object, such as an `HFLM`.
         tokenizer: of a live model; by default loaded with a named model.
-        tasks: lm-eval task names; by default loss and passkey retrieval.
-        lengths: context lengths in tokens; by default the trained length, its doublings and the target length.
-        samples: windows of text, at random places of all its parts.
-        scored: tokens scored at the end of each window.
-        keys: passkeys, each inserted at every depth.
-        depths: relative depths of the key in the filler text, 0 … 1.
-        longest: context in tokens available before every target, by default the longest length; with the same value,
-            runs with other lengths have the same targets.
-        text: one or several files, folders and ``hub:NAME:SPLIT``, or `datasets` objects; by default held-out modules
-            of the standard library. A record of jsonl, json, csv or parquet is a document; no window crosses two.
-        text_field: column of a record that holds its text; where there is no ``text``, its ``messages`` are read.
-        document_separator: what separates the documents of plain text files; by default each file is one.
-        seed: random seed of keys, masks and the places of windows.
-        scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``model_args``; a live
+        scheme: scheme to patch in first, with ``factor``, ``target_length`` and its options from ``given``; a live
             model is unpatched again when this returns.
         label: name of the scheme in rows; by default its own, or ``"unpatched"``.
-        limit: documents per length, for a quick look.
-        include_path: folder of further task files, which can run code.
-        trust_tasks: whether task files from outside the installed packages may run.
-        log_samples: keep every request and response in ``raw``.
-        metadata: options of tasks under the name that lm-eval has for them: what is said of ``options`` holds for them.
-        num_fewshot, apply_chat_template, fewshot_as_multiturn, system_instruction: lm-eval's own, for tasks whose
-            prompts lm-eval writes; our own tasks refuse them.
-        gen_kwargs: how to generate, ``"max_gen_toks=20,temperature=0"`` or a dictionary, for tasks that do.
         quiet: hide lm-eval's progress bars.
         on_request: called after each scored request.
-        options: further options of tasks, such as ``stride``, ``docs`` or ``alphabet``; see
-            `hf_posenc.eval.tasks.sweep`. Settings of a sweep among them (``lengths``, ``samples``, ``scored``,
-            ``keys``, ``depths``, ``seed``, ``longest``) take the place of the arguments of these names.
-        **model_args: further arguments of `PosEncLM`.
+        settings: what is measured.
+        **given: fields of `hf_posenc.eval.settings.EvaluateSettings`, such as ``lengths``, ``tasks`` and ``samples``,
+            which replace those of ``settings``; any other argument is one of `PosEncLM`.
 
     Raises:
         MissingPackage: lm-eval is not installed.
-        TaskOptionOutOfRange: a length, a number or an option of a task is out of range, or an option is passed twice.
+        TaskOptionOutOfRange: a length, a number or an option of a task is out of range.
         UnknownOption: an option that none of the tasks, or not the model object, takes.
         BadComparison: there is no such task, or none of the tasks reads the text.
         UntrustedTask: a task file from outside the installed packages, without ``trust_tasks``.
@@ -139,55 +96,34 @@ def evaluate(
     name, and all return the same rows.
     """
     from hf_posenc.eval.catalogue import check_text_used
-    from hf_posenc.eval.task_run import LmEvalOptions, run_tasks
+    from hf_posenc.eval.settings import EvaluateSettings, split
+    from hf_posenc.eval.task_run import run_tasks
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
-    from hf_posenc.eval.validate import (
-        SharedOptions,
-        check_generation,
-        check_measure,
-        check_shots,
-        check_tasks,
-        options_of_both,
-        take_settings,
-    )
 
     require_lm_eval()
     from hf_posenc.eval.lm.models import PosEncMLM  # needs lm-eval
 
-    names = check_tasks(tasks, include_path)
-    checked = isinstance(options, SharedOptions)
-    options = options_of_both(options, metadata)
-    settings = take_settings(options, {
-        "lengths": lengths, "samples": samples, "scored": scored, "keys": keys, "depths": depths, "seed": seed,
-        "longest": longest,
-    })  # fmt: skip
-    wanted, measure = check_measure(limit=limit, **settings)
-    lm_eval_options = LmEvalOptions(
-        limit=measure.pop("limit"), num_fewshot=check_shots(num_fewshot), apply_chat_template=apply_chat_template,
-        fewshot_as_multiturn=fewshot_as_multiturn, system_instruction=system_instruction,
-        gen_kwargs=check_generation(gen_kwargs), log_samples=log_samples,
-    )  # fmt: skip
-    own_text = measured_text(text, field=text_field, separator=document_separator)
-    check_sources(names, include_path, trust=trust_tasks)
+    wanted, model_args = split(EvaluateSettings, given, settings)
+    names, text = list(wanted.tasks), wanted.text
+    own_text = measured_text(text, field=wanted.text_field, separator=wanted.document_separator)
+    check_sources(names, wanted.include_path, trust=wanted.trust_tasks)
     if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
         check_text_used(names)
     with evaluation_mode_if_live(model), unpatched_afterwards(model):
         with suppress_output(quiet):
             lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
-        lengths = sorted(wanted or default_lengths(lm))
+        lengths = list(wanted.lengths) or sorted(default_lengths(lm))
         fit_length(lm, lengths[-1], given="max_length" in model_args)
         own = lm.tokenizer if tokenizer is None or isinstance(tokenizer, (str, Path)) else tokenizer
-        described = {
-            **measure, "lengths": lengths, "longest": settings["longest"], "text": None if text is None else own_text,
-            "field": text_field, "separator": document_separator, "tokenizer": own, **options,
+        metadata = {
+            **wanted.sweep(), "lengths": lengths, "longest": wanted.longest,
+            "text": None if text is None else own_text, "field": wanted.text_field,
+            "separator": wanted.document_separator, "tokenizer": own, **wanted.options,
         }  # fmt: skip
         chosen = names or list(MASKED_TASKS if isinstance(lm, PosEncMLM) else CAUSAL_TASKS)
-        raw = run_tasks(
-            lm, chosen, described, include_path, lm_eval_options, own_options=None if checked else options, quiet=quiet,
-            grow="max_length" not in model_args,
-        )  # fmt: skip
+        raw = run_tasks(lm, chosen, metadata, wanted, quiet=quiet, grow="max_length" not in model_args)
         evaluation = evaluation_of(lm, raw, label or scheme_name(lm))
-    if not log_samples:
+    if not wanted.log_samples:
         raw.pop("samples", None)
     return evaluation
 

@@ -12,7 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.eval.task_folder import TASKS
+TASKS = Path(__file__).parent / "tasks"
+"""The folder of our task files, for lm-eval's ``include_path``."""
 
 
 def manager_of(names: Sequence[str], include_path: str | Path | None, metadata: dict[str, Any] | None) -> Any:

@@ -6,100 +6,41 @@ This is `lm_eval.simple_evaluate` without its survey of the machine, a second an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hf_posenc.errors import UnknownOption
+from hf_posenc.errors import BadComparison, UnknownOption, nearest, shown
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.ruler import check_ruler, seeded, tokenizer_folder
 from hf_posenc.eval.ruler_results import first_of_each_length, has_lengths, room_needed
 from hf_posenc.eval.task_files import explained_task_errors
-from hf_posenc.eval.task_index import manager_of
-from hf_posenc.eval.validate import refuse_unread
+from hf_posenc.eval.task_index import folders, manager_of
+from hf_posenc.eval.tasks.sweep import PARTICULAR, Sweep
+
+if TYPE_CHECKING:
+    from hf_posenc.eval.settings import EvaluateSettings
 
 
-@dataclass(frozen=True)
-class LmEvalOptions:
-    """Options of lm-eval's own command.
+LM_EVAL_OPTIONS = (
+    "limit", "num_fewshot", "apply_chat_template", "fewshot_as_multiturn", "system_instruction", "gen_kwargs",
+    "log_samples",
+)  # fmt: skip
+"""Settings that are lm-eval's own, as its results name them."""
 
-    Attributes:
-        limit: documents of each task; at every length, where a task has several.
-        num_fewshot: examples before each question.
-        apply_chat_template: whether prompts are written as a conversation, by the tokenizer's template.
-        fewshot_as_multiturn: whether each example is a turn of its own in the conversation.
-        system_instruction: text before every prompt.
-        gen_kwargs: how to generate, such as ``max_gen_toks`` and ``temperature``.
-        log_samples: whether every request and response is kept.
-    """
 
-    limit: int | None = None
-    num_fewshot: int | None = None
-    apply_chat_template: bool = False
-    fewshot_as_multiturn: bool = False
-    system_instruction: str | None = None
-    gen_kwargs: Mapping[str, Any] | None = None
-    log_samples: bool = False
-
-    def check(self, tokenizer: Any) -> None:
-        """Refuse options that cannot take effect on this tokenizer, or on each other.
-
-        Raises:
-            NotMeasurable: the tokenizer has no chat template.
-            TaskOptionOutOfRange: turns are asked for without a conversation.
-        """
-        if self.apply_chat_template and not getattr(tokenizer, "chat_template", None):
-            raise NotMeasurable(
-                "This tokenizer has no chat template. Use the tokenizer of an instruction-tuned model, or leave "
-                "apply_chat_template out."
-            )
-        if self.fewshot_as_multiturn and not self.apply_chat_template:
-            raise TaskOptionOutOfRange(
-                "fewshot_as_multiturn makes turns of a conversation, and there is none. Pass apply_chat_template too."
-            )
-
-    @property
-    def prompting(self) -> dict[str, Any]:
-        """What shapes a prompt, as `lm_eval.evaluate` takes it."""
-        return {
-            "apply_chat_template": self.apply_chat_template, "system_instruction": self.system_instruction,
-            "fewshot_as_multiturn": self.fewshot_as_multiturn,
-        }  # fmt: skip
-
-    def configure(self, tasks: Mapping[str, Any], seed: int) -> None:
-        """Set few-shot examples and generation of the loaded tasks.
-
-        Raises:
-            UnknownOption: no task generates, and options of generation are given; or a task's own file rules out
-                examples.
-        """
-        generating = [task for task in tasks.values() if task.get_config("output_type") == "generate_until"]
-        if self.gen_kwargs and not generating:
-            raise UnknownOption(
-                f"None of the tasks {', '.join(tasks)} generates, and gen_kwargs were given. Leave them out; our "
-                "retrieval tasks generate with the option scoring=generate."
-            )
-        for task in generating if self.gen_kwargs else ():
-            task.set_config(key="generation_kwargs", value=dict(self.gen_kwargs or {}), update=True)
-        for name, task in tasks.items():
-            task.set_fewshot_seed(seed=seed)
-            own = task.get_config("num_fewshot")
-            if self.num_fewshot and own == 0:
-                raise UnknownOption(f"The file of {name} rules out examples (num_fewshot: 0). Leave num_fewshot out.")
-            if self.num_fewshot is not None or own is None:
-                task.set_config(key="num_fewshot", value=self.num_fewshot or 0)
+class SharedOptions(dict[str, Any]):
+    """Options of tasks that were checked for all tasks of a comparison together; a single task may read none."""
 
 
 def run_tasks(
     lm: Any,
     tasks: Sequence[str],
     metadata: dict[str, Any],
-    include_path: str | Path | None,
-    options: LmEvalOptions,
+    settings: EvaluateSettings,
     *,
-    own_options: Mapping[str, Any] | None,
     grow: bool = False,
     quiet: bool = True,
 ) -> dict[str, Any]:
@@ -109,10 +50,8 @@ def run_tasks(
         lm: lm-eval's model object.
         tasks: names.
         metadata: of the tasks, with the tokenizer as an object.
-        include_path: folder of the user's task files.
-        options: lm-eval's own.
-        own_options: those in ``metadata`` that were asked for by name; of tasks of ours, all must be known. None where
-            they were checked for more tasks than these.
+        settings: lm-eval's own options among them, the folder of the user's task files, and the options of tasks; of
+            tasks of ours, all must be known.
         grow: whether `max_length` may rise to what RULER's tasks request.
         quiet: hide progress bars.
 
@@ -122,30 +61,99 @@ def run_tasks(
     from lm_eval import evaluate as lm_eval_evaluate
 
     register_models()
-    options.check(metadata["tokenizer"])
+    check_prompts(settings, metadata["tokenizer"])
+    prompting = {
+        "apply_chat_template": settings.apply_chat_template, "system_instruction": settings.system_instruction,
+        "fewshot_as_multiturn": settings.fewshot_as_multiturn,
+    }  # fmt: skip
+    limit = settings.limit
     with suppress_output(quiet):
-        loaded = load_tasks(tasks, metadata, include_path)
-        if own_options is not None:
-            refuse_unread(own_options, list(loaded["tasks"].values()), text=metadata["text"] is not None)
+        loaded = load_tasks(tasks, metadata, settings.include_path)
+        if not isinstance(settings.options, SharedOptions):
+            refuse_unread(settings.options, list(loaded["tasks"].values()), text=metadata["text"] is not None)
         check_answerable(lm, loaded["tasks"])
-        options.configure(loaded["tasks"], metadata["seed"])
+        configure(loaded["tasks"], settings)
         by_length = [task for task in loaded["tasks"].values() if has_lengths(task)]
-        chosen = chosen_documents(loaded["tasks"], options.limit) if by_length and options.limit else None
-        if by_length and grow and not options.num_fewshot:
-            chat = {"chat_template": lm.apply_chat_template} if options.apply_chat_template else {}
+        chosen = chosen_documents(loaded["tasks"], limit) if by_length and limit else None
+        if by_length and grow and not settings.num_fewshot:
+            chat = {"chat_template": lm.apply_chat_template} if settings.apply_chat_template else {}
             some = chosen or {}
-            needed = [
-                room_needed(lm, task, some.get(task.config.task), **options.prompting, **chat) for task in by_length
-            ]
+            needed = [room_needed(lm, task, some.get(task.config.task), **prompting, **chat) for task in by_length]
             lm.max_length = max(lm.max_length, *needed)
         raw = lm_eval_evaluate(
-            lm=lm, task_dict=loaded, bootstrap_iters=1000, limit=None if chosen else options.limit, samples=chosen,
-            log_samples=True, **options.prompting,
+            lm=lm, task_dict=loaded, bootstrap_iters=1000, limit=None if chosen else limit, samples=chosen,
+            log_samples=True, **prompting,
         )  # fmt: skip
     if raw is None:  # not the first of several processes
         return {}
     about = lm.get_model_info() if hasattr(lm, "get_model_info") else {}
-    return {**raw, "config": {"model": type(lm).__name__, "batch_size": lm.batch_size, **asdict(options), **about}}
+    own = {name: getattr(settings, name) for name in LM_EVAL_OPTIONS}
+    return {**raw, "config": {"model": type(lm).__name__, "batch_size": lm.batch_size, **own, **about}}
+
+
+def check_prompts(settings: EvaluateSettings, tokenizer: Any) -> None:
+    """Refuse settings of prompts that cannot take effect on this tokenizer, or on each other.
+
+    Raises:
+        NotMeasurable: the tokenizer has no chat template.
+        TaskOptionOutOfRange: turns are asked for without a conversation.
+    """
+    if settings.apply_chat_template and not getattr(tokenizer, "chat_template", None):
+        raise NotMeasurable(
+            "This tokenizer has no chat template. Use the tokenizer of an instruction-tuned model, or leave "
+            "apply_chat_template out."
+        )
+    if settings.fewshot_as_multiturn and not settings.apply_chat_template:
+        raise TaskOptionOutOfRange(
+            "fewshot_as_multiturn makes turns of a conversation, and there is none. Pass apply_chat_template too."
+        )
+
+
+def configure(tasks: Mapping[str, Any], settings: EvaluateSettings) -> None:
+    """Set few-shot examples and generation of the loaded tasks.
+
+    Raises:
+        UnknownOption: no task generates, and options of generation are given; or a task's own file rules out examples.
+    """
+    generating = [task for task in tasks.values() if task.get_config("output_type") == "generate_until"]
+    if settings.gen_kwargs and not generating:
+        raise UnknownOption(
+            f"None of the tasks {', '.join(tasks)} generates, and gen_kwargs were given. Leave them out; our "
+            "retrieval tasks generate with the option scoring=generate."
+        )
+    for task in generating if settings.gen_kwargs else ():
+        task.set_config(key="generation_kwargs", value=dict(settings.gen_kwargs), update=True)
+    for name, task in tasks.items():
+        task.set_fewshot_seed(seed=settings.seed)
+        own = task.get_config("num_fewshot")
+        if settings.num_fewshot and own == 0:
+            raise UnknownOption(f"The file of {name} rules out examples (num_fewshot: 0). Leave num_fewshot out.")
+        if settings.num_fewshot is not None or own is None:
+            task.set_config(key="num_fewshot", value=settings.num_fewshot or 0)
+
+
+def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: bool = False) -> None:
+    """Refuse options, and a text, that none of the tasks uses; tasks that are not ours may use any.
+
+    Raises:
+        UnknownOption: there is such an option.
+        BadComparison: the text is not read.
+    """
+    known = {field.name for field in fields(Sweep)} - PARTICULAR
+    if not all(hasattr(task, "sweep") for task in tasks):
+        return
+    if text and not any(task.reads_text for task in tasks):
+        raise BadComparison(
+            "With these options none of the tasks reads the text. Leave it out, or the option haystack."
+        )
+    for task in tasks:
+        known |= task.reads | set(getattr(getattr(task, "options", None), "used", ()))
+    for name in options:
+        if name not in known:
+            raise UnknownOption(
+                f"None of these tasks takes the option {shown(name)}.{nearest(name, known)} Leave it out; "
+                f"they take {', '.join(sorted(known))}."
+            )
 
 
 def check_answerable(lm: Any, tasks: Mapping[str, Any]) -> None:
@@ -166,8 +174,6 @@ def check_answerable(lm: Any, tasks: Mapping[str, Any]) -> None:
 def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str | Path | None) -> dict[str, Any]:
     """Load tasks; those of lm-eval get the tokenizer by name, and the lengths as RULER calls them."""
     from lm_eval.tasks import TaskManager
-
-    from hf_posenc.eval.task_index import folders
 
     ours = TaskManager(include_path=folders(include_path), include_defaults=False, metadata=metadata)
     own = [name for name in tasks if name in ours.all_tasks or Path(name).is_file()]

@@ -30,7 +30,6 @@ import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.student_t import mean_interval
 from hf_posenc.errors import MissingPackage
-from hf_posenc.eval.report.finetune_curve import curve_plot
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT
 from hf_posenc.texts import TextSource
 from hf_posenc.training import (
@@ -41,6 +40,7 @@ from hf_posenc.training import (
     lengths_of,
 )
 from hf_posenc.training.corpus import tokenise
+from hf_posenc.training.curve_plot import curve_plot
 from hf_posenc.training.dataset import held_out_windows
 
 WINDOWS = 32  # of held-out text, at each length

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from hf_posenc.eval import evaluate as evaluate
     from hf_posenc.insight.advise import Advice as Advice
     from hf_posenc.insight.advise import advise as advise
-    from hf_posenc.insight.search import SearchResult as SearchResult
-    from hf_posenc.insight.search import search as search
     from hf_posenc.patches.registry import register_adapter as register_adapter
     from hf_posenc.patching.patch import patch_model as patch_model
     from hf_posenc.patching.patch import unpatch_model as unpatch_model
@@ -77,10 +75,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "hf_posenc.insight.advise": (
             "Advice",
             "advise",
-        ),
-        "hf_posenc.insight.search": (
-            "SearchResult",
-            "search",
         ),
         "hf_posenc.patches.registry": ("register_adapter",),
         "hf_posenc.patching.patch": (

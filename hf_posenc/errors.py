@@ -249,10 +249,6 @@ class BadComparison(PosEncError, ValueError):
     """A comparison is asked for in words that cannot be read, or of nothing."""
 
 
-class BudgetTooSmall(PosEncError, ValueError):
-    """The time that a search may take does not pay for its smallest plan."""
-
-
 def first_line(error: BaseException) -> str:
     """The first line of a foreign error's message, or its reason where the system gave one, for a message of ours."""
     if isinstance(error, OSError) and error.strerror:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterator
 from functools import lru_cache
@@ -11,15 +12,11 @@ from typing import Any
 from docstrings import prose, table
 
 from hf_posenc.core.record import SchemeRecord
-from hf_posenc.eval.report.phrases import model_title, task_title
-from hf_posenc.insight.leaderboard import Leaderboard, read_leaderboard
-from hf_posenc.insight.leaderboard.words import cells, columns
+from hf_posenc.eval.report.phrases import is_share, task_title
 from hf_posenc.insight.properties import PROPERTIES, PropertyValue
 from hf_posenc.schemes.registry import list_schemes
 
 DOCS = Path(__file__).parents[1]
-OMITTED = ("scheme", "kind")  # columns of a leaderboard that are the same in all rows of one scheme
-OF_COST = ("prefill", "decode", "memory", "cache/token")
 
 
 def evidence(record: SchemeRecord) -> str:
@@ -30,41 +27,53 @@ def evidence(record: SchemeRecord) -> str:
 
 def leaderboard_tables(record: SchemeRecord) -> Iterator[str]:
     """A table of scores for each model of the leaderboard, or why there is none."""
-    models = leaderboard().about["models"]
-    if not any(line.scheme == record.name for line in leaderboard().lines):
-        reasons = dict.fromkeys(model["left_out"].get(record.name, "") for model in models)
-        said = "; ".join(filter(None, reasons))
-        yield f"No row in the [leaderboard](../leaderboard.md){f' ({said})' if said else ''}.\n"
+    rows = [row for row in leaderboard() if row["scheme"] == record.name]
+    if not rows:
+        said = {"recipe": " (a training recipe)", "training": " (it needs training)"}.get(record.use, "")
+        yield f"No row in the [leaderboard](../leaderboard.md){said}.\n"
         return
     yield INTRODUCTION
-    for model in models:
-        if rows := rows_of(record, model, drop=OF_COST):
-            yield f"{model_title(model['name'])}:\n\n{table(list(rows[0]), [list(row.values()) for row in rows])}"
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == model]
+        lengths = list(dict.fromkeys(row["length"] for row in own))
+        lines = []
+        for task in dict.fromkeys(row["task"] for row in own):
+            scores = {row["length"]: row for row in own if row["task"] == task}
+            last = scores[lengths[-1]]
+            rank = f"{last['rank_first']}–{last['rank_last']} of {last['rank_of']}"
+            lines.append([task_title(task), rank, *(score(scores[n]) if n in scores else "—" for n in lengths)])
+        yield f"{model}:\n\n{table(['task', 'rank', *(f'{int(n):,} tokens' for n in lengths)], lines)}"
+
+
+def score(row: dict[str, str]) -> str:
+    """Format as ``3.012 (2.801–3.223)``, shares in percent."""
+    factor, digits = (100, ".0f") if is_share(row["metric"]) else (1, ".3f")
+    value, low, high = (f"{factor * float(row[name]):{digits}}" for name in ("value", "low", "high"))
+    return f"{value} ({low}–{high})"
 
 
 def cost_table(record: SchemeRecord) -> str:
-    """Section with time and memory on the models of the leaderboard."""
-    models = leaderboard().about["models"]
+    """Section with time and memory on the models of the leaderboard, the same for every task."""
+    measured = {r["model"]: r for r in leaderboard() if r["scheme"] == record.name and r["prefill_time_ratio"]}
     rows = [
-        {"model": model_title(model["name"])} | {name: row[name] for name in OF_COST if name in row}
-        for model in models
-        for row in rows_of(record, model, drop=())[:1]  # the same for every task
-    ]
+        (model, ratio(row, "prefill"), ratio(row, "decode"), rounded(row["prefill_memory_ratio"]),
+         f"{float(row['cache_bytes_per_token']):,.0f} B" if row["cache_bytes_per_token"] else "—")
+        for model, row in measured.items()
+    ]  # fmt: skip
     if not rows:
         return ""
-    return f"## Cost\n\n{OF_COSTS}\n{table(list(rows[0]), [list(row.values()) for row in rows])}"
+    return f"## Cost\n\n{OF_COSTS}\n{table(('model', 'prefill', 'decode', 'memory', 'cache/token'), rows)}"
 
 
-def rows_of(record: SchemeRecord, model: dict[str, Any], *, drop: tuple[str, ...]) -> list[dict[str, str]]:
-    """Cells of every task of a model by column, without the columns ``drop``."""
-    lines = [line for line in leaderboard().lines if line.model == model["name"]]
-    names = columns(model, lines)
-    found = []
-    for line in lines:
-        if line.scheme == record.name:
-            row = {"task": task_title(line.task)} | dict(zip(names, cells(line, lines), strict=True))
-            found.append({name: cell for name, cell in row.items() if name not in (*OMITTED, *drop)})
-    return found
+def ratio(row: dict[str, str], case: str) -> str:
+    """Format as ``1.21 (1.18–1.25)``: median and quartiles."""
+    median, low, high = (rounded(row[f"{case}_{name}"]) for name in ("time_ratio", "low", "high"))
+    return f"{median} ({low}–{high})" if row[f"{case}_time_ratio"] else "—"
+
+
+def rounded(value: str) -> str:
+    """A number with two digits; a dash for none."""
+    return f"{float(value):.2f}" if value else "—"
 
 
 def findings_table(record: SchemeRecord) -> str:
@@ -107,12 +116,12 @@ def answer(cell: dict[str, Any]) -> str:
 
 
 @lru_cache(maxsize=1)
-def leaderboard() -> Leaderboard:
-    """The committed leaderboard."""
-    return read_leaderboard(DOCS / "leaderboard" / "leaderboard.json")
+def leaderboard() -> list[dict[str, str]]:
+    """The rows of the committed leaderboard at four times the trained length."""
+    with (DOCS / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if row["board"] == "4x"]
 
 
-@lru_cache(maxsize=1)
 def signed(value: float) -> str:
     """A gain with its sign."""
     return f"{value:+.3f}"
@@ -136,7 +145,7 @@ def scheme_names() -> frozenset[str]:
 
 
 INTRODUCTION = """On the bundled models, patched once for the longest length, without training; means over documents
-with 95 % intervals. How to read the columns, and the command of every cell: [leaderboard](../leaderboard.md).
+with 95 % intervals. How to read the columns: [leaderboard](../leaderboard.md).
 """
 OF_COSTS = """At the longest length of the [leaderboard](../leaderboard.md), as ratios to the unpatched model: median
 time and quartiles of a forward pass and of a step of generation, and peak memory above the weights.

@@ -6,12 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_posenc.eval.catalogue import sweeps
+from hf_posenc.eval.catalogue import reads, sweeps
 from hf_posenc.eval.comparison.fitting import Computes, Fit
 from hf_posenc.eval.comparison.identity import to_json
 from hf_posenc.eval.results.record import key_of
-from hf_posenc.eval.task_settings import reads
-from hf_posenc.schemes.entry import Entry
+from hf_posenc.schemes.entry import UNPATCHED, Entry
+
+UNGATED = (
+    "posenc_copy_gain", "posenc_docs", "posenc_key_tokens", "posenc_mlm", "posenc_mlm_recall", "posenc_ppl",
+    "posenc_sliding_ppl",
+)  # fmt: skip
+"""Our tasks over lengths that retrieve nothing: their scores are losses, or shares that every model has some of."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,10 @@ class MeasurementRequest:
         factor_per_length: whether a scheme is patched anew for every length, with the factor that reaches it, instead
             of once, for the longest length.
         model_args: of the model's object.
-        identity: digests of model, tokenizer, text, tasks, package and versions.
+        identity: digests of model, tokenizer, text and tasks, and versions.
         fit: an entry and the tokens it has to reach to the entry with all the options that are chosen for them.
         computes: those to digests of what the scheme computes.
+        fresh: whether cells are measured that are stored already.
     """
 
     measure: dict[str, Any]
@@ -65,6 +71,7 @@ class MeasurementRequest:
     identity: dict[str, Any]
     fit: Fit = lambda entry, reach: entry
     computes: Computes = lambda entry, reach: {}
+    fresh: bool = False
 
     def reach(self, length: int) -> int:
         """Tokens that a scheme is patched for, to be measured at a length."""
@@ -83,12 +90,19 @@ class MeasurementRequest:
         }  # fmt: skip
         return Cell(fitted, task, tuple(lengths), key_of(settings), settings)
 
+    def cells(self, entries: Sequence[Entry], lengths: Sequence[int], tasks: Sequence[str]) -> Iterator[Cell]:
+        """Yield the cells in the order they are measured."""
+        for entry in entries:
+            for task in tasks:
+                for group in [[length] for length in lengths] if sweeps(task) else [list(lengths)]:
+                    yield self.cell(entry, task, group)
 
-def cells_of(
-    request: MeasurementRequest, entries: Sequence[Entry], lengths: list[int], tasks: Sequence[str]
-) -> Iterator[Cell]:
-    """Yield the cells in the order they are measured."""
-    for entry in entries:
-        for task in tasks:
-            for group in [[length] for length in lengths] if sweeps(task) else [lengths]:
-                yield request.cell(entry, task, group)
+    def gates(self, entries: Sequence[Entry], tasks: Sequence[str], trained: int) -> list[Cell]:
+        """The unpatched model at ``trained`` tokens on every retrieval task, see `hf_posenc.eval.results.gate`.
+
+        None if no length of the comparison reaches there.
+        """
+        if trained > self.longest:
+            return []
+        baseline = next((entry for entry in entries if entry.scheme is None), Entry(UNPATCHED, None))
+        return [self.cell(baseline, task, [trained]) for task in tasks if sweeps(task) and task not in UNGATED]

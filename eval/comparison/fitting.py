@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
-from hf_posenc.core.code_digest import code_digest
 from hf_posenc.core.lengths import Lengths, resolve_lengths
 from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.source_digest import is_foreign, source_digest
 from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.eval.comparison.terms_digest import terms_digest
 from hf_posenc.eval.lm.native_length import trained_length_under
@@ -30,20 +31,20 @@ class Fitting:
     Attributes:
         lm: lm-eval model object of the model.
         seed: that learned parameters are drawn with.
-        carried: digest of the code of the schemes that a patched model carries.
+        carried: digests of the source and of the terms of the schemes that a patched model carries.
         known: digests of terms that were computed, by settings and reach: every task asks for the same ones.
     """
 
     lm: Any
     seed: int
-    carried: str
+    carried: dict[str, Any]
     known: dict[tuple[str, int], str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def on(cls, lm: Any, seed: int) -> Fitting:
         """How entries are put on the model of an lm-eval model object, as it stands."""
-        carried = {type(module) for module in lm.model.modules() if isinstance(module, Scheme)}
-        return cls(lm, seed, code_digest(sorted(carried, key=lambda scheme: scheme.__qualname__)))
+        schemes = [module for module in lm.model.modules() if isinstance(module, Scheme)]
+        return cls(lm, seed, {"source": sources_of(map(type, schemes)), "terms": terms_digest(schemes)})
 
     def fit(self, entry: Entry, reach: int) -> Entry:
         """The entry with the options that a comparison chooses for a reach in tokens; those of the user stay.
@@ -74,13 +75,13 @@ class Fitting:
         return resolve_lengths(configured=trained, **given)
 
     def computes(self, entry: Entry, reach: int) -> dict[str, Any]:
-        """Digests of the code of an entry's schemes and of their terms on the model, for the key of a cell."""
+        """Digests of the source of an entry's schemes and of their terms on the model, for the key of a cell."""
         if entry.scheme is None:
-            return {"code": self.carried}
+            return self.carried
         classes, slot = [cls for cls, _ in plan(entry.scheme).parts], (canonical(entry.settings()), reach)
         if slot not in self.known:
             self.known[slot] = self.terms(entry, reach)
-        return {"code": code_digest(classes), "terms": self.known[slot]}
+        return {"source": sources_of(classes), "terms": self.known[slot]}
 
     def needs_training(self, entry: Entry) -> bool:
         """Whether the model's weights need training with an entry; see `Entry.needs_training`."""
@@ -128,6 +129,14 @@ class Fitting:
         chosen = layout_of(entry.scheme or "", entry.own_options, None, geometry)
         geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
         return build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
+
+
+def sources_of(classes: Iterable[type]) -> list[str]:
+    """Digests of the source of classes that are not of this package, whose version is in every key.
+
+    One without source has no digest, and a key of its own each time: what it computed before is never shown again.
+    """
+    return sorted({source_digest(cls) or uuid4().hex for cls in classes if is_foreign(cls)})
 
 
 def fixed(entry: Entry) -> bool:

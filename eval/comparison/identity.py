@@ -1,33 +1,57 @@
-"""Digests of what a number depends on besides the scheme and the weights: tokenizer, text, tasks and versions.
+"""What a number depends on besides the scheme and the weights: tokenizer, text, task files, options and versions.
 
 Digests of contents, not names: a file or a checkpoint can change under the same name.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import platform
 from collections.abc import Mapping
-from functools import lru_cache
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hf_posenc.core.source_digest import digest_of as digest_of
+from hf_posenc.eval.tasks.parse import paths
+
 PACKAGES = ("hf-posenc", "torch", "transformers", "tokenizers", "lm_eval")
-COMPUTING = (
-    "hf_posenc.attention", "hf_posenc.checkpoints", "hf_posenc.core", "hf_posenc.eval.comparison", "hf_posenc.eval.lm",
-    "hf_posenc.eval.results", "hf_posenc.eval.tasks", "hf_posenc.eval.texts", "hf_posenc.patches", "hf_posenc.patching",
-    "hf_posenc.texts",
-)  # fmt: skip
-"""The packages of this project that compute numbers, with all packages inside them."""
-COMPUTING_ABOVE = ("hf_posenc.eval", "hf_posenc.schemes")
-"""Packages whose modules compute numbers, unlike some packages inside: a report, and the schemes themselves, whose code
-is in the key of a cell one by one."""
-SOURCES = (".py", ".yaml")
+TASK_FILES = (".yaml", ".yml", ".py", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".parquet")
+"""Endings of the files in a folder of tasks that numbers may depend on: tasks, their code and their data."""
+PATHS = ("data", "docs")
+"""Options that name files and folders; the key of a cell has their content, wherever it lies."""
 READ = ("bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
 """The special tokens that a model reads with a text."""
+
+
+def identity_of(
+    text: str, include_path: str | Path | None, options: Mapping[str, Any], without: Path
+) -> dict[str, Any]:
+    """What every number of a comparison depends on, besides its own cell.
+
+    Args:
+        text: digest of the measured text.
+        include_path: folder of further task files.
+        options: further options of tasks.
+        without: folder of the results, whose files are left out.
+    """
+    identity: dict[str, Any] = {"versions": versions(), "text": text}
+    if include_path is not None:
+        identity["tasks"] = files_digest(Path(include_path), TASK_FILES, without=without)
+    if options:
+        identity["options"] = {name: identified(name, value, without) for name, value in options.items()}
+    return identity
+
+
+def identified(name: str, value: Any, without: Path) -> Any:
+    """One option: files of `PATHS` by content alone; any other value that is a file, by name and content."""
+    if name in PATHS:
+        files = {str(one): Path(one).expanduser() for one in paths(value, name)}
+        return [files_digest(path, without=without) if os.path.exists(path) else one for one, path in files.items()]
+    if isinstance(value, (str, Path)) and os.path.isfile(value):
+        return {"name": str(value), "content": files_digest(Path(value))}
+    return to_json(value)
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
@@ -48,31 +72,6 @@ def tokenizer_digest(tokenizer: Any) -> str:
     return digest_of(json.dumps([content, roles], sort_keys=True))
 
 
-@lru_cache(maxsize=1)
-def package_digest() -> str:
-    """Digest of the source files of this package that compute numbers: an installation for development changes without
-    a new version."""
-    return digest_of("\n".join(f"{name} {digest_of(file.read_bytes())}" for name, file in computing_files().items()))
-
-
-def computing_files() -> dict[str, Path]:
-    """The source files of this package that compute numbers, by their package and their path below it."""
-    patterns = dict.fromkeys(COMPUTING, "**/*") | dict.fromkeys(COMPUTING_ABOVE, "*")
-    return {
-        f"{package} {file.relative_to(folder)}": file
-        for package, pattern in patterns.items()
-        for folder in folders_of(package)
-        for file in sorted(folder.glob(pattern))
-        if file.suffix in SOURCES
-    }
-
-
-def folders_of(package: str) -> list[Path]:
-    """The folders that a package is read from; none where it is not installed."""
-    spec = find_spec(package)
-    return [Path(folder) for folder in (spec.submodule_search_locations or () if spec else ())]
-
-
 def files_digest(path: Path, suffixes: tuple[str, ...] = (), without: Path | None = None) -> str:
     """Digest of a file, or of all files below a folder, less those below the folder ``without``."""
     files = (
@@ -82,11 +81,6 @@ def files_digest(path: Path, suffixes: tuple[str, ...] = (), without: Path | Non
         files = [file for file in files if without.resolve() not in file.resolve().parents]
     chosen = [file for file in files if not suffixes or file.suffix in suffixes]
     return digest_of("\n".join(f"{f.relative_to(path)} {digest_of(f.read_bytes())}" for f in chosen))
-
-
-def digest_of(content: str | bytes) -> str:
-    """BLAKE2 digest of 16 bytes, in hexadecimal."""
-    return hashlib.blake2b(content if isinstance(content, bytes) else content.encode(), digest_size=16).hexdigest()
 
 
 def versions() -> dict[str, str]:

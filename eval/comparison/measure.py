@@ -16,7 +16,7 @@ from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
 from hf_posenc.eval.comparison.fitting import fixed
 from hf_posenc.eval.comparison.measure_costs import CostMeter
-from hf_posenc.eval.comparison.progress import RemainingTime, Slot
+from hf_posenc.eval.comparison.progress import CellProgress
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.native_length import check_reach, trained_length_under
 from hf_posenc.eval.results.costs import save_costs
@@ -35,28 +35,20 @@ def measure_cells(
     progress: ProgressCallback,
 ) -> list[Record]:
     """Return the records of all cells; those missing in the store are measured and stored first."""
-    kept = {record.key: record for record in map(store.get, (cell.key for cell in cells)) if is_final(record)}
-    todo = list(
-        {cell.key: cell for cell in cells if cell.key not in kept}.values()
-    )  # two labels may name the same settings
-    done = {cell.key: cell for cell in cells if cell.key in kept and kept[cell.key].state == "done"}
-    known = [(slot_of(cell), kept[key].seconds) for key, cell in done.items()]
-    remaining = RemainingTime([slot_of(cell) for cell in todo], known, progress)
-    for number, cell in enumerate(todo):
-        remaining.begin(f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})")
+    stored = [] if request.fresh else [store.get(cell.key) for cell in cells]
+    kept = {record.key: record for record in stored if is_final(record)}
+    todo = {cell.key: cell for cell in cells if cell.key not in kept}  # two labels may name the same settings
+    share = CellProgress([cell.length for cell in todo.values()], progress)
+    for number, cell in enumerate(todo.values()):
+        share.begin(f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})")
         meter = CostMeter(lm.model)
-        record = measure_cell(lm, cell, request, passed_on, remaining.on_request, meter)
+        record = measure_cell(lm, cell, request, passed_on, share.on_request, meter)
         store.put(record)
         if record.state == "done":
             save_costs(store, record.key, meter.costs())
         kept[cell.key] = record
-        remaining.end(record.seconds, record.state == "done")
+        share.end()
     return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
-
-
-def slot_of(cell: Cell) -> Slot:
-    """What the time of a cell depends on."""
-    return Slot(cell.task, cell.length, cell.entry.scheme or "")
 
 
 def is_final(record: Record | None) -> TypeGuard[Record]:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.files.free_space import check_disk_space
 from hf_posenc.core.progress import ProgressCallback
-from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest, cells_of
-from hf_posenc.eval.comparison.combine import check_same_targets
+from hf_posenc.errors import BadComparison, PosEncError, UnreadableDocuments, shown
+from hf_posenc.eval.catalogue import own_tasks
+from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
-from hf_posenc.eval.comparison.gate_cells import gate_cells
 from hf_posenc.eval.comparison.identity import to_json, tokenizer_digest
 from hf_posenc.eval.comparison.measure import measure_cells
-from hf_posenc.eval.comparison.moved_targets import warn_of_moved_targets
+from hf_posenc.eval.comparison.models import MeasuredModel
 from hf_posenc.eval.comparison.progress import part_of
-from hf_posenc.eval.comparison.shared_options import check_read
-from hf_posenc.eval.comparison.space import space_of
-from hf_posenc.eval.comparison.tune import TUNING, TunedOptions, choose_options
+from hf_posenc.eval.comparison.tune import TUNING, choose_options
+from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.load import language_model
 from hf_posenc.eval.lm.model_kinds import is_masked
@@ -32,89 +29,68 @@ from hf_posenc.eval.results.costs import load_costs
 from hf_posenc.eval.results.gate import gate_of
 from hf_posenc.eval.results.record import key_of
 from hf_posenc.eval.results.store import Store
+from hf_posenc.eval.settings import CompareSettings
+from hf_posenc.eval.task_run import SharedOptions, load_tasks, refuse_unread
 from hf_posenc.eval.tasks.parse import longest_of
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.patching.set_aside import scheme_set_aside
 from hf_posenc.schemes.entry import Entry
 
+PAGE, CELL, SCORE = 1 << 16, 1 << 14, 600
+"""Bytes of the results without cells; of a cell in the store and in the files before and after they are replaced
+(measured: 9,000 for passkey retrieval at five depths); and of the score of a document there."""
 MULTIPLES = (1, 2, 4)
 """Default lengths, as multiples of the trained length."""
 
 
 @dataclass(frozen=True)
-class MeasuredModel:
-    """A model to measure.
-
-    Attributes:
-        model: a live model, or the name of a model, a PEFT adapter or a bundled one.
-        name: in reports; by default that name, or the class of a live model.
-        tokenizer: of a live model.
-        arguments: further arguments of `PosEncLM`.
-    """
-
-    model: Any
-    name: str = ""
-    tokenizer: Any = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def shown_name(self) -> str:
-        """The name in reports."""
-        given = isinstance(self.model, (str, os.PathLike))
-        return str(self.name or "") or (os.fspath(self.model) if given else type(self.model).__name__)
-
-
-@dataclass(frozen=True)
-class ComparisonSettings:
+class Shared:
     """What all models of a comparison are measured with.
 
     Attributes:
         entries: the schemes.
-        lengths: in tokens; empty for multiples of the model's trained length.
-        tasks: names; empty for those of the model's kind.
-        measure: settings of the tasks, as `hf_posenc.eval.evaluate` takes them.
-        passed_on: its other arguments.
-        factor_per_length: whether every scheme is patched anew for each length, instead of once for the longest.
-        longest: tokens of text before every target; None for the longest of the lengths.
-        identity: digests of text, tasks and package, and the versions.
-        about: what reports say of them.
+        settings: with the lengths and tasks of the first model, once they are known.
+        text: the measured text; None for the default text.
         development: text to choose options on; None for no choice.
+        identity: digests of text and tasks, and the versions.
+        store: of finished cells.
     """
 
     entries: Sequence[Entry]
-    lengths: Sequence[int]
-    tasks: Sequence[str]
-    measure: dict[str, Any]
-    passed_on: dict[str, Any]
-    factor_per_length: bool
-    longest: int | None
+    settings: CompareSettings
+    text: MeasuredText | None
+    development: MeasuredText | None
     identity: dict[str, Any]
-    about: dict[str, Any]
-    development: MeasuredText | None = None
+    store: Store
+
+    @property
+    def measure(self) -> dict[str, Any]:
+        """Settings of the tasks that can be part of a cell's key."""
+        return self.settings.sweep() | {"limit": self.settings.limit}
+
+    def evaluated(self, text: MeasuredText | None) -> dict[str, Any]:
+        """Arguments of `hf_posenc.eval.evaluate` that all cells on a text share."""
+        own = self.settings
+        return self.measure | {
+            "text": text, "text_field": own.text_field, "document_separator": own.document_separator,
+            "include_path": own.include_path, "trust_tasks": own.trust_tasks, "options": SharedOptions(own.options),
+        }  # fmt: skip
 
 
-def compare_on(
-    given: MeasuredModel,
-    settings: ComparisonSettings,
-    folder: Path,
-    store: Store,
-    progress: ProgressCallback,
-    before: Sequence[Comparison] = (),
-) -> Comparison:
+def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback, tokenizer: str | None) -> Comparison:
     """Measure all cells of one model that the store does not have, and return the records of all.
 
     Args:
         given: the model.
-        settings: of the comparison.
-        folder: of the results.
-        store: of finished cells.
+        shared: what all models are measured with.
         progress: called with the completed fraction and a description of the current step.
-        before: the models that were measured, to be compared with this one.
+        tokenizer: digest of that of the models before this one; None for the first.
 
     Raises:
-        PosEncError: the model cannot be loaded or measured, or its targets are not those of the models before it.
+        PosEncError: the model cannot be loaded or measured, or has another tokenizer.
         NoDiskSpace: the disk has less free space than the results need.
     """
+    settings, store = shared.settings, shared.store
     progress(0.0, "loading the model")
     with suppress_output(True):
         lm = language_model(given.model, given.tokenizer, **given.arguments)
@@ -122,84 +98,79 @@ def compare_on(
     lengths = list(settings.lengths) or [trained * multiple for multiple in MULTIPLES]
     tasks = list(settings.tasks) or list(MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)
     longest = longest_of(settings.longest, lengths)
-    check_read(settings.passed_on["options"], tasks, lengths, metadata_of(settings, longest, lm.tokenizer))
-    entries = [as_saved(entry, carried) for entry in settings.entries]
+    check_read(shared, tasks, lengths, longest, lm.tokenizer)
+    entries = [as_saved(entry, carried) for entry in shared.entries]
     digests = {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
-    fitting = Fitting.on(lm, settings.measure["seed"])
+    if tokenizer not in (None, digests["tokenizer"]):
+        raise BadComparison(
+            f"The tokenizer of {shown(given.shown_name)} differs from that of the models before it, so that a length "
+            "is another text for each. Make separate comparisons."
+        )
+    fitting = Fitting.on(lm, settings.seed)
     request = MeasurementRequest(
-        settings.measure, longest, settings.factor_per_length, dict(given.arguments),
-        settings.identity | digests, fit=fitting.fit, computes=fitting.computes,
+        shared.measure, longest, settings.factor_per_length, dict(given.arguments),
+        shared.identity | digests, fit=fitting.fit, computes=fitting.computes, fresh=settings.fresh,
     )  # fmt: skip
-    tuning = None
-    if settings.development is not None:
+    tuned = {}
+    if shared.development is not None:
         first, progress = part_of(progress, 0.0, TUNING, "choosing options: "), part_of(progress, TUNING, 1.0 - TUNING)
-        tuning = tuned(lm, request, fitting, settings, entries, lengths, store, first)
-        request = replace(request, fit=tuning.fit)
+        choice = choose_options(
+            lm, replace(request, identity=request.identity | {"text": shared.development.digest}), fitting, entries,
+            lengths, shared.evaluated(shared.development), store, first, settings.budget,
+        )  # fmt: skip
+        request = replace(request, fit=choice.fit)
+        tuned = {"tuned": {"text": shared.development.label, "options": choice.to_dict()}}
+        digests["development text"] = shared.development.digest
     with scheme_set_aside(lm.model):
-        cells = list(cells_of(request, entries, lengths, tasks))
-        gating = gate_cells(request, entries, tasks, trained)
+        cells, gating = list(request.cells(entries, lengths, tasks)), request.gates(entries, tasks, trained)
         schemes = [about_entry(entry, cells, request, fitting) for entry in entries]
-    check_targets(cells, before, store, request.longest)
-    check_disk_space(folder, space_of(len(gating + cells), settings.measure), "Results")
-    measured = measure_cells(lm, gating + cells, store, request, settings.measure | settings.passed_on, progress)
+    scores = 2 * max(settings.samples, settings.keys) * (1 + len(settings.depths))
+    check_disk_space(store.path.parent, PAGE + len(gating + cells) * (CELL + SCORE * scores), "Results")
+    measured = measure_cells(lm, gating + cells, store, request, shared.evaluated(shared.text), progress)
     gates, records = measured[: len(gating)], measured[len(gating) :]
+    named = {name: value for name, value in shared.identity.items() if name != "versions"}
     about = {
         "model": given.shown_name, "model_scheme": carried, "trained_length": trained, "lengths": lengths,
-        "tasks": tasks, "schemes": schemes, "longest": request.longest,
-        **settings.about, "gates": [gate_of(record, trained, given.shown_name).to_dict() for record in gates],
-        "digests": text_digests(settings) | digests,
+        "tasks": tasks, "schemes": schemes, "longest": longest, "factor_per_length": settings.factor_per_length,
+        **shared.measure, "text": None if shared.text is None else shared.text.label,
+        "versions": shared.identity["versions"],
+        **({"options": to_json(settings.options)} if settings.options else {}),
+        "gates": [gate_of(record, trained, given.shown_name).to_dict() for record in gates],
+        "digests": {name: one if isinstance(one, str) else key_of(one) for name, one in named.items()} | digests,
+        **tuned,
     }  # fmt: skip
-    if tuning is not None and settings.development is not None:
-        about["tuned"] = {"text": settings.development.label, "options": tuning.to_dict()}
-        about["digests"]["development text"] = settings.development.digest
     return Comparison(about, records, load_costs(store))
 
 
-def tuned(
-    lm: Any,
-    request: MeasurementRequest,
-    fitting: Fitting,
-    settings: ComparisonSettings,
-    entries: Sequence[Entry],
-    lengths: Sequence[int],
-    store: Store,
-    progress: ProgressCallback,
-) -> TunedOptions:
-    """Options chosen on the development text, for each scheme and length."""
-    assert settings.development is not None
-    on_development = replace(request, identity=request.identity | {"text": settings.development.digest})
-    arguments = settings.measure | settings.passed_on | {"text": settings.development}
-    return choose_options(lm, on_development, fitting, entries, lengths, arguments, store, progress)
-
-
-def check_targets(cells: Sequence[Cell], before: Sequence[Comparison], store: Store, longest: int) -> None:
-    """Refuse cells whose targets are not those of the models before; warn of targets that an earlier run had elsewhere.
+def check_read(shared: Shared, tasks: Sequence[str], lengths: Sequence[int], longest: int, tokenizer: Any) -> None:
+    """Refuse options that no task reads, before any cell is measured; tasks that are not ours may use any.
 
     Raises:
-        BadComparison: they are others.
+        UnknownOption: no task reads one.
+        BadComparison: with these options none reads the text.
+        PosEncError: an option is wrong, or a task cannot be measured at any of the lengths.
     """
-    elsewhere = [(record.task, record.settings) for part in before for record in part.records]
-    check_same_targets([*elsewhere, *((cell.task, cell.settings) for cell in cells)])
-    warn_of_moved_targets(store, cells, longest)
-
-
-def text_digests(settings: ComparisonSettings) -> dict[str, str]:
-    """Digests of what all models of a comparison are measured with, by name, for reports."""
-    return {name: text_of(value) for name, value in settings.identity.items() if name != "versions"}
-
-
-def metadata_of(settings: ComparisonSettings, longest: int, tokenizer: Any) -> dict[str, Any]:
-    """What the metadata of tasks holds besides lengths and options."""
-    passed = settings.passed_on
-    return settings.measure | {
-        "longest": longest, "text": passed["text"], "field": passed["text_field"],
-        "separator": passed["document_separator"], "tokenizer": tokenizer,
+    own = shared.settings
+    if not own.options or not set(tasks) <= set(own_tasks()):
+        return
+    metadata = shared.measure | {
+        "longest": longest, "text": shared.text, "field": own.text_field, "separator": own.document_separator,
+        "tokenizer": tokenizer, **own.options,
     }  # fmt: skip
+    with suppress_output(True):
+        loaded = [task for name in tasks for task in loaded_task(name, lengths, metadata)]
+    refuse_unread(own.options, loaded, text=shared.text is not None)
 
 
-def text_of(digests: str | Mapping[str, Any]) -> str:
-    """A digest; one of several."""
-    return digests if isinstance(digests, str) else key_of(digests)
+def loaded_task(name: str, lengths: Sequence[int], metadata: dict[str, Any]) -> list[Any]:
+    """A task at the longest length at which it can be measured; the cells of other lengths say why they cannot."""
+    for length in sorted(lengths, reverse=True):
+        try:
+            return list(load_tasks([name], metadata | {"lengths": [length]}, None)["tasks"].values())
+        except PosEncError as error:
+            if isinstance(error, (UnreadableDocuments, TaskOptionOutOfRange)) or length == min(lengths):
+                raise
+    return []
 
 
 def as_saved(entry: Entry, scheme: str | None) -> Entry:

@@ -1,30 +1,40 @@
 """Choose the options of schemes on a development text, which shares no document with the measured one.
 
-    for each scheme and length: the candidate of its grid with the lowest loss on the development text
+    for each scheme and length: the candidate with the lowest loss on the development text
 
 Candidates are cells like all others: stored as soon as they are measured, and found again when the command is repeated.
+Values follow from the trained length T and the factor s = length / T. Every scheme is also tried with the options it
+has without tuning, so that tuning is never worse on the development text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
+from math import ceil, log
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 from hf_posenc.core.progress import ProgressCallback
+from hf_posenc.core.source_digest import digest_of
 from hf_posenc.errors import BadComparison, PosEncError
 from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
-from hf_posenc.eval.comparison.grid import candidates
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.model_kinds import is_masked
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.store import Store
-from hf_posenc.eval.texts.measured_text import MeasuredText
+from hf_posenc.eval.settings import CompareSettings
+from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
+from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
 from hf_posenc.patching.set_aside import scheme_set_aside
+from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.entry import Entry
+from hf_posenc.schemes.spec import defaults_of, plan
+from hf_posenc.texts import Document
 
 METRIC = "nll"
 TUNING = 0.5
@@ -32,6 +42,53 @@ TUNING = 0.5
 LONG_LINE = 40  # characters
 SHARED = 0.1
 """Largest share of the long lines of either text that both may have: books of one publisher share their licence."""
+
+
+def parts_of_trained(*shares: float) -> Callable[[float, int], list[int]]:
+    """Whole parts of the trained length."""
+    return lambda s, trained: [max(1, int(share * trained)) for share in shares]
+
+
+def times_factor(*multiples: float) -> Callable[[float, int], list[float]]:
+    """Multiples of the factor, none below 1."""
+    return lambda s, trained: [max(1.0, multiple * s) for multiple in multiples]
+
+
+Grid: TypeAlias = Mapping[str, Callable[[float, int], Sequence[Any]]]
+GRID: Grid = {
+    "window": parts_of_trained(1 / 8, 1 / 4, 1 / 2, 3 / 4),  # of neighbours at their true distance
+    "group": lambda s, trained: [ceil(multiple * s) for multiple in (1.5, 2, 4)],
+    "k": times_factor(1, 2, 4),
+    "chunk": parts_of_trained(1 / 2, 3 / 4, 1),
+    "local": parts_of_trained(1 / 16, 1 / 8, 1 / 4),
+    "shift": parts_of_trained(1 / 4, 1 / 3, 1 / 2),
+    "n_local": parts_of_trained(1 / 2, 3 / 4, 1),
+    "recent": parts_of_trained(1 / 2, 3 / 4, 1),
+    "size": parts_of_trained(1 / 4, 1 / 2, 3 / 4, 1),
+    "multiplier": times_factor(1 / 4, 1 / 2, 1, 2),
+}
+"""Option to its values, given s and T."""
+FINER: Grid = {
+    **GRID,
+    "window": parts_of_trained(1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8),
+    "group": lambda s, trained: [ceil(multiple * s) for multiple in (1.25, 1.5, 2, 4, 8)],
+    "chunk": parts_of_trained(1 / 2, 5 / 8, 3 / 4, 7 / 8, 1),
+    "local": parts_of_trained(1 / 16, 1 / 8, 1 / 4, 3 / 8),
+    "size": parts_of_trained(1 / 2, 3 / 4, 7 / 8, 1),
+    "k": times_factor(1, 2, 4, 16),
+    "sinks": lambda s, trained: [1, 4, 16],
+    "n_global": lambda s, trained: [1, 4, 10, 32],
+    "beta_fast": lambda s, trained: [4.0, 8.0, 16.0, 32.0],
+    "beta_slow": lambda s, trained: [0.5, 1.0, 2.0],
+    "attention_factor": lambda s, trained: [round(1 + c * log(s), 4) for c in (0.0, 0.05, 0.1, 0.15)],
+    "low_freq_factor": lambda s, trained: [0.5, 1.0, 2.0],
+    "high_freq_factor": lambda s, trained: [4.0, 8.0],
+}
+"""The same for a budget: more values, and more options, of whose product only so many are tried."""
+FACTORS = times_factor(1, 1.25, 1.5, 2)
+"""Values of ``factor`` for schemes that stretch a rotation by it: `pi`, `ntk`, `yarn` and their like."""
+PARTIAL = times_factor(1 / 6, 1 / 4, 1 / 2, 1)
+"""Values of ``factor`` beside a remap, which bounds distances itself: part of the way is enough."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +130,7 @@ def choose_options(
     passed_on: dict[str, Any],
     store: Store,
     progress: ProgressCallback,
+    budget: int | None = None,
 ) -> TunedOptions:
     """Measure the candidates of every entry on the development text and choose among them.
 
@@ -85,11 +143,15 @@ def choose_options(
         passed_on: arguments of `hf_posenc.eval.evaluate`, with the development text.
         store: of finished cells.
         progress: called with the completed fraction and a description of the current step.
+        budget: candidates of each entry; None for all of the small grid.
     """
     found, task = TunedOptions(fitting), (MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)[0]
     groups = {length: [length] for length in lengths} if request.factor_per_length else {request.longest: lengths}
     wanted = [
-        (e, reach, option) for e in entries for reach in groups for option in option_candidates(fitting, e, reach)
+        (entry, reach, option)
+        for entry in entries
+        for reach in groups
+        for option in option_candidates(fitting, entry, reach, budget)
     ]
     with scheme_set_aside(lm.model):
         cells = [[request.cell(option, task, [length]) for length in groups[reach]] for _, reach, option in wanted]
@@ -106,13 +168,51 @@ def choose_options(
     return found
 
 
-def option_candidates(fitting: Fitting, entry: Entry, reach: int) -> list[Entry]:
+def option_candidates(fitting: Fitting, entry: Entry, reach: int, budget: int | None) -> list[Entry]:
     """The candidates of an entry; the entry alone where it is refused or has nothing to choose."""
     try:
         lengths = fitting.lengths(entry, reach) if entry.scheme is not None else None
     except PosEncError:
         return [entry]
-    return [] if lengths is None else candidates(entry, lengths.factor, lengths.trained)
+    return [] if lengths is None else candidates(entry, lengths.factor, lengths.trained, budget, fitting.seed)
+
+
+def candidates(entry: Entry, factor: float, trained: int, budget: int | None = None, seed: int = 0) -> list[Entry]:
+    """The entry as it is, and with combinations of the options that its user left open.
+
+    Args:
+        entry: a scheme with options.
+        factor: length to reach over the trained length.
+        trained: the trained length, tokens.
+        budget: candidates in all, drawn at random from the finer grid; None for all of the small grid.
+        seed: of the draw.
+    """
+    grid = grid_of(entry, factor, trained, GRID if budget is None else FINER)
+    every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
+    if budget is not None:
+        every = random.Random(f"{entry.label}-{seed}").sample(every, min(budget - 1, len(every)))
+    return [entry, *(replace(entry, options={**entry.options, **values}) for values in every)]
+
+
+def grid_of(entry: Entry, factor: float, trained: int, values: Grid = GRID) -> dict[str, list[Any]]:
+    """The values to try of each option that its user left open; empty for the unpatched model."""
+    if entry.scheme is None:
+        return {}
+    try:
+        parts = plan(entry.scheme, entry.own_options).parts
+    except PosEncError:  # patching says why
+        return {}
+    grid: dict[str, Sequence[Any]] = {
+        name: values[name](factor, trained)
+        for cls, given in parts
+        for name in defaults_of(cls)
+        if name in values and name not in given
+    }
+    # Schemes that stretch a rotation by the factor of the patch, rather than by the length so far.
+    if not entry.lengths and any(cls.stretches and cls.row_rotation is Scheme.row_rotation for cls, _ in parts):
+        remapped = any(cls.regions is not Scheme.regions for cls, _ in parts)
+        grid["factor"] = (PARTIAL if remapped else FACTORS)(factor, trained)
+    return {name: list(dict.fromkeys(found)) for name, found in grid.items()}
 
 
 def losses_of(record: Record) -> list[float]:
@@ -120,35 +220,40 @@ def losses_of(record: Record) -> list[float]:
     return [row["value"] for row in record.rows if row["metric"] == METRIC and row["depth"] is None]
 
 
-def check_apart(measured: MeasuredText, development: MeasuredText, option: str = "--dev-text") -> None:
+def development_text(settings: CompareSettings, measured: MeasuredText, reading: Mapping[str, Any]) -> MeasuredText:
+    """The text to choose options on; beside the default text, modules that it does not have.
+
+    Raises:
+        BadComparison: none is named beside a text of the user's, or it shares documents or passages with that.
+    """
+    if settings.dev_text is not None:
+        found = measured_text(settings.dev_text, **reading)
+        check_apart(measured, found)
+        return found
+    if settings.text is not None:
+        raise BadComparison("Options are chosen on a text like yours, and none is named. Pass --dev-text (dev_text=).")
+    documents = tuple(Document(name, module_text(name)) for name in TRAINING[::8])
+    digest = digest_of("\0".join(str(document.content) for document in documents))
+    return MeasuredText(documents, "other modules of the standard library", digest)
+
+
+def check_apart(measured: MeasuredText, development: MeasuredText) -> None:
     """Refuse a development text that shares documents or passages with the measured one.
 
-    Args:
-        measured: text to judge by.
-        development: text to choose options on.
-        option: of the command line, in which another text would be passed.
+    Lines are counted against the shorter text: an excerpt is a small part of the book, and all of it is the book's.
 
     Raises:
         BadComparison: a document is in both, or more than `SHARED` of the longer lines of one of them.
     """
-    if what := shared_by(measured, development):
+    documents, lines = passages(measured)
+    other_documents, other_lines = passages(development)
+    share = len(lines & other_lines) / max(min(len(lines), len(other_lines)), 1)
+    if documents & other_documents or share > SHARED:
+        what = "a document" if documents & other_documents else f"{100 * share:.0f} % of the lines of the shorter"
         raise BadComparison(
             f"The development text shares {what} with the measured text. Options would be measured on what they were "
-            f"chosen for; pass another text with {option}."
+            "chosen for; pass another text with --dev-text."
         )
-
-
-def shared_by(one: MeasuredText, other: MeasuredText) -> str:
-    """What two texts have in common, in words; empty where they are apart.
-
-    Lines are counted against the shorter text: an excerpt is a small part of the book, and all of it is the book's.
-    """
-    documents, lines = passages(one)
-    other_documents, other_lines = passages(other)
-    share = len(lines & other_lines) / max(min(len(lines), len(other_lines)), 1)
-    if documents & other_documents:
-        return "a document"
-    return f"{100 * share:.0f} % of the lines of the shorter" if share > SHARED else ""
 
 
 def passages(text: MeasuredText) -> tuple[set[str], set[str]]:

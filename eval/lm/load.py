@@ -10,6 +10,7 @@ from typing import Any
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.errors import WrongKind, shown
+from hf_posenc.eval.tasks.parse import whole
 
 
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
@@ -29,7 +30,6 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     from hf_posenc.eval.lm.model_kinds import is_masked
     from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
     from hf_posenc.eval.lm.native_length import check_device
-    from hf_posenc.eval.validate import check_batch, check_tokenizer
     from hf_posenc.patching.preconditions.weights import check_finite
 
     check_tokenizer(tokenizer)
@@ -53,6 +53,26 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
         lm = cls(model, tokenizer=tokenizer, **model_args)
     check_finite(lm.model)
     return lm
+
+
+def check_tokenizer(given: Any) -> None:
+    """Refuse what is neither a tokenizer nor the name of one.
+
+    Raises:
+        WrongKind: it is neither.
+    """
+    if given is not None and not isinstance(given, (str, os.PathLike)) and not callable(given):
+        raise WrongKind(f"A tokenizer is an object, a folder or a hub name, got {shown(given)}. Pass one, or none.")
+
+
+def check_batch(given: Any) -> None:
+    """Refuse a batch size that is not a positive number or ``auto``.
+
+    Raises:
+        TaskOptionOutOfRange: it is neither a count nor ``"auto"``.
+    """
+    if not (isinstance(given, str) and given.partition(":")[0] == "auto"):
+        whole("batch_size", given)
 
 
 def model_name(lm: Any) -> str:

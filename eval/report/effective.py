@@ -1,17 +1,12 @@
-"""Effective context lengths: ``effective.csv``, with a line per scheme and task, a table, and the rule in words."""
+"""Effective context lengths as a table, and their rule in words."""
 
 from __future__ import annotations
 
-import csv
-import io
-
 from hf_posenc.eval.report.phrases import is_share, metric_name
-from hf_posenc.eval.report.spreadsheet import escape_formula
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.effective_length import RULER, EffectiveLength, effective_lengths
 
 TITLE = "Effective context length"
-COLUMNS = ("model", "scheme", "task", "metric", "threshold", "length", "low", "high")
 
 
 def effective_table(comparison: Comparison) -> tuple[list[str], list[list[str]]] | None:
@@ -23,17 +18,6 @@ def effective_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]
     cells = {(one.scheme, one.task): format_length(one) for one in found}
     lines = [[label, *(cells.get((label, task), "") for task in tasks)] for label in comparison.labels]
     return ["scheme", *tasks], lines
-
-
-def effective_csv(comparison: Comparison) -> str:
-    """Format as CSV: one line per scheme and task, lengths in tokens, 0 where no length passes."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for one in effective_lengths(comparison):
-        names = (comparison.model_of(one.scheme), one.scheme, one.task, one.metric)
-        writer.writerow([*map(escape_formula, names), one.threshold, one.length, one.low, one.high])
-    return file.getvalue()
 
 
 def format_length(found: EffectiveLength) -> str:

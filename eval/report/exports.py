@@ -1,89 +1,99 @@
-"""Export a comparison as JSON, CSV, Markdown and a self-contained HTML page."""
+"""Write the files of a comparison: one table, one page, and the numbers they are made of."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.eval.report.cost_table import costs_csv
-from hf_posenc.eval.report.effective import effective_csv
-from hf_posenc.eval.report.figures import figure_files
-from hf_posenc.eval.report.latex import latex_text
+from hf_posenc.core.files.atomic import write_bytes
+from hf_posenc.core.files.staged import staged
+from hf_posenc.eval.errors import StoreUnusable
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.report import comparison_text
-from hf_posenc.eval.report.result_files import write_result_files
-from hf_posenc.eval.report.spreadsheet import escape_formula
 from hf_posenc.eval.results.comparison import Comparison, interval
 from hf_posenc.eval.results.effective_length import results_of
-from hf_posenc.eval.results.paired import Difference
+from hf_posenc.eval.results.ranking import rankings
 
-COMPARED = ("against", "difference", "difference_low", "difference_high", "p_holm", "verdict")
 COLUMNS = (
     "model", "scheme", "task", "length", "depth", "metric", "value", "stderr", "low", "high", "n", "note", "clusters",
-    *COMPARED,
+    "against", "difference", "difference_low", "difference_high", "p_holm", "verdict",
 )  # fmt: skip
+COUNTS = ("length", "n", "clusters")
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""A spreadsheet runs cells that begin with these."""
 
 
 def write_exports(folder: Path, comparison: Comparison) -> None:
-    """Write the files of a comparison, all of them or none.
-
-    These are ``results.json``, ``.csv``, ``.md`` and ``.tex``, ``documents.jsonl``, ``effective.csv``,
-    ``costs.csv``, ``page.html`` and the figures.
+    """Write ``results.json``, ``results.csv``, ``results.md``, ``documents.jsonl`` and ``page.html``, all or none.
 
     Raises:
         StoreUnusable: the folder cannot be written; the finished cells are safe in the store.
     """
-    content = json.dumps(results_of(comparison), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    files: dict[str, str | bytes] = {
-        "results.json": content,
+    results = results_of(comparison)
+    if ranked := rankings(comparison):
+        results["ranks"] = [line.to_dict() for lines in ranked.values() for line in lines]
+    files = {
+        "results.json": json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
         "results.csv": csv_text(comparison),
         "results.md": comparison_text(comparison),
         "documents.jsonl": documents_text(comparison),
-        "results.tex": latex_text(comparison),
         "page.html": page_html(comparison),
-        "effective.csv": effective_csv(comparison),
-        "costs.csv": costs_csv(comparison),
     }
-    write_result_files(folder, files | figure_files(comparison))
+    try:
+        with staged(folder) as staging:
+            for name, content in files.items():
+                write_bytes(staging / name, content.encode("utf-8", "replace"))
+    except OSError as error:
+        raise StoreUnusable(
+            f"{folder / 'results.json'} and the other results could not be written ({error.strerror or error}). "
+            "Free some space or make the folder writable, and run the same command again; every finished cell is kept."
+        ) from error
 
 
 def csv_text(comparison: Comparison) -> str:
     """Format as CSV: one line per number, and one line with the reason for each refused or failed cell."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    import pandas as pd
+
+    table = pd.DataFrame([*number_rows(comparison), *missing_rows(comparison)], columns=list(COLUMNS))
+    return str(table.astype(dict.fromkeys(COUNTS, "Int64")).map(escape_formula).to_csv(index=False))
+
+
+def number_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """A row for each number, with its interval and its difference from the reference."""
     differences = {(d.scheme, d.task, d.metric, d.length): d for d in comparison.differences}
+    found = []
     for row in comparison.rows:
-        low, high = interval(row) or ("", "")
-        values = (row.value, "" if row.stderr is None else row.stderr, low, high, row.n, "", row.clusters)
-        difference = differences.get((row.scheme, row.task, row.metric, row.length)) if row.depth is None else None
-        writer.writerow(
-            [
-                *map(escape_formula, (row.model, row.scheme, row.task)),
-                row.length,
-                row.depth,
-                escape_formula(row.metric),
-                *values,
-                *compared(difference),
-            ]
-        )
-    for record in comparison.records:
-        if record.state != "done":
-            note = escape_formula(f"{record.state}: {record.reason}")
-            names = map(escape_formula, (comparison.model_of(record.scheme), record.scheme, record.task))
-            writer.writerow([*names, record.length, *[""] * 7, note, *[""] * (1 + len(COMPARED))])
-    return file.getvalue()
+        low, high = interval(row) or (None, None)
+        entry = row.to_dict() | {"low": low, "high": high}
+        d = differences.get((row.scheme, row.task, row.metric, row.length)) if row.depth is None else None
+        if d is not None:
+            entry |= {
+                "against": d.reference, "difference": d.difference, "difference_low": d.low, "difference_high": d.high,
+                "p_holm": d.p_holm, "verdict": d.verdict,
+            }  # fmt: skip
+        found.append(entry)
+    return found
 
 
-def compared(difference: Difference | None) -> list[Any]:
-    """The columns `COMPARED` of one number."""
-    if difference is None:
-        return [""] * len(COMPARED)
-    d = difference
-    return [escape_formula(d.reference), d.difference, d.low, d.high, d.p_holm, d.verdict]
+def missing_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """A row for each cell without numbers, with the reason as its note."""
+    return [
+        {
+            "model": comparison.model_of(record.scheme), "scheme": record.scheme, "task": record.task,
+            "length": record.length, "note": f"{record.state}: {record.reason}",
+        }
+        for record in comparison.records
+        if record.state != "done"
+    ]  # fmt: skip
+
+
+def escape_formula(value: Any) -> Any:
+    """Escape a text so that no spreadsheet takes it for a formula, on one line; other values stay."""
+    if not isinstance(value, str):
+        return value
+    text = f"'{value}" if value.startswith(FORMULA) else value
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def documents_text(comparison: Comparison) -> str:

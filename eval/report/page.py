@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_posenc.eval.report.depth_tables import depth_tables, scale_of
 from hf_posenc.eval.report.effective import TITLE, effective_rule, effective_table
-from hf_posenc.eval.report.heat_maps import heat_maps, scale_of
 from hf_posenc.eval.report.marks import difference_caption, difference_table, legend
-from hf_posenc.eval.report.page_plots import curves, in_panels
+from hf_posenc.eval.report.page_plots import curves
 from hf_posenc.eval.report.phrases import (
     axis_label,
     is_share,
@@ -22,6 +22,7 @@ from hf_posenc.eval.report.phrases import (
     task_title,
     title,
 )
+from hf_posenc.eval.report.rank_table import RULES, rank_tables
 from hf_posenc.eval.report.remarks import method, remarks
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.gate import shown_metrics
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 TEMPLATE = Path(__file__).parent / "page.html"
-TOGETHER = "Bands: 95 % confidence intervals."
 PANELS = (
     "One panel per scheme, all on the same axes; grey is the same model unpatched, dashed the trained length. "
     "Bands: 95 % confidence intervals."
@@ -54,11 +54,23 @@ def page_html(comparison: Comparison) -> str:
 
 
 def summaries(comparison: Comparison) -> list[dict[str, Any]]:
-    """Collect the tables over all tasks."""
-    effective = effective_table(comparison)
-    if effective is None:
-        return []
-    return [{"title": TITLE, "note": effective_rule(comparison), "head": effective[0], "lines": effective[1]}]
+    """Collect the tables over all tasks: effective context lengths, and ranks where they were asked for."""
+    ranked = rank_tables(comparison).items()
+    found = [
+        {"title": f"Ranks: {task_title(task)}", "caption": "", "note": " ".join(RULES), "head": head, "lines": lines}
+        for task, (head, lines) in ranked
+    ]
+    if (effective := effective_table(comparison)) is not None:
+        found.append(
+            {
+                "title": TITLE,
+                "caption": "",
+                "note": effective_rule(comparison),
+                "head": effective[0],
+                "lines": effective[1],
+            }
+        )
+    return found
 
 
 def section(comparison: Comparison, task: str) -> dict[str, Any]:
@@ -75,7 +87,7 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
             {
                 "caption": caption(metric, metrics),
                 "picture": svg_markup(curves(comparison, task, metric)),
-                "note": PANELS if in_panels(comparison, task, metric) else TOGETHER,
+                "note": PANELS,
             }
             for metric in drawn
         ],
@@ -88,11 +100,10 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
 def maps_of_metric(comparison: Comparison, task: str, metric: str) -> dict[str, Any]:
     """Collect the heat maps of one metric, one per entry, and the colour scale they share."""
     scale = scale_of(comparison, task, metric)
-    pictures = heat_maps(comparison, task, metric, scale)
     return {
         "name": f"{metric_name(metric)} of the answer" if metric == "nll" else metric_name(metric),
         "worst": scale.label(scale.worst), "best": scale.label(scale.best),
-        "pictures": [{"label": label, "picture": svg_markup(svg)} for label, svg in pictures.items()],
+        "tables": depth_tables(comparison, task, metric, scale),
     }  # fmt: skip
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hf_posenc.eval.catalogue import JOINT, TEXT_TASKS
+from hf_posenc.eval.catalogue import JOINT, TEXT_TASKS, read_by
 from hf_posenc.eval.report.phrases import metric_name, model_title
-from hf_posenc.eval.report.settings import chosen_options, names_of, trained_lengths
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.effective_length import trained_length_of
 from hf_posenc.eval.results.gate import Gate, gates
 from hf_posenc.eval.results.record import Record
-from hf_posenc.eval.task_settings import read_by
 
 LEFT_OUT = "these shares are left out of the tables, and kept in results.csv"
 
@@ -79,7 +77,7 @@ def no_extension(reach: int, trained: int) -> str:
     """Say that the schemes of a comparison have nothing to extend, and what to do."""
     return (
         f"Schemes are patched for {reach:,} tokens, and the model was trained on {trained:,}: their factor is 1. "
-        "Compare longer lengths, pass --longest, or give a factor, as in yarn:factor=4."
+        "Compare longer lengths, set longest, or give a factor, as in yarn:factor=4."
     )
 
 
@@ -212,3 +210,37 @@ def windows_and_keys(about: Mapping[str, Any], longest: int) -> Iterator[str]:
         yield f"{', '.join(deep)}: {about['keys']} keys or questions, each at depths {depths} of the filler text."
     if flat := [task for task in read_by("keys", tasks) if task not in deep]:
         yield f"{', '.join(flat)}: {about['keys']} questions."
+
+
+def names_of(given: str | Sequence[str] | None) -> str:
+    """Name a text, or several."""
+    return given if isinstance(given, str) else ", ".join(given or ("the standard library",))
+
+
+def chosen_options(chosen: Mapping[str, Mapping[str, Any]]) -> str:
+    """Format options by length: ``granularity 64; multiplier 1 at 256, 2 at 512``."""
+    parts = []
+    for name in dict.fromkeys(name for options in chosen.values() for name in options):
+        values = {length: option_text(options[name]) for length, options in chosen.items() if name in options}
+        same = len(values) == len(chosen) and len(set(values.values())) == 1
+        at = [f"{value} at {int(length):,}" for length, value in values.items()]
+        parts.append(f"{name} {next(iter(values.values())) if same else ', '.join(at)}")
+    return "; ".join(parts)
+
+
+def option_text(value: Any) -> str:
+    """Format the value of an option: ``2`` for 2.0."""
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def trained_lengths(about: Mapping[str, Any]) -> str:
+    """Describe the trained lengths of the models."""
+    lengths = {model["name"]: model["trained_length"] for model in about.get("models", ())}
+    if len(lengths) < 2:
+        return (
+            f"The model's trained length (pre-training context length) is {about['trained_length']:,} tokens; all "
+            "schemes use the same weights."
+        )
+    named = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+    shortest = "" if len(set(lengths.values())) == 1 else " Multiples are of the shortest."
+    return f"Trained lengths (pre-training context lengths) in tokens: {named}.{shortest}"

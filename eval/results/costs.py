@@ -1,7 +1,6 @@
 """What the measurement of a cell costs: time, peak memory, and the KV cache that its scheme keeps for every token.
 
-Costs differ from run to run. They are stored beside the cells and written to ``costs.csv`` alone: equal settings then
-give equal results.
+Costs differ from run to run. They are stored beside the cells, apart from the results, which equal settings make equal.
 """
 
 from __future__ import annotations

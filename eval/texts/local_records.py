@@ -30,8 +30,8 @@ def local_records(sources: Sequence[str | Path], task: str, example: str) -> Ite
     """
     if not sources:
         raise UnreadableDocuments(
-            f"The task {task} reads its documents from a file, and none is named. Pass --data FILE, with records as "
-            f"{example}."
+            f"The task {task} reads its documents from a file, and none is named. Pass data=FILE (--set data=FILE), "
+            f"with records as {example}."
         )
     for source in sources:
         for file in files_of(Path(source).expanduser()):

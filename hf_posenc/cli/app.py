@@ -21,11 +21,9 @@ from hf_posenc.cli.commands.export import export
 from hf_posenc.cli.commands.find_learning_rate import find_learning_rate
 from hf_posenc.cli.commands.finetune import finetune
 from hf_posenc.cli.commands.info import info
-from hf_posenc.cli.commands.leaderboard import leaderboard
 from hf_posenc.cli.commands.list import list_command
 from hf_posenc.cli.commands.merge import merge
 from hf_posenc.cli.commands.probe import probe
-from hf_posenc.cli.commands.search import search
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.global_options import DEBUG, IMPORT
 
@@ -45,14 +43,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         advise,
         ("--model starter:llama --target-length 2k", "--model starter:bert --target-length 1024 --json"),
     ),
-    "search": (
-        search,
-        (
-            "--model starter:llama --target-length 1024 --budget 5m",
-            "-m starter:llama --target-length 2k --text book.txt --eval-text other.txt --out results/search",
-            "-m starter:llama --target-length 2k --budget 30m --all-keys --json",
-        ),
-    ),
     "check": (
         check,
         (
@@ -66,7 +56,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         (
             "--model starter:llama --lengths 256,512",
             "--model starter:llama --scheme yarn --factor 4 --out results/yarn.json",
-            "-m starter:llama -l 1024 -t posenc_niah_single -t niah_single_1 --limit 4",
+            "-m starter:llama -l 1024 -t posenc_niah_single -t niah_single_1 --set limit=4",
         ),
     ),
     "compare": (
@@ -75,14 +65,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
             "--model starter:llama --schemes unpatched,yarn,self_extend --lengths 256,512,1024",
             "-m starter:llama -s yarn:beta_fast=16 -s self_extend:group=8,window=128 --out results/two",
             "-m starter:bert -s unpatched,alibi,rope -l 128,256 -t posenc_mlm --samples 4",
-        ),
-    ),
-    "leaderboard": (
-        leaderboard,
-        (
-            "--quick",
-            "--models starter:llama --schemes yarn,rerope,self_extend --lengths 256,1024",
-            "-m ./my-model --text book.txt --out results/mine",
+            "-m starter:llama -s unpatched,yarn,rerope,window --rank --out results/ranked",
         ),
     ),
     "probe": (
@@ -98,7 +81,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         (
             "--schemes yarn,alibi,self_extend --lengths 512,2048",
             "-m starter:bert -s alibi,t5 -l 1024 --baselines unpatched --out results/bench",
-            "--shape 2,512,8,2 -s alibi,rerope -l 4096 --decode --train --dtype bfloat16",
+            "--shape 2,512,8,2 -s alibi,rerope -l 4096 --cases decode,train --dtype bfloat16",
         ),
     ),
     "finetune": (

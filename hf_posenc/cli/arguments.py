@@ -78,14 +78,6 @@ TrainedLength = Annotated[
     int | None,
     length_option(help="Pre-training context length, where the configuration is wrong.", heading=MODEL),
 ]
-Longest = Annotated[
-    int | None,
-    length_option(
-        help="Tokens of text before every target; with the same value, lengths added later have the same targets; "
-        "default: the longest length.",
-        heading=MEASUREMENT,
-    ),
-]
 TrustTasks = Annotated[
     bool,
     Option(

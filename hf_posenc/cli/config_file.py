@@ -30,10 +30,12 @@ from hf_posenc.errors import nearest, shown
 RUN_CONFIG = "config.yaml"
 NOT_STORED = ("config", "out", "resume", "as_json", "debug")
 """Options that say where a run is written and how it is shown, not what is run."""
-MAY_BE_PATHS = ("model", "base", "text", "held_out", "dev_text", "eval_text")
+MAY_BE_PATHS = ("model", "base", "text", "held_out", "dev_text")
 """Options that name files and folders, among other things."""
 IMPORTED = "import"
 """Name of `hf_posenc.cli.global_options.IMPORT` in a file: Python files that the scheme needs."""
+SETTINGS = "set"
+"""An option that takes names and values: a command with one has names in a file that are none of its options."""
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:
@@ -55,13 +57,17 @@ def read_config(context: Context, path: Path | None) -> Path | None:
         content = "is empty" if given is None else f"holds {shown(given)}"
         raise BadArgument(f"--config {path} {content}. Write names of options and their values, a line each.")
     known = {name: parameter for parameter in context.command.params for name in names_of(parameter)}
-    defaults = {}
+    defaults: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for file in as_list(given.get(IMPORTED, [])):
         import_file(str(file))
     for name, value in given.items():
         if name == IMPORTED:
             continue
         parameter = known.get(name)
+        if parameter is None and SETTINGS in known:
+            settings |= {name: value}
+            continue
         if parameter is None or parameter.name in NOT_STORED[:1]:
             allowed = sorted(names_of(parameter)[0] for parameter in set(known.values()))
             raise BadArgument(
@@ -69,6 +75,9 @@ def read_config(context: Context, path: Path | None) -> Path | None:
                 f"{nearest(name, allowed)} Run hf-posenc {context.info_name} --help for the names."
             )
         defaults[str(parameter.name)] = as_default(parameter, name, value, path)
+    if settings:
+        own = known[SETTINGS]
+        defaults[str(own.name)] = [*defaults.get(str(own.name), ()), *as_default(own, SETTINGS, settings, path)]
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hf_posenc.core.plugins import load_entry_points
 from hf_posenc.core.record import CachedKeys, SchemeRecord
+from hf_posenc.core.source_digest import source_digest
 from hf_posenc.errors import (
     NameNotAllowed,
     UnknownScheme,
@@ -92,6 +93,7 @@ def register_scheme(
             _UNBUILT.add(name)
         _SCHEMES[name], _CLASSES[name] = record, cls
         cls.record = record
+        source_digest(cls)  # now: the file may be edited while the class is in memory
         return cls
 
     return decorate

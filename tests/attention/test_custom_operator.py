@@ -104,6 +104,7 @@ def compiled(scheme: str, *, grad: bool = False, mask: torch.Tensor | None = Non
     return graphs, max(deviations), HEADS * length**2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_one_graph_for_all_lengths_holds_no_scores(scheme: str) -> None:
     graphs, deviation, scores = compiled(scheme)
@@ -112,6 +113,7 @@ def test_one_graph_for_all_lengths_holds_no_scores(scheme: str) -> None:
     assert max(graphs.largest) < scores
 
 
+@pytest.mark.slow
 def test_scores_are_seen_where_they_are_held() -> None:
     """The control: graphs with gradients go without the operator."""
     graphs, deviation, scores = compiled("alibi", grad=True)

@@ -22,6 +22,7 @@ def compiled_in_place(model: nn.Module) -> nn.Module:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [partial(torch.compile, backend="eager"), compiled_in_place, nn.DataParallel])
 def test_wrapped_model_is_patched_whole(wrap: Callable[[nn.Module], nn.Module]) -> None:
     inner = tiny_model("llama")

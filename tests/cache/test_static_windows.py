@@ -60,6 +60,7 @@ def test_generation_where_every_layer_has_a_window(scheme: str, prompt: int) -> 
     assert_static_equals_uncached(model, prompt, padded=prompt == 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["falcon_h1", "zamba2"])
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "left padding"])
 def test_generation_where_a_layer_mixes_tokens_in_two_ways(name: str, padded: bool) -> None:

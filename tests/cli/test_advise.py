@@ -65,6 +65,7 @@ def test_an_invalid_target(call: Callable, target: str) -> None:
     assert "whole number of tokens" in answer.err
 
 
+@pytest.mark.slow
 def test_a_model_that_no_adapter_knows(call: Callable, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "ctrl", "n_positions": 4096}))
     answer = call("advise", "-m", str(tmp_path), "--target-length", "16k")

@@ -16,10 +16,10 @@ TINY = ("--shape", "1,32,2,2", "--lengths", "32,64", "--rounds", "2", "--device"
 
 @pytest.mark.slow
 def test_json_is_complete(call: Callable) -> None:
-    answer = call("bench", *TINY, "--schemes", "yarn,self_extend:group=16,window=8", "--decode", "--json")
+    answer = call("bench", *TINY, "--schemes", "yarn,self_extend:group=16,window=8", "--cases", "decode", "--json")
     assert answer.code == 0, answer.err
     about, cells = answer.data["about"], answer.data["cells"]
-    assert (about["threads"], about["dtype"], about["model"]) == (1, "float32", "llama 1,32,2,2")
+    assert (about["threads"], about["dtype"], about["model"]) == (1, "float32", "1,32,2,2")
     assert about["command"].startswith("hf-posenc bench --schemes")
     assert "torch" in about["versions"]
     assert [(c["scheme"], c["case"], c["length"]) for c in cells] == [
@@ -36,7 +36,16 @@ def test_json_is_complete(call: Callable) -> None:
 def test_tables_and_files(call: Callable, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra plot")
     answer = call(
-        "bench", *TINY, "-s", "yarn", "--prefill", "--train", "--baselines", "unpatched", "--out", str(tmp_path / "out")
+        "bench",
+        *TINY,
+        "-s",
+        "yarn",
+        "--cases",
+        "prefill,train",
+        "--baselines",
+        "unpatched",
+        "--out",
+        str(tmp_path / "out"),
     )
     assert answer.code == 0, answer.err
     assert "prefill: a text is read" in answer.out
@@ -45,14 +54,6 @@ def test_tables_and_files(call: Callable, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "bench.json").read_text())["cells"][0]["state"] == "done"
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "out" / "bench.svg").read_bytes().startswith(b"<?xml")
-    again = call("bench", *TINY, "-s", "yarn", "--baselines", "unpatched", "--against", str(tmp_path / "out"), "--json")
-    assert again.code == 0, again.err
-    changes = again.data["against"]["changes"]
-    assert [(c["scheme"], c["case"], c["length"]) for c in changes] == [
-        ("yarn", "prefill", 32),
-        ("yarn", "prefill", 64),
-    ]
-    assert again.data["against"]["other_settings"] == []
 
 
 def test_the_starter_is_the_default_and_refusals_end_with_3(call: Callable) -> None:
@@ -84,10 +85,9 @@ def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, m
     [
         ("-s yarm", "'yarn'"), ("-s unpatched", "baseline"), ("-s yarn -l x", "'x'"), ("-s yarn --shape 1,2", "'1,2'"),
         ("-s yarn --device tpu", "'tpu'"), ("-s yarn --baselines flex", "'flex'"), ("-s yarn --rounds 0", "--rounds"),
-        ("-s yarn --shape 1,32,2,2 --dtype float3", "'float3'"), ("-s yarn -m starter:bert --decode", "'decode'"),
-        ("-s yarn --against absent.json", "absent.json"), ("-s yarn --cpus 99999", "99999"),
-        ("-s yarn --cpus x", "'x'"), ("-s yarn --shape 1,32,2,2 --kind mamba", "'mamba'"), ("-s yarn -f 0.5", "0.5"),
-        ("-s yarn --no-prefill", "--no-prefill"), ("", "--scheme"), ("-s yarn --shape 1,32,2,2 --dtype auto", "auto"),
+        ("-s yarn --shape 1,32,2,2 --dtype float3", "'float3'"), ("-s yarn -m starter:bert --cases decode", "'decode'"),
+        ("-s yarn --shape mamba:1,32,2,2", "'mamba'"), ("-s yarn -f 0.5", "0.5"),
+        ("-s yarn --cases chunked", "'chunked'"), ("", "--scheme"), ("-s yarn --shape 1,32,2,2 --dtype auto", "auto"),
     ],
 )  # fmt: skip
 def test_invalid_arguments_are_named_in_the_error(call: Callable, words: str, hint: str) -> None:

@@ -36,6 +36,7 @@ def written(tmp_path: Path) -> Callable[[Any], str]:
     return write
 
 
+@pytest.mark.slow
 def test_a_run_repeats_from_the_file_in_its_folder(call: Call, written: Callable[[Any], str], tmp_path: Path) -> None:
     first = call("finetune", "--config", written(BASE), "--seed", "3", "--out", str(tmp_path / "one"), "--json")
     assert first.code == 0, first.err
@@ -50,6 +51,7 @@ def test_a_run_repeats_from_the_file_in_its_folder(call: Call, written: Callable
     assert other.data["curve"] != first.data["curve"], "the seed of the command line counts"
 
 
+@pytest.mark.slow
 def test_epochs_on_the_command_line_replace_the_steps_of_the_file(
     call: Call, written: Callable[[Any], str], tmp_path: Path
 ) -> None:
@@ -93,10 +95,10 @@ def test_a_comparison_from_a_file(call: Call, written: Callable[[Any], str], tmp
     content = {
         "model": "starter:llama", "schemes": ["unpatched", "yarn:beta_fast=16,factor=2"], "lengths": [128, 256],
         "tasks": "posenc_docs", "samples": 2, "text": [argparse.__file__, textwrap.__file__],
-        "metadata": {"from_start": 1},
+        "from_start": 1,
     }  # fmt: skip
     words = ("compare", "--config", written(content), "--out", str(tmp_path / "out"), "--json")
-    answer = call(*words, "--seed", "3", "--lengths", "128", "--samples", "16")
+    answer = call(*words, "--set", "seed=3", "--lengths", "128", "--samples", "16")
     assert answer.code == 0, answer.err
     about = answer.data["about"]
     assert [scheme["label"] for scheme in about["schemes"]] == ["unpatched", "yarn:beta_fast=16,factor=2"]

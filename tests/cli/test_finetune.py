@@ -35,6 +35,7 @@ def run(words: list[str]) -> None:
     assert ended.value.code in (0, None)
 
 
+@pytest.mark.slow
 def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Path, capsys) -> None:
     out = tmp_path / "run"
     run([*TUNE, "--no-train-embeddings", "--out", str(out), "--json"])
@@ -57,16 +58,17 @@ def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Pa
     assert "| held-out loss at 64 tokens |" in card
 
 
+@pytest.mark.slow
 def test_an_interruption_while_the_picture_is_drawn_is_told_and_resumed(tmp_path: Path, monkeypatch, capsys) -> None:
     """The losses are on the screen already, and the picture is not on the disk."""
-    from hf_posenc.eval.report import finetune_curve
+    from hf_posenc.training import curve_plot
 
     def interrupted(*args: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
     out = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr(finetune_curve, "curve_plot", interrupted)
+        patched.setattr(curve_plot, "curve_plot", interrupted)
         with pytest.raises(SystemExit) as ended:
             main([*TUNE, "--out", str(out)])
     shown = capsys.readouterr()
@@ -187,8 +189,8 @@ def test_losses_have_as_many_digits_each(tmp_path: Path, capsys) -> None:
     [
         ({}, []),
         ({"held_out": ["a b", "c"]}, ["--text", "a b", "--text", "c"]),
-        ({"held_out": ["a"], "text_field": "body"}, ["--text", "a", "--text-field", "body"]),
-        ({"held_out": ["a"], "document_separator": "#"}, ["--text", "a", "--document-separator", "#"]),
+        ({"held_out": ["a"], "text_field": "body"}, ["--text", "a", "--set", "text_field=body"]),
+        ({"held_out": ["a"], "document_separator": "#"}, ["--text", "a", "--set", "document_separator=#"]),
     ],
 )
 def test_the_next_commands_measure_on_the_held_out_text(given: dict, words: list[str]) -> None:

@@ -13,6 +13,7 @@ import pytest
 SMALL = ("--samples", "2", "--rows", "16", "--length", "128")
 
 
+@pytest.mark.slow
 def test_json_is_complete(call: Callable) -> None:
     answer = call("probe", "--model", "starter:llama", "--scheme", "yarn", "--factor", "2", *SMALL, "--json")
     assert answer.code == 0
@@ -28,6 +29,7 @@ def test_json_is_complete(call: Callable) -> None:
     assert len(found["moved"]) == 4
 
 
+@pytest.mark.slow
 def test_tables_and_plots(call: Callable, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra plot")
     answer = call("probe", "--model", "starter:gpt2", *SMALL, "--out", str(tmp_path / "out"))
@@ -46,6 +48,7 @@ def test_sinks_are_fewer_than_the_tokens_of_the_default_length(call: Callable) -
     assert "sinks must be fewer than the 256 tokens of a text, got 256." in answer.err
 
 
+@pytest.mark.slow
 def test_several_sinks_are_called_so(call: Callable) -> None:
     """Also where most of a head's weight is on them, which 120 of 128 tokens get."""
     one, four, many = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +51,22 @@ FORMS = (
 
 def losses(call: Call, stored: Path, form: tuple[str, ...], *more: str) -> Any:
     name, *reading = form
-    answer = call(*EVAL, "-t", "posenc_ppl", "--text", str(stored / name), *reading, *more)
+    answer = call(*EVAL, "-t", "posenc_ppl", "--text", str(stored / name), *as_settings(reading), *more)
     assert answer.code == 0, answer.err
     return answer.data
 
 
+@pytest.mark.slow
 def test_evaluation_reads_every_form(call: Call, stored: Path) -> None:
     first, *others = (losses(call, stored, form) for form in FORMS)
     assert first[0]["value"] > 0
     assert all(other == first for other in others)
+
+
+def as_settings(reading: Sequence[str]) -> list[str]:
+    """Options of reading as words of ``--set``."""
+    names = [name.removeprefix("--").replace("-", "_") for name in reading[::2]]
+    return [word for name, value in zip(names, reading[1::2], strict=True) for word in ("--set", f"{name}={value}")]
 
 
 def curve(call: Call, stored: Path, out: Path, form: tuple[str, ...], *more: str) -> Any:
@@ -82,6 +90,7 @@ def test_fine_tuning_reads_every_form(call: Call, stored: Path, tmp_path: Path) 
     assert streamed[0] != first  # in the order of the text
 
 
+@pytest.mark.slow
 def test_options_of_reading_need_to_fit_one_text(call: Call, stored: Path, tmp_path: Path) -> None:
     """Records to train on and a plain text to measure on: a column and a separator, each for one of them."""
     held_out = ("--held-out", str(stored / "one.txt"), "--document-separator", r"\f")
@@ -99,8 +108,8 @@ def test_probe_reads_records(call: Call, stored: Path) -> None:
 
 REFUSED = {
     "no such column": [*EVAL, "--text", "TEXTS/a.jsonl"],
-    "no text to read": [*EVAL, "--text-field", "body"],
-    "nothing to split": [*EVAL, "--text", "TEXTS/saved", "--document-separator", "x"],
+    "no text to read": [*EVAL, "--set", "text_field=body"],
+    "nothing to split": [*EVAL, "--text", "TEXTS/saved", "--set", "document_separator=x"],
     "short documents": [*EVAL, "--text", "TEXTS/books", "-l", "60000"],
     "nothing to stream": ["finetune", *MODEL, "-s", "yarn", "-f", "2", "--streaming"],
 }

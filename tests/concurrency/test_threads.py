@@ -80,6 +80,7 @@ def test_one_model_for_all(seed: int) -> None:
     assert torch.equal(logits_of(model, 24), before)
 
 
+@pytest.mark.slow
 def test_different_models_and_schemes() -> None:
     """Patched, read, unpatched and read again, in every thread another scheme."""
     cases = [longest_case("llama", SCHEMES[number]) for number in range(THREADS)]

@@ -54,6 +54,7 @@ RENAMED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", RENAMED)
 def test_a_renamed_name_is_one_sentence(where: str) -> None:
     """In a process of its own, which has imported nothing yet."""

@@ -10,8 +10,7 @@ import pytest
 
 PACKAGES = (
     "hf_posenc", "hf_posenc.extend", "hf_posenc.eval", "hf_posenc.insight.advise", "hf_posenc.insight.bench",
-    "hf_posenc.insight.leaderboard",
-    "hf_posenc.insight.plots", "hf_posenc.insight.probe", "hf_posenc.insight.search",
+    "hf_posenc.insight.plots", "hf_posenc.insight.probe",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import import_graph as graph  # noqa: E402
 IMPORT = re.compile(r'data-import="(\S+) (\S+)"')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", drawing.PICTURES)
 def test_committed_pictures_are_current(file: str) -> None:
     committed = (drawing.FOLDER / file).read_text(encoding="utf-8")

@@ -72,6 +72,7 @@ TEXT = "旋转位置编码（RoPE）的外推：KV 缓存与上下文长度，re
 TERMS = ("旋转位置编码", "外推", "上下文长度", "KV 缓存", "KV缓存", "相对位置编码", "RoPE", "长")
 
 
+@pytest.mark.slow
 def test_searches_find_chinese_and_english(tmp_path: Path) -> None:
     """A page is found when the index has every term of the query; without the extension few would be."""
     chinese_search = imported_with_sphinx()

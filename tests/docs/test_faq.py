@@ -39,6 +39,7 @@ def test_the_questions_of_interviews_are_here() -> None:
     assert len(ANSWERS) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", lines())
 def test_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

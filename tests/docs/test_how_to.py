@@ -96,6 +96,7 @@ def installed(block: str, page: Page) -> bool:
     return all(name not in block or find_spec(name) for name in page.optional)
 
 
+@pytest.mark.slow
 def test_every_page_is_here() -> None:
     assert {file.stem for file in FOLDER.glob("*.md")} - {"index"} == set(BY_NAME)
 
@@ -137,7 +138,7 @@ def test_commands_run(page: Page, line: str, folders: dict[str, str], tmp_path: 
         exec(compile(Path(words[0]).read_text(encoding="utf-8"), words[0], "exec"), {"__name__": "__main__"})
         return
     if words[0] in ("compare", "eval"):
-        words += ["--samples", "2", *([] if "--tasks" in line else ["--keys", "1"])]
+        words += ["--samples", "2", *([] if "--tasks" in line else ["--set", "keys=1"])]
     with pytest.raises(SystemExit) as end:
         main(words)
     assert not end.value.code

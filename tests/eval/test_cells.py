@@ -12,7 +12,7 @@ import torch
 
 from hf_posenc import describe, is_patched
 from hf_posenc.eval.comparison import measure as measuring
-from hf_posenc.eval.comparison.cell import MeasurementRequest, cells_of
+from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.measure import invalid_rows_reason, is_final, measure_cell, patched
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.results.record import Record
@@ -64,7 +64,7 @@ def test_a_key_covers_nothing_else() -> None:
 
 
 def test_cells_come_scheme_by_scheme() -> None:
-    found = list(cells_of(REQUEST, [YARN, Entry("pi", "pi")], [64, 128], ["posenc_ppl", "posenc_token_nll"]))
+    found = list(REQUEST.cells([YARN, Entry("pi", "pi")], [64, 128], ["posenc_ppl", "posenc_token_nll"]))
     assert [(c.entry.label, c.task, c.lengths, c.length) for c in found] == [
         (label, task, lengths, lengths[-1])
         for label in ("yarn", "pi")

@@ -36,15 +36,13 @@ pytest.importorskip("matplotlib")
 SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "keys": 1, "depths": (0.0, 1.0)}
 LENGTHS = [TRAINED, 2 * TRAINED]
 FILES = [
-    "cells.sqlite", "documents.jsonl", "effective.csv", "page.html", "results.csv", "results.json", "results.md",
-    "results.tex"
+    "cells.sqlite", "documents.jsonl", "page.html", "results.csv", "results.json", "results.md",
 ]  # fmt: skip
-COSTS = "costs.csv"  # which differ from run to run
 
 
 def files_of(folder: Path) -> list[str]:
-    """Names of what a comparison has written, but for its figures."""
-    return sorted(file.name for file in folder.iterdir() if not file.name.startswith("figure_"))
+    """Names of what a comparison has written."""
+    return sorted(file.name for file in folder.iterdir())
 
 
 @pytest.fixture
@@ -102,17 +100,23 @@ def test_one_factor_for_all_lengths_unless_asked(run) -> None:
 def test_a_repeated_comparison_measures_nothing(run, measured, tmp_path) -> None:
     run()
     first = {name: (tmp_path / name).read_bytes() for name in FILES[1:]}
-    assert files_of(tmp_path) == sorted([COSTS, *FILES])
-    costs = (tmp_path / COSTS).read_bytes()
+    assert files_of(tmp_path) == FILES
     assert len(measured) == len(set(measured)) == 2 * 2 * 2
     run()
     assert len(measured) == 8
     assert {name: (tmp_path / name).read_bytes() for name in FILES[1:]} == first
-    assert (tmp_path / COSTS).read_bytes() == costs
     run("unpatched,pi,ntk")  # one more scheme, and only it
     assert {scheme for scheme, _, _ in measured[8:]} == {"ntk"}
     run("unpatched,linear")  # the same scheme by another name
     assert len(measured) == 12
+
+
+def test_fresh_measures_again(run, measured) -> None:
+    first = run("pi", tasks=["posenc_ppl"])
+    assert run("pi", tasks=["posenc_ppl"], fresh=True).rows == first.rows
+    assert len(measured) == 4
+    run("pi", tasks=["posenc_ppl"])  # control: fresh is no setting of a cell
+    assert len(measured) == 4
 
 
 @pytest.mark.parametrize(
@@ -244,8 +248,8 @@ def test_learned_schemes_start_equally(run, tmp_path, llama, tokenizer) -> None:
         ({"schemes": ""}, BadComparison, "no scheme"),
         ({"schemes": "factor=2"}, BadComparison, "before any scheme"),
         ({"schemes": "unpatched:factor=2"}, BadComparison, "takes no"),
-        ({"lengths": [0]}, TaskOptionOutOfRange, "from 1 to"),
-        ({"lengths": [1.5]}, TaskOptionOutOfRange, "whole"),
+        ({"lengths": [0]}, TaskOptionOutOfRange, "lengths"),
+        ({"lengths": [1.5]}, TaskOptionOutOfRange, "lengths"),
         ({"tasks": ["posenc_pll"]}, BadComparison, "posenc_ppl"),
         ({"text": Path("absent.txt")}, UnreadableDocuments, "absent.txt"),
     ],
@@ -262,13 +266,13 @@ def test_a_full_disk_at_the_end_keeps_the_cells(run, measured, monkeypatch, tmp_
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("hf_posenc.eval.report.result_files.write_bytes", full)
+        patch.setattr("hf_posenc.eval.report.exports.write_bytes", full)
         with pytest.raises(StoreUnusable, match="No space left on device"):
             run(tasks=["posenc_ppl"])
     assert [p.name for p in tmp_path.iterdir()] == ["cells.sqlite"]
     run(tasks=["posenc_ppl"])
     assert len(measured) == 4
-    assert files_of(tmp_path) == sorted([COSTS, *FILES])
+    assert files_of(tmp_path) == FILES
 
 
 def test_progress_only_moves_forward(run) -> None:

@@ -54,7 +54,7 @@ def written(folder: Path, name: str, content: Any) -> str:
 def run(llama, tokenizer, task: str, length: int = 400, **metadata: Any):
     return evaluate(
         llama, tokenizer, tasks=[task], lengths=[length // 2, length], keys=3, depths=[0.0, 1.0], log_samples=True,
-        metadata=metadata,
+        options=metadata,
     )  # fmt: skip
 
 
@@ -115,12 +115,12 @@ def test_records_that_cannot_be_asked(llama, tokenizer, tmp_path: Path, content:
 
 @pytest.mark.parametrize("task", ["posenc_qa_file", "posenc_ruler_file", "posenc_babilong", "posenc_longbench2"])
 def test_a_task_without_its_file_names_the_option(llama, tokenizer, task: str) -> None:
-    with pytest.raises(UnreadableDocuments, match=f"The task {task} .* Pass --data FILE"):
+    with pytest.raises(UnreadableDocuments, match=f"The task {task} .* data=FILE"):
         run(llama, tokenizer, task)
 
 
 def test_a_comparison_refuses_tasks_whose_files_are_not_named(llama, tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(BadComparison, match=r"posenc_qa_file are those of local files.* Pass --data FILE"):
+    with pytest.raises(BadComparison, match=r"posenc_qa_file are those of local files.* data=FILE"):
         compare(llama, "unpatched", tokenizer=tokenizer, tasks=["posenc_ppl", "posenc_qa_file"], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

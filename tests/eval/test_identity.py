@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.checkpoints.model_digest import model_digest
-from hf_posenc.core.code_digest import CodeDescriptions
 from hf_posenc.eval.comparison.identity import (
-    computing_files,
     digest_of,
     files_digest,
     tokenizer_digest,
@@ -175,36 +171,14 @@ def test_a_folder_is_its_names_and_contents(tmp_path) -> None:
     assert len({before, changed, files_digest(tmp_path, chosen), files_digest(tmp_path)}) == 4
 
 
-COMPUTES_NOTHING = ("hf_posenc.errors", "hf_posenc.eval.report")
-HAS_A_DIGEST_OF_ITS_OWN = ("hf_posenc.starters",)  # of the weights that it loads
-MEASURE_A_CELL = """
-import sys
-from hf_posenc import load_starter
-from hf_posenc.eval import compare
-
-model, tokenizer = load_starter("llama")
-compare(model, ["yarn+logn", "self_extend"], tokenizer=tokenizer, tasks=["posenc_ppl", "posenc_passkey"],
-        lengths=[512], samples=1, scored=16, out=sys.argv[1])
-for name, module in sorted(sys.modules.items()):
-    if name.startswith("hf_posenc.") and module.__file__:
-        print("LOADED", name, module.__file__)
-"""
-
-
-def test_all_code_that_measures_a_cell_is_in_its_key(tmp_path: Path) -> None:
-    """Whatever module is loaded: in the digest of the package or in that of a scheme's code."""
-    command = [sys.executable, "-c", MEASURE_A_CELL, str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    loaded = dict(line.split(maxsplit=2)[1:] for line in said.splitlines() if line.startswith("LOADED"))
-    assert {"hf_posenc.schemes.composition", "hf_posenc.eval.results.rows", "hf_posenc.eval.report.page"} <= set(loaded)
-    hashed, schemes = {file.resolve() for file in computing_files().values()}, CodeDescriptions()
-    beside = {
-        name
-        for name, file in loaded.items()
-        if Path(file).resolve() not in hashed and not schemes.follows(name) and Path(file).name != "__init__.py"
-    }
-    assert {name for name in beside if not name.startswith((*COMPUTES_NOTHING, *HAS_A_DIGEST_OF_ITS_OWN))} == set()
-    assert all(any(name.startswith(one) for name in beside) for one in (*COMPUTES_NOTHING, *HAS_A_DIGEST_OF_ITS_OWN))
+def test_task_files_outside_the_results(tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text("1")
+    before = files_digest(tmp_path, (".yml", ".json"), without=tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "results.json").write_text("2")
+    assert files_digest(tmp_path, (".yml", ".json"), without=tmp_path / "out") == before
+    (tmp_path / "data.json").write_text("2")
+    assert files_digest(tmp_path, (".yml", ".json"), without=tmp_path / "out") != before
 
 
 def test_digests_are_blake2_of_sixteen_bytes() -> None:

@@ -2,89 +2,153 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import types
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from hf_posenc.core.code_digest import code_digest
+from hf_posenc import patch_model, unpatch_model
 from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.source_digest import source_digest
+from hf_posenc.eval import compare
+from hf_posenc.eval.comparison import measure
 from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
-from hf_posenc.eval.comparison.identity import files_digest
 from hf_posenc.eval.comparison.terms_digest import rounded, terms_digest
+from hf_posenc.schemes import registry
+from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.entry import Entry, entries_of
 from hf_posenc.schemes.registry import scheme_class
 
 from .conftest import TRAINED
 
 OWN = """
-from hf_posenc.extend import Scheme, ToeplitzBias
+from hf_posenc.extend import Scheme, ToeplitzBias, register_scheme
 from . import helpers
-{constant}
+TABLE = [{constant}]
 
+@register_scheme("own_for_keys", zero_shot=True)
 class Own(Scheme):
-    def __init__(self, geometry, *, slope: float = 0.5) -> None:
-        super().__init__(geometry)
-        self.slope = slope
-
     def bias(self, ctx):
         return ToeplitzBias(lambda distance: {formula})
-
-    def unrelated(self):
-        return TABLE
 """
 HELPERS = "def far(distance): return distance.float().expand(4, *distance.shape) * {factor}\n"
-FORMULA = "-self.slope * helpers.far(distance)"
+FORMULA = "-0.5 * TABLE[0] * helpers.far(distance)"
+Edit = Callable[..., type]
 
 
-def own_class(formula: str = FORMULA, factor: str = "1.0", constant: str = "TABLE = [1.0]") -> type:
-    """A scheme of one's own in a package of its own, as it is after its files were edited."""
-    package, helpers, module = (types.ModuleType(name) for name in ("own", "own.helpers", "own.scheme"))
-    package.__path__ = []
-    sys.modules |= {"own": package, "own.helpers": helpers, "own.scheme": module}
-    package.helpers = helpers
-    module.__package__ = "own"
-    exec(HELPERS.format(factor=factor), vars(helpers))
-    exec(OWN.format(formula=formula, constant=constant), vars(module))
-    return module.Own
+@pytest.fixture
+def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edit:
+    """Write a scheme of one's own into a package of its own, and import it as a new process would."""
+    monkeypatch.setattr(registry, "_SCHEMES", dict(registry._SCHEMES))
+    monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "own_package").mkdir()
+    (tmp_path / "own_package" / "__init__.py").touch()
+
+    def edited(formula: str = FORMULA, factor: str = "1.0", constant: str = "1.0") -> type:
+        (tmp_path / "own_package" / "helpers.py").write_text(HELPERS.format(factor=factor))
+        (tmp_path / "own_package" / "scheme.py").write_text(OWN.format(formula=formula, constant=constant))
+        for name in [name for name in sys.modules if name.startswith("own_package")]:
+            del sys.modules[name]
+        return import_module("own_package.scheme").Own
+
+    return edited
 
 
 def geometry(trained: int = 64, target: int = 256) -> Geometry:
     return Geometry(4, 4, 8, 32, 2, True, trained, target)
 
 
-def both(cls: type, **options: Any) -> tuple[str, str]:
-    return code_digest([cls]), terms_digest([cls(geometry(), **options)])
+def terms(cls: type, **options: Any) -> str:
+    return terms_digest([cls(geometry(), **options)])
 
 
-def test_an_edited_formula_is_seen_in_code_and_terms() -> None:
-    first = both(own_class())
-    assert both(own_class()) == first
-    edited = both(own_class("-2 * self.slope * helpers.far(distance)"))
-    assert edited[0] != first[0]
-    assert edited[1] != first[1]
-    helper = both(own_class(factor="3.0"))  # in another file of the package
-    assert helper[0] != first[0]
-    assert helper[1] != first[1]
-    assert both(own_class()) == first  # taken back
+def test_an_edited_scheme_never_shows_the_old_number(edit: Edit, llama, tokenizer, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("matplotlib")
+    seen: list[str] = []
+    evaluate = measure.evaluate
+    monkeypatch.setattr(measure, "evaluate", lambda lm, **given: seen.append(given["label"]) or evaluate(lm, **given))
+
+    def loss() -> float:
+        found = compare(
+            llama, "own_for_keys", tokenizer=tokenizer, out=tmp_path / "out", lengths=[TRAINED], tasks=["posenc_ppl"],
+            samples=1, scored=16,
+        )  # fmt: skip
+        return next(row.value for row in found.rows if row.metric == "nll")
+
+    edit()
+    first = loss()
+    assert loss() == first
+    assert len(seen) == 1
+    edit("-2 * helpers.far(distance)")
+    assert loss() != first
+    assert len(seen) == 2
+    edit()  # taken back: the stored number is found again
+    assert loss() == first
+    assert len(seen) == 2
 
 
-def test_code_that_computes_the_same_is_other_code() -> None:
-    first, other = both(own_class()), both(own_class("helpers.far(distance) * -self.slope"))
-    assert other[0] != first[0]
-    assert other[1] == first[1]
+def test_without_the_digests_the_old_number_would_be_shown(edit: Edit, llama) -> None:
+    """Control: the keys of the edited scheme differ by the digests alone."""
+    found = []
+    for formula in (FORMULA, "-2 * helpers.far(distance)"):
+        edit(formula)
+        fitting = Fitting.on(lm_of(llama), 0)
+        request = MeasurementRequest({}, TRAINED, False, {}, {}, fit=fitting.fit)
+        entry = Entry("own_for_keys", "own_for_keys")
+        found.append([one.cell(entry, "posenc_ppl", (TRAINED,)).key
+                      for one in (request, replace(request, computes=fitting.computes))])  # fmt: skip
+    (plain, first), (other_plain, other) = found
+    assert plain == other_plain
+    assert first != other
 
 
-def test_a_table_is_seen_in_the_terms() -> None:
-    formula = "-TABLE[0] * helpers.far(distance)"
-    first, other = both(own_class(formula)), both(own_class(formula, constant="TABLE = [2.0]"))
-    assert other[0] == first[0]  # a list may be a cache that fills up
-    assert other[1] != first[1]
+@pytest.mark.parametrize(
+    ("edited", "terms_differ"),
+    [
+        ({"formula": "-2 * helpers.far(distance)"}, True),
+        ({"factor": "3.0"}, True),  # in another file of the package
+        ({"constant": "2.0"}, True),
+        ({"formula": "helpers.far(distance) * -0.5 * TABLE[0]"}, False),  # computes the same
+    ],
+    ids=str,
+)
+def test_an_edit_is_seen_in_source_and_terms(edit: Edit, edited: dict[str, str], terms_differ: bool) -> None:
+    first = edit()
+    digests = source_digest(first), terms(first)
+    other = edit(**edited)
+    assert source_digest(other) not in (None, digests[0])
+    assert (terms(other) != digests[1]) == terms_differ
+    assert source_digest(first) == digests[0]  # of the class in memory, whatever its file holds now
+
+
+def test_a_table_changed_at_run_time_is_seen_in_the_terms(edit: Edit) -> None:
+    cls = edit()
+    before = terms(cls)
+    sys.modules["own_package.scheme"].TABLE[0] = 2.0
+    assert terms(cls) != before
+
+
+def test_classes_known_by_their_version_have_no_digest() -> None:
+    assert source_digest(scheme_class("yarn")) is None
+    assert source_digest(torch.nn.Linear) is None
+
+
+def test_a_class_without_source_is_never_found_again(llama) -> None:
+    made = types.ModuleType("made_by_exec")
+    exec("from hf_posenc.extend import Scheme\nclass Made(Scheme): pass", vars(made))
+    from hf_posenc.eval.comparison.fitting import sources_of
+
+    assert source_digest(made.Made) is None
+    assert sources_of([made.Made]) != sources_of([made.Made])
 
 
 def test_options_and_lengths_are_seen_in_the_terms() -> None:
@@ -105,36 +169,16 @@ def test_noise_of_the_last_digits_changes_nothing() -> None:
     assert rounded(torch.tensor([1.0])) != rounded(torch.tensor([1.001]))  # control
 
 
-def test_the_digest_of_code_is_the_same_in_every_process() -> None:
-    """Sets are in another order in each, by the seed of their hashes."""
-    program = (
-        "from hf_posenc.core.code_digest import code_digest\n"
-        "from hf_posenc.schemes.registry import scheme_class, scheme_names\n"
-        "print([code_digest([scheme_class(name)]) for name in ('yarn', 'fire', 'self_extend', 't5', 'dynamic_ntk')])"
-    ).replace(", scheme_names", "")
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(found) == 1
-    assert len(set(eval(found.pop()))) == 5
-
-
 def lm_of(model: Any) -> Any:
     return types.SimpleNamespace(model=model, report={})
 
 
-@pytest.fixture
-def request_on(llama) -> MeasurementRequest:
+def test_a_default_spelled_out_is_the_same_cell(llama) -> None:
     fitting = Fitting.on(lm_of(llama), 0)
-    return MeasurementRequest({"seed": 0}, 8 * TRAINED, True, {}, {}, fit=fitting.fit, computes=fitting.computes)
+    request = MeasurementRequest({"seed": 0}, 8 * TRAINED, True, {}, {}, fit=fitting.fit, computes=fitting.computes)
 
-
-def test_a_default_spelled_out_is_the_same_cell(request_on) -> None:
     def key(words: str) -> str:
-        return request_on.cell(entries_of(words)[0], "posenc_ppl", (2 * TRAINED,)).key
+        return request.cell(entries_of(words)[0], "posenc_ppl", (2 * TRAINED,)).key
 
     assert key("yarn") == key("yarn:beta_fast=32") == key("yarn:beta_fast=32.0,truncate=true")
     assert key("yarn") != key("yarn:beta_fast=31")
@@ -146,9 +190,6 @@ def test_a_default_spelled_out_is_the_same_cell(request_on) -> None:
 
 def test_terms_are_those_of_the_patched_model(llama) -> None:
     """The schemes that a key is made of are those that patching puts in."""
-    from hf_posenc import patch_model
-    from hf_posenc.schemes.base import Scheme
-
     fitting = Fitting.on(lm_of(llama), 0)
     for name in ("yarn", "rerope", "dynamic_ntk", "alibi"):
         entry = Entry(name, name)
@@ -156,12 +197,10 @@ def test_terms_are_those_of_the_patched_model(llama) -> None:
         patch_model(llama, name, target_length=4 * TRAINED)
         part = next(module for module in llama.modules() if isinstance(module, Scheme))
         assert terms_digest([part]) == key, name
-        __import__("hf_posenc").unpatch_model(llama)
+        unpatch_model(llama)
 
 
 def test_a_carried_scheme_counts(llama) -> None:
-    from hf_posenc import patch_model
-
     bare = Fitting.on(lm_of(llama), 0).computes(Entry("unpatched", None), TRAINED)
     patch_model(llama, "yarn", factor=2)
     assert Fitting.on(lm_of(llama), 0).computes(Entry("unpatched", None), TRAINED) != bare
@@ -179,13 +218,3 @@ def test_dynamic_ntk_takes_the_factor(llama) -> None:
     assert found == pytest.approx([stretched ** (-2 * m / d) for m in range(d // 2)], rel=1e-9)
     kept = fitting.fit(Entry("x", "dynamic_ntk", {"multiplier": 1.0}), 8 * TRAINED)
     assert kept.options["multiplier"] == 1.0  # the user's own stays
-
-
-def test_task_files_outside_the_results(tmp_path: Path) -> None:
-    (tmp_path / "a.yml").write_text("1")
-    before = files_digest(tmp_path, (".yml", ".json"), without=tmp_path / "out")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "results.json").write_text("2")
-    assert files_digest(tmp_path, (".yml", ".json"), without=tmp_path / "out") == before
-    (tmp_path / "data.json").write_text("2")
-    assert files_digest(tmp_path, (".yml", ".json"), without=tmp_path / "out") != before

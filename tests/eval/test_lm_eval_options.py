@@ -13,9 +13,9 @@ from hf_posenc import patch_model
 from hf_posenc.errors import BadComparison, MissingPackage, RequestTooLong, UnknownOption, WrongKind
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import NotMeasurable, TaskDataMissing, TaskOptionOutOfRange
+from hf_posenc.eval.settings import generation_of
 from hf_posenc.eval.task_files import explained_task_errors
 from hf_posenc.eval.tasks import base
-from hf_posenc.eval.validate import check_generation
 from hf_posenc.starters.loading import starter_path
 
 CHAT = (
@@ -61,9 +61,9 @@ def test_options_of_generation_reach_the_requests(llama, tokenizer, tmp_path: Pa
     assert len(samples(out)) == 2
     for sample in samples(out):
         assert sample["arguments"][0][1]["max_gen_toks"] == 3
-    assert check_generation({"a": 1}) == {"a": 1}
+    assert generation_of({"a": 1}) == {"a": 1}
     with pytest.raises(WrongKind, match="name=value"):
-        check_generation("max_gen_toks")
+        generation_of("max_gen_toks")
 
 
 def test_examples_system_instruction_and_chat_template_are_in_the_prompt(llama, tokenizer, tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_numbers_are_those_of_stock_lm_eval(llama, tokenizer, tmp_path: Path) ->
         ({"apply_chat_template": True}, NotMeasurable, "no chat template"),
         ({"fewshot_as_multiturn": True}, TaskOptionOutOfRange, "Pass apply_chat_template"),
         ({"gen_kwargs": "max_gen_toks=2"}, UnknownOption, "None of the tasks posenc_passkey generates"),
-        ({"metadata": {"lenghts": [64]}}, UnknownOption, "Did you mean 'lengths'"),
-        ({"metadata": "{}"}, WrongKind, "metadata is a mapping"),
+        ({"options": {"lenghts": [64]}}, UnknownOption, "Did you mean 'lengths'"),
+        ({"options": "{}"}, WrongKind, "mapping"),
         ({"num_fewshot": -1}, TaskOptionOutOfRange, "num_fewshot"),
     ],
 )
@@ -127,25 +127,9 @@ def test_generation_options_reach_our_generating_tasks(llama, tokenizer) -> None
     assert sample["arguments"][0][1] == {"until": ["\n"], "do_sample": False, "max_gen_toks": 2}
 
 
-def test_settings_of_the_sweep_may_be_metadata(llama, tokenizer) -> None:
-    out = evaluate(llama, tokenizer, tasks=["posenc_passkey"], metadata={"lengths": [96, 128], "keys": 3})
-    assert {(row.length, row.n) for row in out.rows} == {(96, 3), (128, 3)}
-
-
-def test_an_option_among_both_options_and_metadata_is_refused(llama, tokenizer) -> None:
-    """One of the two would win without a word; each alone does the same."""
-    asked = {"tasks": ["posenc_passkey"], "lengths": [96]}
-    with pytest.raises(TaskOptionOutOfRange, match="keys is among both options and metadata"):
-        evaluate(llama, tokenizer, options={"keys": 2}, metadata={"keys": 3, "depths": [0.5]}, **asked)
-    as_options, as_metadata, as_both = (
-        evaluate(llama, tokenizer, **given, **asked).rows
-        for given in (
-            {"options": {"keys": 2, "depths": [0.5]}},
-            {"metadata": {"keys": 2, "depths": [0.5]}},
-            {"options": {"keys": 2}, "metadata": {"depths": [0.5]}},
-        )
-    )
-    assert as_options == as_metadata == as_both
+def test_a_setting_is_no_option_of_tasks(llama, tokenizer) -> None:
+    with pytest.raises(BadComparison, match="keys"):
+        evaluate(llama, tokenizer, tasks=["posenc_passkey"], lengths=[96], options={"keys": 2})
 
 
 def test_a_model_object_of_lm_eval_gives_the_same_numbers(llama, tokenizer) -> None:

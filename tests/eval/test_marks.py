@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
 
-from hf_posenc.eval.report.latex import latex_text
 from hf_posenc.eval.report.marks import difference_caption, difference_table, format_difference, legend
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.phrases import table_of
@@ -56,14 +54,6 @@ def test_each_number_has_its_mark_and_the_reference_none() -> None:
     }  # fmt: skip
     _, plain = table_of(compared(LOSSES, against=None), "posenc_ppl", "nll")
     assert all(cell.endswith("0.100") for _, cell in plain)
-
-
-def test_latex_has_the_same_marks_and_says_what_they_mean() -> None:
-    lines = dict(line.split(" & ") for line in latex_text(compared(LOSSES)).splitlines() if " & $" in line)
-    found = {label: re.findall(r"\^\{(.)\}", line) for label, line in lines.items()}
-    assert found == {"yarn": [], "lower": ["+"], "higher": ["-"], "either": ["?"]}
-    assert "surely better than yarn" in latex_text(compared(LOSSES))
-    assert "^" not in latex_text(compared(LOSSES, against=None))
 
 
 def test_differences_have_a_table_of_their_own() -> None:

@@ -147,7 +147,7 @@ def test_a_text_that_the_haystack_leaves_out_is_refused(llama, tokenizer, tmp_pa
     (tmp_path / "book.txt").write_text(BOOK)
     asked = {"tasks": ["posenc_niah_single"], "lengths": [500], "keys": 1, "text": tmp_path / "book.txt"}
     with pytest.raises(BadComparison, match="one of the tasks reads the text"):
-        evaluate(llama, tokenizer, metadata={"haystack": "prose"}, **asked)
+        evaluate(llama, tokenizer, options={"haystack": "prose"}, **asked)
     both = {**asked, "tasks": ["posenc_niah_single", "posenc_vt"]}
     with pytest.raises(BadComparison):
-        evaluate(llama, tokenizer, metadata={"haystack": "repeat"}, **both)
+        evaluate(llama, tokenizer, options={"haystack": "repeat"}, **both)

@@ -345,17 +345,6 @@ def test_a_length_added_later_is_measured_alone(run) -> None:
         run("pi", tasks=["posenc_ppl"], lengths=[TRAINED, 3 * TRAINED], longest=2 * TRAINED)
 
 
-def test_targets_that_move_are_announced(run, caplog: pytest.LogCaptureFixture) -> None:
-    run("pi", tasks=["posenc_ppl"], lengths=[TRAINED])
-    assert "measured again" not in caplog.text
-    run("pi", tasks=["posenc_ppl"], lengths=[TRAINED, 2 * TRAINED])
-    assert f"1 finished cell of this folder had {TRAINED} tokens" in caplog.text
-    caplog.clear()
-    run("pi", tasks=["posenc_ppl"], lengths=[TRAINED, 2 * TRAINED], seed=1)  # control: cells of another seed are others
-    run("pi", tasks=["posenc_ppl"], lengths=[2 * TRAINED])
-    assert "measured again" not in caplog.text
-
-
 def test_windows_of_two_books_have_no_interval(llama, tokenizer) -> None:
     text = Dataset.from_dict({"text": [module_text("bisect") * 2, module_text("keyword") * 4]})
     found = evaluate(llama, tokenizer, tasks=["posenc_ppl"], text=text, **{**SMALL, "samples": 6})

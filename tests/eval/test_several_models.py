@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from hf_posenc.errors import BadComparison
-from hf_posenc.eval import MeasuredModel, compare, merge_comparisons
+from hf_posenc.eval import MeasuredModel, compare
 from hf_posenc.eval.comparison import measure
 from hf_posenc.eval.comparison import run as run_module
-from hf_posenc.eval.results.store import Store
 
 from .conftest import TRAINED, byte_level
 
@@ -73,93 +69,17 @@ def test_another_model_measures_only_its_own(run, monkeypatch) -> None:
     assert len(seen) == 8
 
 
-def test_merged_runs_are_the_comparison_of_all(run, tmp_path) -> None:
-    both = run("base,tuned", "both")
-    run("base", "base")
-    run("tuned", "tuned")
-    merged = merge_comparisons([tmp_path / "base", tmp_path / "tuned"], out=tmp_path / "merged")
-    assert losses(merged) == losses(both)
-    assert merged.labels == both.labels
-    stored = json.loads((tmp_path / "merged" / "results.json").read_text(encoding="utf-8"))
-    assert stored["rows"] == json.loads((tmp_path / "both" / "results.json").read_text(encoding="utf-8"))["rows"]
-    run("tuned", "more", "ntk")
-    again = merge_comparisons([tmp_path / "merged", tmp_path / "more"], out=tmp_path / "again")
-    assert again.labels == [*merged.labels, "tuned · ntk"]
-
-
-def test_runs_of_one_model_keep_their_labels(run, tmp_path) -> None:
-    run("base", "one", "unpatched,pi")
-    run("base", "two", "pi,ntk")
-    merged = merge_comparisons([tmp_path / "one", tmp_path / "two"], out=tmp_path / "merged")
-    assert merged.labels == ["unpatched", "pi", "ntk"]
-    assert len(merged.records) == 6
-
-
-def test_a_table_has_factors_of_one_kind(run, tmp_path) -> None:
-    run("base", "fixed", "pi")
-    run("base", "refitted", "ntk", factor_per_length=True)
-    run("base", "baseline", "unpatched", factor_per_length=True)
-    with pytest.raises(BadComparison, match="factor per length"):
-        merge_comparisons([tmp_path / "fixed", tmp_path / "refitted"], out=tmp_path / "merged")
-    merged = merge_comparisons([tmp_path / "fixed", tmp_path / "baseline"], out=tmp_path / "merged")
-    assert merged.labels == ["pi", "unpatched"]  # control: the unpatched model has no factor
-
-
-def test_runs_are_compared_document_by_document(run, tmp_path) -> None:
+def test_models_are_compared_document_by_document(run) -> None:
     both = run("base,tuned", "both", against="base · pi")
-    run("base", "base")
-    run("tuned", "tuned")
-    merged = merge_comparisons([tmp_path / "base", tmp_path / "tuned"], out=tmp_path / "merged", against="base · pi")
-    assert merged.differences == both.differences
-    assert {one.scheme for one in merged.differences} == {"base · unpatched", "tuned · unpatched", "tuned · pi"}
-    assert json.loads((tmp_path / "merged" / "results.json").read_text())["about"]["against"] == "base · pi"
-    plain = merge_comparisons([tmp_path / "base", tmp_path / "tuned"], out=tmp_path / "plain")
-    assert not plain.differences
-    with pytest.raises(BadComparison, match="against is 'yarn', and the schemes are base · unpatched"):
-        merge_comparisons([tmp_path / "base", tmp_path / "tuned"], out=tmp_path / "none", against="yarn")
-    assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize("changed", [[], [{"document": "another"}]], ids=["no scores", "another document"])
-def test_runs_with_other_documents_are_not_compared(run, tmp_path, changed: list[dict[str, str]]) -> None:
-    """As in a run of an earlier version, whose cells have the same settings of the task."""
-    run("base", "base")
-    run("tuned", "tuned")
-    with Store(tmp_path / "tuned" / "cells.sqlite") as store:
-        cells = json.loads((tmp_path / "tuned" / "results.json").read_text())["cells"]
-        record = store.get(cells[-1]["key"])
-        documents = [{**score, **new} for new in changed for score in record.documents]
-        store.put(replace(record, documents=documents))
-    runs = [tmp_path / "base", tmp_path / "tuned"]
-    with pytest.raises(BadComparison, match="do not have the same documents of posenc_ppl at 256 tokens"):
-        merge_comparisons(runs, out=tmp_path / "merged", against="base · pi")
-    assert not (tmp_path / "merged").exists()
-    assert len(merge_comparisons(runs, out=tmp_path / "merged").records) == 8
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"samples": 3}, "settings of the tasks differ in posenc_ppl: samples 2 and 3"),
-        ({"lengths": [TRAINED, 4 * TRAINED]}, "longest lengths differ"),
-        ({"text": True}, "texts differ"),
-    ],
-    ids=str,
-)
-def test_other_targets_are_refused(run, tmp_path, changed: dict[str, Any], message: str) -> None:
-    if "text" in changed:
-        changed["text"] = tmp_path / "own.txt"
-        changed["text"].write_text("Nothing is written here that anybody would read twice.\n" * 200)
-    run("base", "base")
-    run("tuned", "tuned", **changed)
-    with pytest.raises(BadComparison, match=message):
-        merge_comparisons([tmp_path / "base", tmp_path / "tuned"], out=tmp_path / "merged")
-    assert not (tmp_path / "merged").exists()
+    assert {one.scheme for one in both.differences} == {"base · unpatched", "tuned · unpatched", "tuned · pi"}
+    assert not run("base,tuned", "both").differences  # control
+    with pytest.raises(BadComparison, match="base · unpatched"):
+        run("base,tuned", "both", against="base · yarn")
 
 
 def test_another_tokenizer_is_refused_before_measuring(llama, tuned, tokenizer, tmp_path) -> None:
     models = [MeasuredModel(llama, "a", tokenizer), MeasuredModel(tuned, "b", byte_level(framed=True))]
-    with pytest.raises(BadComparison, match=r"tokenizers differ in posenc_ppl\. Numbers"):
+    with pytest.raises(BadComparison, match="tokenizers of 'a' and 'b' differ"):
         compare(models, "unpatched", out=tmp_path, **SMALL)
 
 
@@ -190,25 +110,6 @@ def test_a_fine_tuned_model_is_compared_with_its_base_whatever_training_left_in_
     both = compare(named, "unpatched", out=tmp_path / "out", **SMALL)
     live = [MeasuredModel(m, named[n].shown_name, tokenizer) for n, m in enumerate((llama, tuned))]
     assert losses(both) == losses(compare(live, "unpatched", out=tmp_path / "live", **SMALL))
-
-
-def test_what_cannot_be_merged(run, tmp_path: Path) -> None:
-    run("base", "base")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "results.json").write_text("[]")
-    for runs, out, message in (
-        (["base"], "out", "two runs or more"),
-        (["base", "empty"], "out", "cannot be read"),
-        (["base", "damaged"], "out", "holds no results"),
-        (["base", "base"], "base", "would be overwritten"),
-        (["base", "empty/../base"], "out", "is named twice"),
-    ):
-        with pytest.raises(BadComparison, match=message):
-            merge_comparisons([tmp_path / run for run in runs], out=tmp_path / out)
-    (tmp_path / "base" / "cells.sqlite").unlink()
-    with pytest.raises(BadComparison, match=r"no cells\.sqlite"):
-        merge_comparisons([tmp_path / "base", tmp_path / "base"], out=tmp_path / "out")
 
 
 def test_models_need_names_of_their_own(llama, tuned, tokenizer, tmp_path) -> None:

@@ -86,8 +86,7 @@ def test_cells_are_measured_again_where_the_content_of_the_file_changed(run, tmp
     [
         ({"question_token": 200}, UnknownOption, "'question_token'.*Did you mean 'question_tokens'"),
         ({"data": "missing.jsonl"}, UnreadableDocuments, "missing.jsonl"),
-        ({"text": "novel.txt"}, BadComparison, "Pass text"),
-        ({"separator": "x"}, BadComparison, "Pass document_separator"),
+        ({"text": "novel.txt"}, BadComparison, "text"),
     ],
 )
 def test_what_no_task_reads_is_refused_before_measuring(
@@ -102,13 +101,6 @@ def test_an_option_is_refused_where_only_a_task_left_out_reads_it(run, tmp_path:
     with pytest.raises(UnknownOption, match="question_tokens"):
         run(options={"question_tokens": 200}, tasks=["posenc_ppl"])
     assert not measured
-
-
-def test_settings_of_a_sweep_among_options_count_as_arguments(run, measured) -> None:
-    run(tasks=["posenc_ppl"])
-    count = len(measured)
-    run(tasks=["posenc_ppl"], samples=5, lengths=None, options={"samples": 2, "lengths": LENGTHS})
-    assert len(measured) == count
 
 
 def test_a_text_that_no_task_reads_with_these_options_is_refused(run, tmp_path: Path, measured) -> None:

@@ -12,10 +12,9 @@ pytest.importorskip("lm_eval", reason="evaluation needs the extra `eval`")
 
 from hf_posenc.cli import main
 from hf_posenc.errors import UnknownOption
-from hf_posenc.eval.catalogue import FILE_TASKS, members, own_tasks
+from hf_posenc.eval.catalogue import FILE_TASKS, TASKS_READING, check_settings_read, members, own_tasks
 from hf_posenc.eval.report.remarks import method
-from hf_posenc.eval.task_folder import TASKS
-from hf_posenc.eval.task_settings import TASKS_READING, check_settings_read
+from hf_posenc.eval.task_index import TASKS
 from hf_posenc.eval.tasks import base
 from hf_posenc.eval.tasks.sweep import Sweep
 from hf_posenc.eval.texts.stdlib_source import module_text
@@ -59,10 +58,10 @@ def test_every_task_reads_some() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["eval", "-t", "posenc_ppl", "--keys", "3"], "posenc_ppl reads keys. Leave keys out"),
-        (["eval", "-t", "posenc_ppl", "--depths", "0.5"], "posenc_ppl reads depths"),
+        (["eval", "-t", "posenc_ppl", "--set", "keys=3"], "posenc_ppl reads keys"),
+        (["eval", "-t", "posenc_ppl", "--set", "depths=0.5"], "posenc_ppl reads depths"),
         (["eval", "-t", "posenc_cwe", "-t", "posenc_fwe", "--samples", "16"], "posenc_cwe, posenc_fwe reads samples"),
-        (["compare", "-s", "yarn", "-t", "posenc_passkey", "--scored", "8"], "posenc_passkey reads scored"),
+        (["compare", "-s", "yarn", "-t", "posenc_passkey", "--set", "scored=8"], "posenc_passkey reads scored"),
     ],
 )
 def test_settings_that_no_task_reads_are_refused(words: list[str], said: str, tmp_path: Path, capsys) -> None:

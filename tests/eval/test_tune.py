@@ -10,8 +10,7 @@ import pytest
 
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval import compare
-from hf_posenc.eval.comparison.grid import candidates, grid_of
-from hf_posenc.eval.comparison.tune import check_apart
+from hf_posenc.eval.comparison.tune import candidates, check_apart, grid_of
 from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.eval.texts.stdlib_source import module_text
 from hf_posenc.schemes.entry import Entry, entries_of
@@ -41,6 +40,24 @@ def test_the_grid_is_made_of_the_options_left_open() -> None:
     assert grid_of(Entry("yarn", "yarn"), 8.0, 256) == {"factor": [8.0, 10.0, 12.0, 16.0]}
     assert grid_of(Entry("yarn", "yarn", {"factor": 4}), 8.0, 256) == {}
     assert grid_of(Entry("dynamic_ntk", "dynamic_ntk"), 8.0, 256) == {"multiplier": [2.0, 4.0, 8.0, 16.0]}
+
+
+def test_a_budget_draws_from_a_finer_grid() -> None:
+    (entry,) = entries_of("self_extend")
+    drawn = candidates(entry, 8.0, 256, budget=6)
+    assert drawn[0] == entry
+    assert len({json.dumps(one.options) for one in drawn}) == 6
+    assert candidates(entry, 8.0, 256, budget=6) == drawn
+    assert candidates(entry, 8.0, 256, budget=6, seed=1) != drawn
+    assert len(candidates(entry, 8.0, 256, budget=1000)) == 1 + 5 * 7
+    assert candidates(entry, 8.0, 256, budget=1) == [entry]
+
+
+def test_a_budget_is_kept(llama, tokenizer, tmp_path) -> None:
+    """On modules of the standard library where no text is named."""
+    given = SMALL | {"lengths": [TRAINED]}
+    found = compare(llama, "rerope,pi", tokenizer=tokenizer, tune=True, budget=2, out=tmp_path, **given)
+    assert [len(one["tried"]) for one in found.about["tuned"]["options"]] == [2, 2]
 
 
 def test_the_best_of_the_grid_is_chosen(llama, tokenizer, texts, tmp_path) -> None:

@@ -63,6 +63,7 @@ LOST_BY_TRANSFORMERS = ("youtu",)  # it initialises tied embeddings anew when it
 MAKES_MASKS = ("gemma3", "gemma4")  # for the decoder inside, which does not say that a layer has dropped keys
 IN_FLOAT64 = ("gemma4", "gemma4_text")  # float32 moves their logits by 3e-5
 CLOSE = 2e-5  # of the spread of logits, float32: a few hundred times its rounding; 8 digits of mixed sums differ
+FIRST_SCHEMES = ["yarn", *(pytest.param(name, marks=pytest.mark.slow) for name in SCHEMES if name != "yarn")]
 
 
 def families(names: list[str], others: list[str]) -> list[Any]:
@@ -153,7 +154,7 @@ def test_the_models_own_positions(name: str) -> None:
 
 
 @decoders
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", FIRST_SCHEMES)
 def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
     """At once, token by token, in chunks, and with padding before it."""
     model, ids = supported(name), tokens(40)
@@ -183,6 +184,7 @@ def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
         assert_close(cached(model, padded, 17, mask=mask)[:, 5:], whole)
 
 
+@pytest.mark.slow
 @decoders
 @pytest.mark.parametrize("scheme", ["yarn", "t5", "learned"])
 def test_saved_and_loaded(name: str, scheme: str, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def apart(one: Any, two: Any, ids: Tensor = LONG) -> float:
     return float((logits(one, ids) - logits(two, ids)).abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_plain_model_is_scaled_as_transformers_does(family: str, scaling: str) -> None:
@@ -109,6 +110,7 @@ def test_what_stretches_further_keeps_both() -> None:
     assert apart(model, by_hand) < LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3", "minicpm3"])
 def test_exported_to_plain_transformers(family: str, scaling: str, tmp_path: Any) -> None:

@@ -83,6 +83,7 @@ def test_unpatched(row: Row) -> None:
     assert verdict(model_of(row), row) == ("apart" if newer else row.unpatched)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["host", "alibi"])
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.family}-{row.encoder:d}")
 def test_patched(row: Row, scheme: str) -> None:

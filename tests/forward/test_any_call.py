@@ -83,6 +83,7 @@ def test_a_call_that_transformers_documents_is_not_refused(name: str, call: dict
 COMPILED = {"llama": "yarn", "bert": "rope"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_graph_for_any_length_takes_a_mask_and_positions(name: str) -> None:
     """Lengths and rows are symbols once they have changed, to which the sizes of a mask are compared."""
@@ -96,6 +97,7 @@ def test_a_graph_for_any_length_takes_a_mask_and_positions(name: str) -> None:
             torch.testing.assert_close(compiled(ids, **call)[0], model(ids, **call)[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["t5", "kerple", "alibi"])
 def test_training_a_bias_compiles_as_one_graph(scheme: str) -> None:
     torch._dynamo.reset()

@@ -78,8 +78,9 @@ TRACES: dict[str, Callable[[nn.Module, Tensor], Callable[[Tensor], Tensor]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("trace", TRACES)
+@pytest.mark.parametrize("trace", [pytest.param("compile", marks=pytest.mark.slow), "export", "jit"])
 @pytest.mark.parametrize("scheme", ["yarn", "alibi"])
 @pytest.mark.parametrize("model", MODELS)
 @torch.no_grad()

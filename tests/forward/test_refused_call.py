@@ -45,6 +45,7 @@ def refused_backend(model: Any, ids: torch.Tensor, cache: Cache) -> None:
     model.set_attn_implementation("sdpa")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refused", [refused_keyword, refused_backend])
 @pytest.mark.parametrize("past", [0, LENGTH - NEW])
 @pytest.mark.parametrize("kind", CACHES)

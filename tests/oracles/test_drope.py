@@ -99,6 +99,7 @@ def test_what_cannot_be_dropped_is_refused() -> None:
         patch_model(models.bert(), "drope")
 
 
+@pytest.mark.slow
 def test_recalibration_reduces_the_loss_after_dropping() -> None:
     """The starter, on text it never saw: two nats are lost, and twenty steps at half the trained length regain some.
 

@@ -157,6 +157,7 @@ def test_leaky_rerope(window: int | None, k: float) -> None:
     assert (found - expected).abs().max() < 1e-9  # thirds of a position at 10⁶ in float64
 
 
+@pytest.mark.slow
 @given(st.integers(4, 60), st.integers(0, 200))
 def test_dual_chunk_attention(trained: int, start: int) -> None:
     """The three cases of the paper; exact to the neighbour chunk up to w + 1, never more than c, never 0 for a pair."""

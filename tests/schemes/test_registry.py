@@ -40,6 +40,7 @@ ISSUE_2 = (
 )
 
 
+@pytest.mark.slow
 def test_shipped_records_are_what_the_decorators_say() -> None:
     """Regenerated in a process of its own, where nothing but the built-in schemes was ever registered."""
     code = "import json; from hf_posenc.schemes import registry; print(json.dumps(registry.built_in_records()))"

@@ -51,6 +51,7 @@ def uncalled(case: Case) -> list[str]:
     return [name for name, layer in layers.items() if id(layer) not in called]
 
 
+@pytest.mark.slow
 def test_what_looks_like_a_layer_is_called() -> None:
     """PEFT's LoRA acts where a layer is called, and a quantiser leaves no weight to read."""
     options = [Case("llama", factor=4, **one) for one in OPTIONS]

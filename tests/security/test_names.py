@@ -61,6 +61,7 @@ def test_a_hostile_name_stays_in_its_folder(name: str) -> None:
     stays_inside(name)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.text(max_size=150))
 def test_any_text_stays_in_its_folder(name: str) -> None:

@@ -48,6 +48,7 @@ def test_training_and_test_modules_are_disjoint() -> None:
     assert all(module_text(name) for name in HELD_OUT)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_llama_loss_rises_beyond_the_trained_length() -> None:
     """Figures on this interpreter's own text; `examples/measure_starters.py` measures them on more of it."""
@@ -65,6 +66,7 @@ def loss_of_last(model: torch.nn.Module, ids: torch.Tensor, last: int = 64) -> f
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, -last:].flatten()).item()
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_the_passkey_is_found_at_every_depth(name: str) -> None:
@@ -74,6 +76,7 @@ def test_the_passkey_is_found_at_every_depth(name: str) -> None:
     assert right(AutoModelForCausalLM.from_config(model.config), tokenizer, prompts) == 0.0
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_llama_finds_one_code_among_others() -> None:
     """And does more, on many prompts: docs/starters.md. Control: GPT-2, which finds a passkey and little else."""

@@ -29,21 +29,27 @@ def advise(
         Option(
             "--target-length",
             metavar="TOKENS",
+            rich_help_panel="Model and scheme",
             help="Context length in tokens, such as 131072 or 128k; k = 1024, m = 1024².",
         ),
     ],
     measure: Annotated[
         bool,
         Option(
-            "--measure", help="Load the model, measure each zero-shot recommendation, and order them by their loss."
+            "--measure",
+            rich_help_panel="Measurement",
+            help="Load the model, measure each zero-shot recommendation, and order them by their loss.",
         ),
     ] = False,
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
-    samples: Annotated[int | None, Option(min=1, help="Windows of text for --measure; default: 16.")] = None,
+    samples: Annotated[
+        int | None, Option(min=1, rich_help_panel="Measurement", help="Windows of text for --measure; default: 16.")
+    ] = None,
     out: Annotated[
-        Path | None, Option(help="Keep the comparison of --measure in this folder; it resumes there.")
+        Path | None,
+        Option(rich_help_panel="Output", help="Keep the comparison of --measure in this folder; it resumes there."),
     ] = None,
     base: Base = None,
     dtype: Dtype = None,

@@ -11,7 +11,10 @@ from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
+    MEASUREMENT,
+    MODEL,
     MOST_THREADS,
+    OUTPUT,
     REMOVED,
     AsJson,
     Base,
@@ -40,75 +43,81 @@ STARTER = "starter:llama"
 def bench(
     context: Context,
     schemes: Annotated[
-        list[str], Option("--schemes", "-s", help="alibi,self_extend:group=8,window=128; may be repeated.")
+        list[str],
+        Option("--schemes", "-s", rich_help_panel=MODEL, help="alibi,self_extend:group=8,window=128; may be repeated."),
     ],
     model: Model = STARTER,
     base: Base = None,
     shape: Annotated[
         str | None,
-        Option(help="Instead of --model: random weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8."),
+        Option(
+            rich_help_panel=MODEL,
+            help="Instead of --model: random weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8; a Llama, or "
+            "gpt2:2,512,8,8, bert:2,512,8,8.",
+        ),
     ] = None,
-    kind: Annotated[str, Option(help="With --shape: llama, gpt2 or bert.")] = "llama",
     trained_length: Annotated[
         int | None,
-        length_option(help="With --shape; default: the longest length / factor."),
+        length_option(help="With --shape; default: the longest length / factor.", heading=MODEL),
     ] = None,
     lengths: Annotated[
-        list[str] | None, Option("--lengths", "-l", help="Sequence lengths in tokens; default: 512,2048.")
+        list[str] | None,
+        Option("--lengths", "-l", rich_help_panel=MEASUREMENT, help="Sequence lengths in tokens; default: 512,2048."),
     ] = None,
     factor: Annotated[
         float | None,
         Option(
             "--factor",
             "-f",
+            rich_help_panel=MODEL,
             help="Extension factor of all schemes; default: 8, or more if the longest length needs it.",
         ),
     ] = None,
-    decode: Annotated[
-        bool, Option("--decode", help="Time decoding of single tokens with a KV cache of each length.")
-    ] = False,
-    static_decode: Annotated[
-        bool, Option("--static-decode", help="Time decoding with a KV cache of fixed size (StaticCache).")
-    ] = False,
-    chunked_prefill: Annotated[
-        bool, Option("--chunked-prefill", help="Time reading a text into a KV cache 512 tokens at a time.")
-    ] = False,
-    train: Annotated[bool, Option("--train", help="Time forward and backward passes.")] = False,
-    prefill: Annotated[
-        bool | None,
+    cases: Annotated[
+        str,
         Option(
-            "--prefill/--no-prefill",
-            help="Time the forward pass over a whole text; default where no other case is asked for.",
+            rich_help_panel=MEASUREMENT,
+            help="prefill (forward pass over a text), decode (one token behind a KV cache of each length), "
+            "static_decode (the same with a StaticCache), train (forward and backward); separated by commas.",
         ),
-    ] = None,
+    ] = "prefill",
     baselines: Annotated[
-        str, Option(help="Compare with: unpatched (sdpa), naive (materializes all scores and biases), or both.")
+        str,
+        Option(
+            rich_help_panel=MEASUREMENT,
+            help="Compare with: unpatched (sdpa), naive (materializes all scores and biases), or both.",
+        ),
     ] = "unpatched,naive",
-    against: Annotated[
-        Path | None, Option(help=f"An earlier {RESULTS}: show how each ratio to the unpatched model has changed.")
-    ] = None,
-    rounds: Annotated[int, Option(min=1, help="Measurements of each cell; fewer than 7 are unreliable.")] = 7,
-    batch: Annotated[int, Option("--batch-size", min=1, help="Batch size.")] = 1,
+    rounds: Annotated[
+        int, Option(min=1, rich_help_panel=MEASUREMENT, help="Measurements of each cell; fewer than 7 are unreliable.")
+    ] = 7,
+    batch: Annotated[int, Option("--batch-size", min=1, rich_help_panel=MEASUREMENT, help="Batch size.")] = 1,
     rows: Annotated[
         str,
-        Option(help="full; padded: rows of ever fewer tokens, down to half; packed: four documents in every row."),
+        Option(
+            rich_help_panel=MEASUREMENT,
+            help="full; padded: rows of ever fewer tokens, down to half; packed: four documents in every row.",
+        ),
     ] = "full",
     compiled: Annotated[
-        bool, Option("--compile", help="Run all models under torch.compile, with dynamic shapes.")
+        bool,
+        Option(
+            "--compile", rich_help_panel=MEASUREMENT, help="Run all models under torch.compile, with dynamic shapes."
+        ),
     ] = False,
     dtype: Annotated[
         str | None,
         Option(
             callback=floating_dtype,
+            rich_help_panel=MODEL,
             help="Data type of the weights; default: as stored (starters and --shape: float32).",
         ),
     ] = None,
     device: Device = None,
-    threads: Annotated[int, Option(min=1, max=MOST_THREADS, help="CPU threads.")] = 1,
-    cpus: Annotated[
-        list[str] | None, Option(help="Run on these processors only, such as 0 or 2,3; default: wherever.")
+    threads: Annotated[int, Option(min=1, max=MOST_THREADS, rich_help_panel=MEASUREMENT, help="CPU threads.")] = 1,
+    out: Annotated[
+        Path | None, Option(rich_help_panel=OUTPUT, help=f"Write {RESULTS} and plots to this folder.")
     ] = None,
-    out: Annotated[Path | None, Option(help=f"Write {RESULTS} and plots to this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time schemes relative to the unpatched model and to a naive implementation.
@@ -117,35 +126,29 @@ def bench(
     quartiles of the ratios within rounds. Lengths beyond the model's context length are run unpatched as well, for
     their time only. Memory is the peak beyond the weights; in decoding it includes the KV cache.
     """
-    from hf_posenc.insight.bench import Earlier, device_of
     from hf_posenc.insight.bench import bench as run
-    from hf_posenc.insight.bench.busy import pin
+    from hf_posenc.insight.bench import device_of
 
     if shape is None:
-        check_unread(context, ("kind", "trained_length"), "has an effect with --shape only. Add that, or leave it out.")
+        check_unread(context, ("trained_length",), "has an effect with --shape only. Add that, or leave it out.")
     else:
         check_unread(context, ("model", "base"), "has no effect beside --shape, which makes a model. Leave one out.")
     chosen = lengths_of("--lengths", lengths) or [512, 2048]
-    others = {"chunked_prefill": chunked_prefill, "decode": decode, "static_decode": static_decode, "train": train}
-    cases = cases_of(prefill, [name for name, asked in others.items() if asked])
     if out is not None:
         from hf_posenc.core.plotting.figures import require_matplotlib
 
         require_matplotlib()
         check_output_folder("--out", out)
-    earlier = None if against is None else Earlier.read(against)
-    if numbers := whole_numbers("--cpus", cpus, least=0):
-        pin(numbers, threads)
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
-    target = load(model, base, shape, kind, trained, dtype)
+    target = load(model, base, shape, trained, dtype)
     about = about_run(
-        context, measured_on, model if shape is None else f"{kind} {shape}", str(target.dtype), threads,
+        context, measured_on, model if shape is None else shape, str(target.dtype), threads,
         rows=rows, compiled=compiled,
     )  # fmt: skip
-    results = BenchResults([], about, earlier, measured_on.torch.type)
+    results = BenchResults([], about, measured_on.torch.type)
     measure = partial(
-        run, target, ",".join(schemes), chosen, cases=cases, baselines=words_of([baselines]), factor=factor,
+        run, target, ",".join(schemes), chosen, cases=words_of([cases]), baselines=words_of([baselines]), factor=factor,
         rounds=rounds, batch=batch, rows=rows, compiled=compiled, device=measured_on, threads=threads,
     )  # fmt: skip
     collect(measure, results, out, as_json)
@@ -155,18 +158,6 @@ def bench(
         raise Exit(FAILED)
     if "refused" in states:
         raise Exit(PARTLY)
-
-
-def cases_of(prefill: bool | None, others: list[str]) -> list[str]:
-    """What is timed: whole texts where they are asked for, or nothing else is, and the other cases.
-
-    Raises:
-        BadArgument: nothing is left.
-    """
-    cases = ["prefill", *others] if prefill or (prefill is None and not others) else others
-    if not cases:
-        raise BadArgument("--no-prefill leaves nothing to time. Add --decode or another case, or leave it out.")
-    return cases
 
 
 def collect(
@@ -190,7 +181,7 @@ def collect(
         torch.set_num_threads(threads)
 
 
-def load(model: str, base: str | None, shape: str | None, kind: str, trained_length: int, dtype: str | None) -> Any:
+def load(model: str, base: str | None, shape: str | None, trained_length: int, dtype: str | None) -> Any:
     """Load the model to be timed, or create one with random weights.
 
     Raises:
@@ -209,11 +200,13 @@ def load(model: str, base: str | None, shape: str | None, kind: str, trained_len
         if own is not None:
             output.note(REMOVED.format(own))
         return loaded
-    numbers = whole_numbers("--shape", [shape])
+    kind, colon, listed = shape.rpartition(":")
+    kind = kind if colon else "llama"
+    numbers = whole_numbers("--shape", [listed])
     if len(numbers) != 4:
         raise BadArgument(f"--shape takes LAYERS,HIDDEN,HEADS,KV_HEADS, got {shape!r}. Write for example 2,512,8,8.")
     if kind not in KINDS:
-        raise BadArgument(f"--kind takes {', '.join(KINDS)}, got {kind!r}. Choose one of them.")
+        raise BadArgument(f"--shape is of {', '.join(KINDS)}, got {kind!r}. Write for example gpt2:2,512,8,8.")
     if dtype == "auto":
         raise BadArgument("--dtype auto needs stored weights, which --shape has not. Write for example bfloat16.")
     layers, hidden, heads, kv_heads = numbers

@@ -13,7 +13,7 @@ from hf_posenc.cli.arguments import command_line
 from hf_posenc.cli.environment import environment
 
 if TYPE_CHECKING:
-    from hf_posenc.insight.bench import BenchCell, Earlier
+    from hf_posenc.insight.bench import BenchCell
     from hf_posenc.insight.bench.devices import Device
 
 RESULTS, PLOTS = "bench.json", ("bench.svg", "bench.png")
@@ -22,12 +22,10 @@ RESULTS, PLOTS = "bench.json", ("bench.svg", "bench.png")
 def about_run(
     context: Context, device: Device, model: str, dtype: str, threads: int, *, rows: str, compiled: bool
 ) -> dict[str, Any]:
-    """Collect what the numbers depend on: command, model, dtype, device, threads, processors, rows, environment."""
-    from hf_posenc.insight.bench.busy import allowed_cpus
-
+    """Collect what the numbers depend on: command, model, dtype, device, threads, rows, environment."""
     return {
         "command": command_line(context), "model": model, "dtype": dtype.removeprefix("torch."),
-        "device": device.name, "threads": threads, "cpus": allowed_cpus(),
+        "device": device.name, "threads": threads,
         "rows": rows, "compiled": compiled, **environment(),
     }  # fmt: skip
 
@@ -49,27 +47,18 @@ class BenchResults:
     Attributes:
         cells: finished ones.
         about: see `about_run`.
-        earlier: the benchmark it is compared with.
         device: type of torch's device.
     """
 
     cells: list[BenchCell]
     about: dict[str, Any]
-    earlier: Earlier | None
     device: str
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         from hf_posenc.insight.bench.report import to_dict
 
-        found = to_dict(self.cells, self.about)
-        if self.earlier is not None:
-            found["against"] = {
-                "file": str(self.earlier.path), "command": self.earlier.about.get("command"),
-                "other_settings": self.earlier.other_settings(self.about),
-                "changes": [change.to_dict() for change in self.earlier.changes(self.cells)],
-            }  # fmt: skip
-        return found
+        return to_dict(self.cells, self.about)
 
     def write(self, folder: Path) -> None:
         """Write the numbers and the plots; each file atomically."""
@@ -81,33 +70,17 @@ class BenchResults:
             write_plot(self.cells, folder / name)
 
     def show(self, out: Path | None, as_json: bool) -> None:
-        """Show one table per case, what has changed, the reasons of missing values, and the files written."""
-        from hf_posenc.insight.bench.busy import busy_remark
-        from hf_posenc.insight.bench.report import TITLES, remarks, table
+        """Show one table per case, the reasons of missing values, and the files written."""
+        from hf_posenc.insight.bench.report import TITLES, busy_remark, remarks, table
 
         if as_json:
             output.show_json(self.to_dict())
             return
         for case in dict.fromkeys(cell.case for cell in self.cells):
             output.show_table(*table(self.cells, case), title=TITLES[case])
-        self.show_changes()
         for remark in (*remarks(self.cells), *busy_remark(self.cells, self.about["threads"], self.device)):
             output.show_text(remark)
         if self.cells:
             output.show_text(about_text(self.about))
         if out is not None and self.cells:
             output.show_text(f"Written to {out}: {', '.join((RESULTS, *PLOTS))}")
-
-    def show_changes(self) -> None:
-        """Show how the cells differ from the earlier benchmark, and what else was different then."""
-        from hf_posenc.insight.bench.report import changes_table
-
-        if self.earlier is None or not self.cells:
-            return
-        changes = self.earlier.changes(self.cells)
-        if changes:
-            output.show_table(*changes_table(changes), title=f"CPU time / unpatched, against {self.earlier.path}")
-        else:
-            output.show_text(f"{self.earlier.path} has none of these schemes, cases and lengths.")
-        for difference in self.earlier.other_settings(self.about):
-            output.show_text(f"Not the same in both: {difference}.")

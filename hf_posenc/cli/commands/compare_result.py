@@ -13,12 +13,10 @@ from hf_posenc.cli.errors import FAILED, PARTLY
 if TYPE_CHECKING:
     from hf_posenc.eval import Comparison
 
-FILES = (
-    "page.html, results.md, .tex, .csv and .json, documents.jsonl, effective.csv, costs.csv, and figures (.pdf, .svg)"
-)
+FILES = "page.html, results.md, .csv and .json, documents.jsonl"
 
 
-def finish(comparison: Comparison, out: Path, quiet: bool, as_json: bool) -> None:
+def finish(comparison: Comparison, out: Path, as_json: bool) -> None:
     """Show a comparison, and exit with the code that says whether all cells were measured.
 
     Raises:
@@ -28,7 +26,7 @@ def finish(comparison: Comparison, out: Path, quiet: bool, as_json: bool) -> Non
         from hf_posenc.eval.results.effective_length import results_of
 
         output.show_json(results_of(comparison))
-    elif not quiet:
+    else:
         show(comparison, out)
     if comparison.with_state("failed"):
         raise Exit(FAILED)
@@ -43,6 +41,7 @@ def show(comparison: Comparison, out: Path) -> None:
     from hf_posenc.eval.report.effective import TITLE, effective_table
     from hf_posenc.eval.report.marks import legend
     from hf_posenc.eval.report.phrases import axis_label, table_of
+    from hf_posenc.eval.report.rank_table import RULES, rank_tables
     from hf_posenc.eval.report.remarks import remarks
     from hf_posenc.eval.results.gate import shown_metrics
 
@@ -54,6 +53,10 @@ def show(comparison: Comparison, out: Path) -> None:
         output.show_text("± is one standard error over documents.")
     if marks := legend(comparison):
         output.show_text(marks)
+    for task, table in rank_tables(comparison).items():
+        output.show_table(*table, title=f"{task}: ranks")
+    for rule in RULES if comparison.about.get("rank") else ():
+        output.show_text(rule)
     if (effective := effective_table(comparison)) is not None:
         output.show_table(*effective, title=TITLE)
     if comparison.rows and comparison.costs:  # costs are of all cells in the folder

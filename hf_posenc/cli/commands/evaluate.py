@@ -11,40 +11,27 @@ from typer import Context, Option
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
     AsJson,
-    Base,
     Device,
     Dtype,
     Factor,
-    Longest,
     Model,
     SchemeOptions,
     TargetLength,
     TrustTasks,
-    depths_of,
     dtype_of,
-    lengths_of,
     model_named,
     scheme_options,
     words_of,
 )
 from hf_posenc.cli.bad_argument import BadArgument
+from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.output_paths import check_replaces_results
-from hf_posenc.cli.task_arguments import (
-    DEPTHS,
-    Data,
-    Depths,
-    IncludePath,
-    Keys,
-    Limit,
-    Metadata,
-    Samples,
-    Scored,
-    check_settings,
-    task_options,
-)
-from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
+from hf_posenc.cli.task_arguments import Lengths, Samples, Settings, Tasks, measured_settings
+from hf_posenc.cli.text_arguments import Text
 
 COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n", "clusters")
+NOT_SETTINGS = ("base", "batch_size")
+"""Names of ``--set`` besides the settings of an evaluation: what loads the model."""
 
 
 def evaluate(
@@ -55,52 +42,17 @@ def evaluate(
     ] = None,
     factor: Factor = None,
     target_length: TargetLength = None,
-    length: Annotated[
-        list[str] | None,
-        Option(
-            "--lengths",
-            "-l",
-            help="Sequence lengths in tokens, as in 256,512; default: the trained length, its doublings, the target.",
-        ),
-    ] = None,
-    task: Annotated[
-        list[str] | None,
-        Option("--tasks", "-t", help="lm-eval tasks or groups; default: loss and passkey retrieval."),
-    ] = None,
-    longest: Longest = None,
-    samples: Samples = 16,
-    scored: Scored = 64,
-    keys: Keys = 8,
-    depths: Depths = DEPTHS,
-    limit: Limit = None,
-    data: Data = None,
-    metadata: Metadata = None,
+    option: SchemeOptions = None,
+    length: Lengths = None,
+    task: Tasks = None,
+    samples: Samples = None,
     text: Text = None,
-    text_field: TextField = FIELD,
-    document_separator: DocumentSeparator = None,
-    seed: Annotated[int, Option(min=0, help="Random seed of passkeys, masks and places of windows.")] = 0,
+    settings: Settings = None,
     out: Annotated[Path | None, Option(help="Also write the rows and lm-eval's results to this JSON file.")] = None,
-    num_fewshot: Annotated[int | None, Option(min=0, help="Examples before each question of lm-eval's tasks.")] = None,
-    apply_chat_template: Annotated[
-        bool, Option("--apply-chat-template", help="Write the prompts of lm-eval's tasks as a conversation.")
-    ] = False,
-    fewshot_as_multiturn: Annotated[
-        bool, Option("--fewshot-as-multiturn", help="Make each example a turn of the conversation.")
-    ] = False,
-    system_instruction: Annotated[str | None, Option(help="Text before every prompt of lm-eval's tasks.")] = None,
-    gen_kwargs: Annotated[
-        str | None, Option(metavar="NAME=VALUE,…", help="How to generate, as max_gen_toks=20,temperature=0.")
-    ] = None,
-    log_samples: Annotated[
-        bool, Option("--log-samples", help="Keep every request and response in the file of --out.")
-    ] = False,
-    include_path: IncludePath = None,
     trust_tasks: TrustTasks = False,
-    base: Base = None,
     dtype: Dtype = None,
     device: Device = None,
-    batch_size: Annotated[str, Option("--batch-size", help="Requests per forward pass, or auto.")] = "1",
-    option: SchemeOptions = None,
+    config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a model at several sequence lengths, through lm-eval.
@@ -109,30 +61,24 @@ def evaluate(
     lm-eval can be named, RULER's among them, whose lengths are those of --lengths.
     """
     from hf_posenc.eval import evaluate as measure
+    from hf_posenc.eval.settings import EvaluateSettings
 
     patch = {"factor": factor, "target_length": target_length, **scheme_options(scheme, option)}
-    loading = {"device": device, "batch_size": int(batch_size) if batch_size.isdigit() else batch_size}
-    given: dict[str, Any] = {name: value for name, value in (patch | loading).items() if value is not None}
-    lengths, tasks = lengths_of("--lengths", length), words_of(task)
-    check_settings(context, tasks)
-    check_reading(text, text_field, document_separator)
-    own_text = text_source(text, text_field, document_separator)
-    options, given_depths = task_options(context, metadata, data), depths_of(depths)
-    named, requests = model_named(model, base), count(1)
+    given, other = measured_settings(
+        context, EvaluateSettings, NOT_SETTINGS, tasks=words_of(task), lengths=words_of(length), samples=samples,
+        text=text, trust_tasks=trust_tasks,
+    )  # fmt: skip
+    loading = {"device": device, "batch_size": other.get("batch_size", 1)}
+    chosen: dict[str, Any] = {name: value for name, value in (patch | loading).items() if value is not None}
+    named, requests = model_named(model, other.get("base")), count(1)
     if out is not None:
         check_replaces_results(out)
-    elif log_samples:
-        raise BadArgument("--log-samples keeps requests and responses in a file, and none is named. Pass --out FILE.")
+    elif given.log_samples:
+        raise BadArgument("log_samples keeps requests and responses in a file, and none is named. Pass --out FILE.")
     with output.progress() as progress:
         evaluation = measure(
-            named.model, peft=named.adapter, scheme=scheme, lengths=lengths or None, tasks=tasks or None,
-            samples=samples, scored=scored, text=own_text, keys=keys, depths=given_depths, longest=longest, seed=seed,
-            limit=limit, metadata=options,
-            num_fewshot=num_fewshot, apply_chat_template=apply_chat_template,
-            fewshot_as_multiturn=fewshot_as_multiturn, system_instruction=system_instruction, gen_kwargs=gen_kwargs,
-            log_samples=log_samples, include_path=include_path, trust_tasks=trust_tasks,
-            dtype=dtype_of(named, dtype),
-            on_request=lambda: progress(None, f"request {next(requests)}"), **given,
+            named.model, peft=named.adapter, scheme=scheme, settings=given, dtype=dtype_of(named, dtype),
+            on_request=lambda: progress(None, f"request {next(requests)}"), **chosen,
         )  # fmt: skip
     if out is not None:
         evaluation.save(out)

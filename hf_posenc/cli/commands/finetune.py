@@ -95,8 +95,9 @@ def held_out_words(options: FinetuneOptions) -> list[str]:
     if not options.held_out:
         return []
     words = [word for name in options.held_out for word in ("--text", name)]
-    words += [] if options.text_field == FIELD else ["--text-field", options.text_field]
-    return words + ([] if options.document_separator is None else ["--document-separator", options.document_separator])
+    words += [] if options.text_field == FIELD else ["--set", f"text_field={options.text_field}"]
+    separator = options.document_separator
+    return words + ([] if separator is None else ["--set", f"document_separator={separator}"])
 
 
 def check_unused(out: Path, resuming: bool) -> None:

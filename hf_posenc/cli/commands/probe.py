@@ -10,6 +10,9 @@ from typer import Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
+    MEASUREMENT,
+    MODEL,
+    OUTPUT,
     AsJson,
     Base,
     Device,
@@ -44,7 +47,8 @@ COLUMNS = (
 def probe(
     model: Model,
     scheme: Annotated[
-        str | None, Option("--scheme", "-s", help="Also probe the model with this scheme, and compare.")
+        str | None,
+        Option("--scheme", "-s", rich_help_panel=MODEL, help="Also probe the model with this scheme, and compare."),
     ] = None,
     factor: Factor = None,
     target_length: TargetLength = None,
@@ -61,14 +65,24 @@ def probe(
     text: Text = None,
     text_field: TextField = FIELD,
     document_separator: DocumentSeparator = None,
-    samples: Annotated[int, Option(min=1, help="Texts whose loss is measured.")] = 32,
-    rows: Annotated[int, Option(min=1, help="Attention rows (queries) measured in each of four texts.")] = 256,
-    scored: Annotated[int, Option(min=1, help="Tokens at the end of each text whose loss is measured.")] = 32,
+    samples: Annotated[int, Option(min=1, rich_help_panel=MEASUREMENT, help="Texts whose loss is measured.")] = 32,
+    rows: Annotated[
+        int, Option(min=1, rich_help_panel=MEASUREMENT, help="Attention rows (queries) measured in each of four texts.")
+    ] = 256,
+    scored: Annotated[
+        int, Option(min=1, rich_help_panel=MEASUREMENT, help="Tokens at the end of each text whose loss is measured.")
+    ] = 32,
     sinks: Annotated[
-        int, Option(min=1, help="Tokens at the start that count as attention sink; fewer than --length.")
+        int,
+        Option(
+            min=1,
+            rich_help_panel=MEASUREMENT,
+            help="Tokens at the start that count as attention sink; fewer than --length.",
+        ),
     ] = 1,
-    seed: Annotated[int, Option(min=0, help="Random seed of the position shuffle.")] = 0,
-    out: Annotated[Path | None, Option(help="Write plots and probe.json to this folder.")] = None,
+    out: Annotated[
+        Path | None, Option(rich_help_panel=OUTPUT, help="Write plots and probe.json to this folder.")
+    ] = None,
     base: Base = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -106,7 +120,7 @@ def probe(
         found = run(
             from_pretrained(**loading_of(named, dtype)).to(measured_on.torch), tokenizer_of(named),
             scheme=scheme, factor=factor, target_length=target_length, length=length, text=own_text, samples=samples,
-            rows=rows, scored=scored, sinks=sinks, seed=seed, progress=lambda doing: progress(None, doing), **options,
+            rows=rows, scored=scored, sinks=sinks, progress=lambda doing: progress(None, doing), **options,
         )  # fmt: skip
         written = [] if out is None else write(found, out)
     if as_json:

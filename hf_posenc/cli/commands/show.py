@@ -10,20 +10,19 @@ from typer import Argument, Context, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
+    MODEL,
+    OUTPUT,
     AsJson,
     Factor,
     SchemeOptions,
-    TargetLength,
     check_unread,
-    command_line,
-    is_given,
     length_option,
     loading_of,
     model_named,
     words_of,
 )
 from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.commands.show_arguments import channels_of, choice, entries_with, file_name
+from hf_posenc.cli.commands.show_arguments import channels_of, choice, entries_with, file_name, shapes_of
 from hf_posenc.cli.output_paths import check_output_file
 
 if TYPE_CHECKING:
@@ -35,12 +34,7 @@ FOLDER = Path("pictures")
 ALL = "all"
 NOTHING_NAMED = "There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list."
 SWEEPS = ("factor", "length", "position")
-KINDS = ("llama", "gpt2", "bert")
-VECTORS = ("ones", "random")
-SHAPE = ("kind", "heads", "head_dim", "width", "layers")
-VIEW = ("length", "start", "position", "head", "channels", "vectors")
-OF_DRAWING = (*VIEW, "layer", "own_scales", "frames")
-OF_SCHEMES = (*SHAPE, "trained_length", "factor", "target_length", "options")
+VIEW = "View"
 
 
 def show(
@@ -49,55 +43,67 @@ def show(
         list[str] | None, Argument(help="Schemes side by side: rope yarn:factor=8 self_extend:group=4,window=32.")
     ] = None,
     picture: Annotated[
-        list[str] | None, Option("--picture", "-p", help="Name of a plot, or all; may be repeated.")
+        list[str] | None,
+        Option("--picture", "-p", rich_help_panel=VIEW, help="Name of a plot, or all; may be repeated."),
     ] = None,
-    listed: Annotated[bool, Option("--list", help="List all plots, or those of the schemes if any are named.")] = False,
-    out: Annotated[
-        Path | None, Option(help="A .png, .svg, .gif or .html; default: pictures/NAME.png, or .gif if animated.")
-    ] = None,
-    animate: Annotated[
-        str | None,
-        Option(help="Quantity that changes between frames: factor, length, position, or own (the plot's own)."),
-    ] = None,
-    frames: Annotated[int, Option(min=2, help="Frames of an animation.")] = 24,
+    listed: Annotated[
+        bool,
+        Option("--list", rich_help_panel=VIEW, help="List all plots, or those of the schemes if any are named."),
+    ] = False,
     model: Annotated[
         str | None,
         Option(
             "--model",
             "-m",
+            rich_help_panel=MODEL,
             help="Take shapes and weights, and without SCHEMES the scheme, from a model: folder, hub name, or "
             "starter:llama.",
         ),
     ] = None,
-    kind: Annotated[
-        str | None, Option(help="Without a model: shaped like llama, gpt2 or bert; default: as the scheme needs.")
+    shape: Annotated[
+        str | None,
+        Option(
+            rich_help_panel=MODEL,
+            help="Without a model: kind=llama (or gpt2, bert), heads=8, head_dim=64, width=128, layers=4; separated by "
+            "commas.",
+        ),
     ] = None,
-    heads: Annotated[int, Option(min=1, help="Without a model: number of heads.")] = 8,
-    head_dim: Annotated[int, Option(min=2, help="Without a model: head dimension.")] = 64,
-    width: Annotated[int, Option(min=1, help="Without a model: hidden size.")] = 128,
-    layers: Annotated[int, Option(min=1, help="Without a model: number of layers.")] = 4,
     trained_length: Annotated[
         int | None,
-        length_option(help="Pre-training context length, such as 4096 or 4k; default: the plot's own."),
+        length_option(help="Pre-training context length, such as 4096 or 4k; default: the plot's own.", heading=MODEL),
     ] = None,
     factor: Factor = None,
-    target_length: TargetLength = None,
     options: SchemeOptions = None,
+    layer: Annotated[
+        int, Option(min=0, rich_help_panel=VIEW, help="Layer, where the scheme differs between layers.")
+    ] = 0,
+    head: Annotated[int | None, Option(min=0, rich_help_panel=VIEW, help="A single head; default: all.")] = None,
     length: Annotated[
         int | None,
-        length_option("--length", "-l", help="Number of positions shown, at least 2; such as 1024 or 1k."),
+        length_option(
+            "--length", "-l", help="Number of positions shown, at least 2; such as 1024 or 1k.", heading=VIEW
+        ),
     ] = None,
-    start: Annotated[int, Option(min=0, help="First position, in plots of embeddings.")] = 0,
-    position: Annotated[int | None, Option(min=0, help="Single position shown, or that of the last frame.")] = None,
-    channels: Annotated[str | None, Option(help="Channels or rotation pairs: 0,8,16 or 0:16.")] = None,
-    layer: Annotated[int, Option(min=0, help="Layer, where the scheme differs between layers.")] = 0,
-    head: Annotated[int | None, Option(min=0, help="A single head; default: all.")] = None,
-    vectors: Annotated[
-        str, Option(help="Queries and keys: ones, or random vectors, the same at all positions.")
-    ] = "ones",
-    own_scales: Annotated[
-        bool, Option("--own-scales/--same-scale", help="A scale for each panel, or one for all schemes.")
-    ] = True,
+    position: Annotated[
+        int | None, Option(min=0, rich_help_panel=VIEW, help="Single position shown, or that of the last frame.")
+    ] = None,
+    channels: Annotated[
+        str | None, Option(rich_help_panel=VIEW, help="Channels or rotation pairs: 0,8,16 or 0:16.")
+    ] = None,
+    same_scale: Annotated[
+        bool, Option("--same-scale", rich_help_panel=VIEW, help="One scale for all schemes, not one for each panel.")
+    ] = False,
+    animate: Annotated[
+        str | None,
+        Option(
+            rich_help_panel=OUTPUT,
+            help="Quantity that changes between frames: factor, length, position, or own (the plot's own).",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        Option(rich_help_panel=OUTPUT, help="A .png, .svg or .gif; default: pictures/NAME.png, or .gif if animated."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plot schemes: embeddings, rotations, biases, distances, masks, scores.
@@ -109,43 +115,33 @@ def show(
     from hf_posenc.insight.plots.models import Shapes
     from hf_posenc.insight.plots.registry import View
 
-    if listed:
-        check_unread(context, (*OF_DRAWING, "out", "animate", "picture"), "has no effect beside --list. Leave one out.")
     if not schemes and model is None:
         if not listed:
             raise BadArgument(NOTHING_NAMED)
-        check_unread(context, OF_SCHEMES, "has an effect on schemes, and none is named. Name some, or leave it out.")
         return list_all(as_json)
     if model is not None:
-        check_unread(context, SHAPE, "has no effect beside --model, which has a shape. Leave one out.")
-    if animate is None and (out is None or out.suffix.lower() != ".gif"):
-        check_unread(context, ("frames",), "has an effect on animations only. Add --animate, or leave it out.")
+        check_unread(context, ("shape",), "has no effect beside --model, which has a shape. Leave one out.")
     entries = entries_with(schemes, options) if schemes else []
-    view = View(
-        length, start, position, head, channels_of(channels),
-        choice("--vectors", vectors, VECTORS),  # type: ignore[arg-type]
-    )  # fmt: skip
-    shapes = Shapes(
-        None if kind is None else choice("--kind", kind, KINDS),  # type: ignore[arg-type]
-        heads, head_dim, width, layers,
-    )  # fmt: skip
-    lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
-    given = {name: value for name, value in lengths.items() if value is not None}
     if options and not entries:
         raise BadArgument(f"--option {options[0]} needs a scheme, and none is named. Name it, as in hf-posenc show t5.")
-    request = request_of(entries, model, view=view, lengths=given, layer=layer, shapes=shapes)
+    lengths = {"factor": factor, "trained_length": trained_length}
+    request = request_of(
+        entries, model, layer=layer, shapes=Shapes() if shape is None else shapes_of(shape),
+        view=View(length=length, position=position, head=head, channels=channels_of(channels)),
+        lengths={name: value for name, value in lengths.items() if value is not None},
+    )  # fmt: skip
+    if not request.differs_by_layer:
+        check_unread(context, ("layer",), "has no effect on schemes that are alike in all layers. Leave it out.")
     if listed:
         return list_applicable(request, as_json)
-    draw(context, request, picture, out, animate, frames, same_scale=not own_scales, as_json=as_json)
+    draw(request, picture, out, animate, same_scale=same_scale, as_json=as_json)
 
 
 def draw(
-    context: Context,
     request: PlotRequest,
     names: Sequence[str] | None,
     out: Path | None,
     animate: str | None,
-    frames: int,
     *,
     same_scale: bool,
     as_json: bool,
@@ -161,27 +157,20 @@ def draw(
     path = out or FOLDER / "x.png"
     check_output_file("--out", path)
     saving.check_ending(path if out or not animated else path.with_suffix(".gif"), animated=animated)
-    if not request.differs_by_layer:
-        check_unread(
-            context, ("layer",), "has no effect on schemes that are alike in all layers. Add --model, or leave it out."
-        )
     if out or not as_json:
         require_matplotlib()
-    else:
-        check_unread(context, ("own_scales",), "has an effect on drawings only. Add --out, or leave it out.")
     plots = chosen(request, names)
+    compose.check_view(request, plots)
+    if same_scale and not any(plot.scaled for plot in plots):
+        raise BadArgument(f"--same-scale has no effect on {', '.join(plot.name for plot in plots)}. Leave it out.")
     computed = []
     for one in plots:
         kinds: Any = None if sweep == "own" else sweep
-        sheets = animation.frames(one, request, kinds, frames) if animated else [compose.sheets(one, request)]
+        sheets = animation.frames(one, request, kinds) if animated else [compose.sheets(one, request)]
         computed.append(saving.ComputedPlot(one, sheets, same_scale))
-    check_unread(context, set(VIEW) - request.read, compose.no_effect(plots))
-    if is_given(context, "own_scales") and not any(one.same_scale_matters for one in computed):
-        check_unread(context, ("own_scales",), compose.no_effect(plots))
-    labels = ", ".join(entry.label for entry in request.entries)
     if out is None:
         path = FOLDER / f"{file_name(request, plots)}{'.gif' if animated else '.png'}"
-    written = saving.save(computed, path, title=labels, command=command_line(context)) if out or not as_json else []
+    written = saving.save(computed, path) if out or not as_json else []
     if as_json:
         output.show_json([saving.to_dict(one) | {"files": list(map(str, written))} for one in computed])
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hf_posenc.cli.arguments import words_of
 from hf_posenc.cli.bad_argument import BadArgument
@@ -14,8 +14,11 @@ from hf_posenc.errors import UnknownOption, nearest
 
 if TYPE_CHECKING:
     from hf_posenc.insight.plots.compose import PlotRequest
+    from hf_posenc.insight.plots.models import Shapes
     from hf_posenc.insight.plots.registry import Plot
     from hf_posenc.schemes.entry import Entry
+
+SHAPES = ("kind", "heads", "head_dim", "width", "layers")
 
 
 def entries_with(schemes: Sequence[str], words: Sequence[str] | None) -> list[Entry]:
@@ -82,3 +85,23 @@ def file_name(request: PlotRequest, plots: Sequence[Plot]) -> str:
     labels = "-".join(entry.label for entry in request.entries)
     plain = slug(re.sub(r"[:,;]", "-", labels))
     return f"{plain}-{slug(plots[0].name)}" if len(plots) == 1 else plain
+
+
+def shapes_of(given: str) -> Shapes:
+    """Parse shapes of a model without weights: ``"kind=gpt2,heads=4"``.
+
+    Raises:
+        BadArgument: a part is no ``NAME=VALUE`` of `Shapes`.
+        OptionOutOfRange: a number is out of range.
+    """
+    from hf_posenc.insight.plots.models import KINDS, Shapes
+
+    values: dict[str, Any] = {}
+    for part in words_of([given]):
+        name, _, value = part.partition("=")
+        if name not in SHAPES or not value or (name != "kind" and not (value.isascii() and value.isdigit())):
+            raise BadArgument(
+                f"--shape takes {', '.join(SHAPES)}, each as NAME=VALUE, got {part!r}.{nearest(name, SHAPES)}"
+            )
+        values[name] = choice("--shape kind", value, KINDS) if name == "kind" else int(value)
+    return Shapes(**values)

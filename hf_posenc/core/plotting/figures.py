@@ -82,3 +82,12 @@ def length_names(lengths: Sequence[int]) -> list[str]:
     """Format lengths as ``1,024``, or as ``1k`` where there are more than five."""
     short = len(lengths) > 5
     return [f"{length // 1024}k" if short and length % 1024 == 0 else f"{length:,}" for length in lengths]
+
+
+def mark_trained(axes: Any, trained_length: int) -> None:
+    """Mark the trained length by a dashed line, labelled inside the axes."""
+    axes.axvline(trained_length, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
+    axes.annotate(
+        "trained length", (trained_length, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -4), va="top",
+        textcoords="offset points", fontsize=8, color="#555555",
+    )  # fmt: skip

@@ -1,6 +1,6 @@
 """Measured evidence: loss and passkey retrieval of schemes on a bundled model, past its trained length.
 
-``measured.json`` is made from a leaderboard (4 ×) and a demo (8 ×) by ``python docs/make_evidence.py``.
+``python docs/make_evidence.py`` makes ``measured.json`` from ranked comparisons at 4 and 8 times the trained length.
 `hf_posenc.advise`, docs/choose.md and the README read it, so that all three recommend the same. Every row has the
 command that measures it again.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -163,10 +162,6 @@ class Advice:
             (one, "finetune") for one in self.training[:1]
         ]
         lines = [one.commands[name] for one, name in firsts if name in one.commands]
-        if lines and any(one.measured for one in self.zero_shot):  # the losses of defaults: their options are next
-            lines.append(
-                shlex.join(["hf-posenc", "search", "--model", self.model, "--target-length", str(self.target_length)])
-            )
         return ["", "Try", *(line for command in lines for line in _shell(command))] if lines else []
 
     def _refusals(self) -> list[str]:

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from hf_posenc.insight.bench.cell import BenchCell as BenchCell
     from hf_posenc.insight.bench.cell import Measured as Measured
     from hf_posenc.insight.bench.devices import device_of as device_of
-    from hf_posenc.insight.bench.earlier import Change as Change
-    from hf_posenc.insight.bench.earlier import Earlier as Earlier
     from hf_posenc.insight.bench.random_models import random_model as random_model
     from hf_posenc.insight.bench.run import bench as bench
 
@@ -20,7 +18,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "hf_posenc.insight.bench.cell": ("BenchCell", "Measured"),
         "hf_posenc.insight.bench.devices": ("device_of",),
-        "hf_posenc.insight.bench.earlier": ("Change", "Earlier"),
         "hf_posenc.insight.bench.random_models": ("random_model",),
         "hf_posenc.insight.bench.run": ("bench",),
     },

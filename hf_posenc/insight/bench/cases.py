@@ -1,4 +1,4 @@
-"""Benchmark cases: prefill, whole and in chunks, decoding of one token, and a training step.
+"""Benchmark cases: prefill, decoding of one token, and a training step.
 
 Every case names the ``module`` that it calls, and says whether the shapes of its calls are ``dynamic``: what
 `torch.compile` is given.
@@ -22,7 +22,7 @@ from hf_posenc.insight.bench.rows import BenchRows
 from hf_posenc.insight.bench.timing import MOST_CALLS
 from hf_posenc.patching.state import base_model_of
 
-CHUNK = 512  # tokens per forward pass of a prefill in chunks, and of filling the cache of a decoding
+CHUNK = 512  # tokens per forward pass while the cache of a decoding is filled
 TINY = 16  # tokens that warm a model up
 
 
@@ -152,34 +152,6 @@ class StaticDecode(Decode):
         return len(layers) == len(self.cache.layers)
 
 
-class ChunkedPrefill(Decode):
-    """Prefill of a growing KV cache in several forward passes, as servers read long texts."""
-
-    name, scores_squared, beyond = "chunked_prefill", "one layer", 0
-
-    def __init__(self, model: nn.Module, rows: BenchRows) -> None:
-        self.module, self.rows, self.mask = model.eval(), rows, rows.mask
-        self.more = {"logits_to_keep": 1} if last_logits_only(model) else {}
-
-    @staticmethod
-    def tokens(rows: BenchRows) -> int:
-        """Tokens of a call."""
-        return rows.tokens
-
-    def reset(self) -> None:
-        """Nothing to reset: every call begins with an empty cache."""
-
-    def call(self) -> None:
-        """Read the text."""
-        self.cache, self.read = self.new_cache(0), 0
-        for chunk in self.rows.ids.split(CHUNK, dim=1):
-            self.append(chunk)
-
-    def held(self) -> int:
-        """Bytes that remain allocated between calls: the cache does, but is part of a call's peak."""
-        return 0
-
-
 class Train:
     """Training step without optimiser: forward and backward of the model's own loss, or of its states' mean square."""
 
@@ -221,7 +193,7 @@ class Train:
 
 
 Case = Prefill | Decode | Train
-CASES: dict[str, type[Case]] = {case.name: case for case in (Prefill, ChunkedPrefill, Decode, StaticDecode, Train)}
+CASES: dict[str, type[Case]] = {case.name: case for case in (Prefill, Decode, StaticDecode, Train)}
 
 
 def last_logits_only(model: nn.Module) -> bool:

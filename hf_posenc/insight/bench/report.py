@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from hf_posenc.insight.bench.cell import BenchCell
-from hf_posenc.insight.bench.earlier import Change
 from hf_posenc.insight.bench.timing import Ratio
 from hf_posenc.insight.bench.variants import NAIVE, PATCHED, UNPATCHED
 
 NONE = "—"
 MIB = 2**20
+WAITED = 1.1  # wall time over processor time of one thread; an undisturbed one has 1.00 to 1.02
 PROCESSOR = {UNPATCHED: ("CPU time",)}  # steadier than time on a busy machine; of naive forms the times differ anyway
 ONE_TOKEN = ("decode", "static_decode")
 TITLES = {
     "prefill": "prefill: a text is read",
-    "chunked_prefill": "prefill: a text is read into a KV cache, 512 tokens at a time",
     "decode": "decode: one token is read behind a cached text",
     "static_decode": "decode: one token is read behind a text in a cache of fixed size (StaticCache)",
     "train": "train: forward and backward",
@@ -60,12 +60,16 @@ def spread(found: Ratio | None) -> str:
     return NONE if found is None else f"{found.median:.3g} ({found.low:.3g}–{found.high:.3g})"
 
 
-def changes_table(changes: Sequence[Change]) -> tuple[list[str], list[list[str]]]:
-    """Column heads and lines of a comparison with an earlier benchmark."""
-    heads = ["scheme", "case", "tokens", "before", "now", "change", ""]
-    return heads, [
-        [c.scheme, c.case, f"{c.length:,}", spread(c.before), spread(c.now), f"{c.change - 1:+.1%}", c.verdict]
-        for c in changes
+def busy_remark(cells: Sequence[BenchCell], threads: int, device: str) -> list[str]:
+    """A remark where other processes disturbed the run. Several threads, and a GPU, do not show it by their times."""
+    waits = [
+        t.wall / t.processor for c in cells for measured in c.models.values() for t in measured.times if t.processor > 0
+    ]
+    if threads != 1 or device != "cpu" or not waits or (waited := median(waits)) < WAITED:
+        return []
+    return [
+        f"The processor was busy with other work: wall time was {waited:.2f} times the processor time. "
+        "Trust the ratios of CPU time, or run again when it is idle."
     ]
 
 

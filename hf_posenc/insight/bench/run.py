@@ -185,7 +185,7 @@ def case_of_role(
     base, adapter = base_model_of(model)
     reach = length + kind.beyond
     target = settings.target(trained_length_of_patch(adapter, base.config, entry.scheme, entry.options))
-    return kind(variant(model, role, entry, reach, max(target, reach), decodes=kind.decoder_only), rows)
+    return kind(variant(model, role, entry, reach, max(target, reach)), rows)
 
 
 def compile_case(case: Any) -> None:

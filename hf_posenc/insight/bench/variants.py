@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 from hf_posenc.core.random_state import drawn_from
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.insight.bench.naive_rerotation import rerotate
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.entry import Entry
@@ -25,9 +24,7 @@ FUSED, MATERIALISED = "sdpa", "eager"
 SEED = 0
 
 
-def variant(
-    model: PreTrainedModel, role: str, entry: Entry, length: int, target: int, *, decodes: bool = False
-) -> PreTrainedModel:
+def variant(model: PreTrainedModel, role: str, entry: Entry, length: int, target: int) -> PreTrainedModel:
     """Build a variant of ``model`` that shares its weights.
 
     Args:
@@ -36,8 +33,6 @@ def variant(
         entry: the scheme and its options.
         length: tokens it is run on.
         target: target length of the scheme in tokens, where the entry has none.
-        decodes: whether it decodes token by token, which has a naive form of its own
-            (`hf_posenc.insight.bench.naive_rerotation`).
 
     Raises:
         UnsupportedModel: the model cannot change its attention implementation, which its naive form needs.
@@ -53,8 +48,6 @@ def variant(
         with drawn_from(SEED):
             scheme: str = entry.scheme  # type: ignore[assignment]  # `BenchSettings` refuses an entry without one
             patch_model(chosen, scheme, **{**entry.own_options, **lengths})
-    if role == NAIVE and decodes:
-        rerotate(base_model_of(chosen)[0])
     chosen.set_attn_implementation(MATERIALISED if role == NAIVE else FUSED)
     if role == NAIVE and base_model_of(chosen)[0].__dict__[ATTENTIONS][0].backend != MATERIALISED:
         raise UnsupportedModel(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
-
-from torch import Tensor
 
 from hf_posenc.insight.plots.compose import PlotRequest, sheets
-from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Sweep
+from hf_posenc.insight.plots.registry import VIEW, NothingToPlot, Plot, Sheet, Sweep
 from hf_posenc.schemes.entry import UNPATCHED, entry_of
 
 FRAMES = 24
@@ -25,18 +22,19 @@ def frames(plot: Plot, request: PlotRequest, sweep: Sweep | None = None, count: 
         count: number of frames.
 
     Raises:
-        NothingToPlot: no quantity is given and the plot has none of its own, or the quantity changes nothing.
+        NothingToPlot: no quantity is given and the plot has none of its own, or it does not depend on the quantity.
     """
     sweep = sweep or plot.sweep
     if sweep is None:
         raise NothingToPlot(f"The plot {plot.name!r} has no animation of its own. Animate factor, length or position.")
-    found = swept(plot, request, sweep, count)
-    if unchanged(found):
-        raise NothingToPlot(
-            f"The plot {plot.name!r} does not depend on {sweep}: every frame would be the same. "
-            "`hf-posenc show --list` names what each plot animates; code_at animates codes over positions."
-        )
-    return found
+    if sweep in VIEW and sweep not in plot.options:
+        raise NothingToPlot(f"The plot {plot.name!r} does not depend on {sweep}. Animate {' or '.join(sweeps(plot))}.")
+    return swept(plot, request, sweep, count)
+
+
+def sweeps(plot: Plot) -> list[str]:
+    """The quantities that change a plot."""
+    return ["factor", *(name for name in ("length", "position") if name in plot.options)]
 
 
 def swept(plot: Plot, request: PlotRequest, sweep: Sweep, count: int) -> list[list[Sheet]]:
@@ -50,20 +48,6 @@ def swept(plot: Plot, request: PlotRequest, sweep: Sweep, count: int) -> list[li
         lengths = sorted({max(2, round(last * (n + 1) / count)) for n in range(count)})
         return [sheets(plot, replace(request, view=replace(request.view, length=n))) for n in lengths]
     return [list(frame) for frame in factor_sweep(plot, request, count)]
-
-
-def unchanged(found: list[list[Sheet]]) -> bool:
-    """Whether all frames have the same numbers."""
-    return all(same(sheet.numbers, old.numbers) for frame in found for sheet, old in zip(frame, found[0], strict=True))
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two numbers, or collections of them, are equal, NaN included."""
-    if isinstance(one, Tensor):
-        return one.shape == other.shape and bool(one.isclose(other, rtol=0, atol=0, equal_nan=True).all())
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    return bool(one == other)
 
 
 def factor_sweep(plot: Plot, request: PlotRequest, count: int) -> Iterator[list[Sheet]]:

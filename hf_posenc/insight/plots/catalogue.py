@@ -5,13 +5,9 @@ from __future__ import annotations
 from hf_posenc.errors import nearest
 from hf_posenc.insight.plots.kinds import (
     biases,
-    code_steps,
     codes,
-    embeddings,
     images,
-    mixed_axes,
     positions,
-    queries_keys,
     rotations,
     scores,
 )
@@ -21,7 +17,7 @@ from hf_posenc.insight.plots.registry import Plot, UnknownPlot, registered_plots
 KINDS = tuple(
     module.__name__
     for module in (
-        positions, biases, scores, images, codes, rotations, code_steps, queries_keys, mixed_axes, embeddings,
+        positions, biases, scores, images, codes, rotations,
     )
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.plots.rotation_matrices import rotations
+from hf_posenc.insight.plots.pair_frequencies import rotations
 from hf_posenc.insight.plots.target import Target, position_range
 
 STEADY = 1e-4  # relative change of a hand's length that is rounding
@@ -87,11 +87,6 @@ def products(target: Target, length: int, origin: int) -> Tensor:
     """⟨code(origin), code(p)⟩ over |code(origin)|², for p = 0 … length − 1, ``[length]``."""
     code = codes(target, length).double()
     return (code @ code[origin]) / code[origin].square().sum().clamp(min=1e-12)
-
-
-def steps(target: Target, length: int) -> Tensor:
-    """|code(p + 1) − code(p)| for p = 0 … length − 2, ``[length − 1]``."""
-    return codes(target, length).double().diff(dim=0).norm(dim=1)
 
 
 def path(target: Target, length: int) -> tuple[Tensor, tuple[float, float]]:

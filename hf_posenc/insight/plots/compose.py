@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from textwrap import fill
 from typing import Any
 
@@ -12,10 +12,9 @@ from hf_posenc.core.plotting.figures import DOTS_PER_INCH, require_matplotlib
 from hf_posenc.core.plotting.svg import SETTINGS
 from hf_posenc.errors import OptionOutOfRange, OutsideModel, shown
 from hf_posenc.insight.plots.catalogue import list_plots
-from hf_posenc.insight.plots.models import Shapes, Source
+from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.registry import (
     VIEW,
-    NotedView,
     NothingToPlot,
     Plot,
     Scales,
@@ -43,19 +42,17 @@ class PlotRequest:
         lengths: ``factor``, ``target_length``, ``trained_length``, where given.
         layer: layer whose scheme is shown.
         shapes: shapes of a model without weights; given lengths, or those of the plot, take precedence.
-        read: the fields of ``view`` that the plots have read so far; copies of the request share it.
 
     Raises:
         OptionOutOfRange: fewer than two positions are to be shown.
     """
 
     entries: Sequence[Entry]
-    source: Source | None = None
+    source: Model | None = None
     view: View = field(default_factory=View)
     lengths: dict[str, Any] = field(default_factory=dict)
     layer: int = 0
     shapes: Shapes = field(default_factory=Shapes)
-    read: set[str] = field(default_factory=set, compare=False)
 
     def __post_init__(self) -> None:
         length = self.view.length
@@ -79,11 +76,12 @@ class PlotRequest:
         given = {**self.lengths, **entry.lengths}
         if self.source is None and "trained_length" not in given:
             given["trained_length"] = plot.trained_length
-        source = self.shapes if self.source is None else self.source
+        source: Shapes | Model = self.source or self.shapes
         built: dict[str, Any] = {"options": entry.own_options, "label": entry.label, "layer": self.layer}
         with ExitStack() as stack:
             fixed = plot.factor == 1.0 or bool({"factor", "target_length"} & given.keys())
-            if fixed or source.carries(entry.scheme, entry.own_options, given):
+            carried = self.source is not None and self.source.carries(entry.scheme, entry.own_options, given)
+            if fixed or carried:
                 yield stack.enter_context(source.target(entry.scheme, **built, **given))
                 return
             try:
@@ -165,46 +163,33 @@ def sheet(plot: Plot, request: PlotRequest, entry: Entry) -> Sheet:
             end, most = reach_of(target.scheme), plot.length(target)
             view = replace(view, length=most if end is None else min(most, end))
         try:
-            return Sheet(entry.label, plot.numbers(target, NotedView(**asdict(view), read=request.read)))
+            return Sheet(entry.label, plot.numbers(target, view))
         except OutsideModel as error:
             what = str(error).partition(",")[0]
             raise OutsideModel(f"{what}. Plot it in a model, such as --model starter:llama.") from error
 
 
 def check_view(request: PlotRequest, plots: Sequence[Plot]) -> None:
-    """Refuse what a view says and none of the plots, which have been computed, has read.
+    """Refuse what a view says and none of the plots reads.
 
     Raises:
         OptionOutOfRange: there is such a field.
     """
+    read = {name for plot in plots for name in plot.options}
     for name in VIEW:
         value = getattr(request.view, name)
-        if name not in request.read and value != getattr(View(), name):
-            raise OptionOutOfRange(f"{name}={value!r} {no_effect(plots)}")
+        if name not in read and value != getattr(View(), name):
+            names = ", ".join(plot.name for plot in plots)
+            raise OptionOutOfRange(f"{name}={value!r} has no effect on {names}. Leave it out, or choose another plot.")
 
 
-def no_effect(plots: Sequence[Plot]) -> str:
-    """Say of an option that none of these plots reads it."""
-    names = ", ".join(plot.name for plot in plots)
-    return f"has no effect on the plot{'s' if len(plots) > 1 else ''} {names}. Leave it out, or choose another plot."
-
-
-def figure(
-    plot: Plot,
-    drawn: Sequence[Sheet],
-    scales: Scales | None = None,
-    *,
-    ink: str = DARK,
-    titled: bool = True,
-) -> Any:
+def figure(plot: Plot, drawn: Sequence[Sheet], scales: Scales | None = None) -> Any:
     """Draw a matplotlib figure of some sheets.
 
     Args:
         plot: the plot the sheets belong to.
         drawn: what to draw.
         scales: which sheets have a scale in common; by default each has its own.
-        ink: colour of text and lines.
-        titled: whether the figure has a title.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -213,13 +198,12 @@ def figure(
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    colours = {name: ink for name, value in SETTINGS.items() if value == SETTINGS["text.color"]}
+    colours = {name: DARK for name, value in SETTINGS.items() if value == SETTINGS["text.color"]}
     with rc_context({**SETTINGS, **colours}):
         canvas = Figure(figsize=(6.0, 4.0), dpi=DOTS_PER_INCH, layout="constrained")
         plot.draw(canvas, drawn, scales or Scales([drawn]))
-        heading = [text for text in (plot.title if titled else "", canvas.get_suptitle()) if text]
-        if heading:
-            canvas.suptitle(wrapped("\n".join(heading), canvas.get_figwidth()), fontsize=HEADING, x=0.01, ha="left")
+        heading = [text for text in (plot.title, canvas.get_suptitle()) if text]
+        canvas.suptitle(wrapped("\n".join(heading), canvas.get_figwidth()), fontsize=HEADING, x=0.01, ha="left")
         return canvas
 
 

@@ -7,14 +7,13 @@ scheme has the position table and projections of that model; the scheme that a m
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hf_posenc.checkpoints.request import agree
 from hf_posenc.core.geometry import (
@@ -44,7 +43,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 BASE = 10_000.0
 TABLE_STD = 0.02  # of GPT-2's and BERT's tables before training
 SEED = 0
-TOKENS = 512
 
 
 class Unpatched(Scheme):
@@ -55,58 +53,7 @@ class Unpatched(Scheme):
 
 
 @dataclass(frozen=True)
-class TargetArguments:
-    """The arguments of `Source.target`."""
-
-    scheme: SchemeSpec | None
-    options: Mapping[str, Any]
-    label: str | None
-    layer: int
-    lengths: Mapping[str, Any]
-
-
-class Source(ABC):
-    """Where schemes can be built while a plot is computed."""
-
-    def target(
-        self,
-        scheme: SchemeSpec | None,
-        options: Mapping[str, Any] | None = None,
-        *,
-        label: str | None = None,
-        layer: int = 0,
-        **lengths: Any,
-    ) -> AbstractContextManager[Target]:
-        """Build a scheme as in `hf_posenc.patch_model`.
-
-        Args:
-            scheme: scheme to build; None stands for the unpatched model.
-            options: of the scheme.
-            label: name in plots.
-            layer: layer whose scheme is built.
-            **lengths: ``factor``, ``target_length``, ``trained_length``; the same as for `hf_posenc.patch_model`.
-
-        Raises:
-            PosEncError: the scheme, an option or a length is refused.
-        """
-        return self.build(TargetArguments(scheme, options or {}, label, layer, lengths))
-
-    def carries(
-        self,
-        scheme: SchemeSpec | None,
-        options: Mapping[str, Any] | None = None,
-        lengths: Mapping[str, Any] | None = None,
-    ) -> bool:
-        """Whether a scheme is there already, with its lengths and what it has learned; arguments as of `target`."""
-        return False
-
-    @abstractmethod
-    def build(self, variant: TargetArguments) -> AbstractContextManager[Target]:
-        """Build a variant; see `target`."""
-
-
-@dataclass(frozen=True)
-class Shapes(Source):
+class Shapes:
     """Shapes of a model without weights: rotary decoder (llama), decoder or encoder with a table (gpt2, bert).
 
     Attributes:
@@ -138,22 +85,41 @@ class Shapes(Source):
         )  # fmt: skip
 
     @contextmanager
-    def build(self, variant: TargetArguments) -> Iterator[Target]:
-        """Build a scheme with its initial parameters; see `Source.target`."""
-        chosen = plan(Unpatched if variant.scheme is None else variant.scheme, variant.options)
-        found = resolve_lengths(configured=self.trained_length, **variant.lengths)
-        kind = self.kind or first_kind(variant.scheme)
+    def target(
+        self,
+        scheme: SchemeSpec | None,
+        options: Mapping[str, Any] | None = None,
+        *,
+        label: str | None = None,
+        layer: int = 0,
+        **lengths: Any,
+    ) -> Iterator[Target]:
+        """Build a scheme with its initial parameters.
+
+        Args:
+            scheme: scheme to build; None stands for the unpatched model.
+            options: of the scheme.
+            label: name in plots.
+            layer: layer whose scheme is built.
+            **lengths: ``factor``, ``target_length``, ``trained_length``; the same as for `hf_posenc.patch_model`.
+
+        Raises:
+            PosEncError: the scheme, an option or a length is refused.
+        """
+        chosen = plan(Unpatched if scheme is None else scheme, options or {})
+        found = resolve_lengths(configured=self.trained_length, **lengths)
+        kind = self.kind or first_kind(scheme)
         geometry = replace(self, trained_length=found.trained).geometry(kind, found.target)
-        check_layer(variant.layer, geometry.layers)
+        check_layer(layer, geometry.layers)
         with torch.no_grad(), drawn_from(SEED):
-            built = build_scheme(of_layer(chosen, variant.layer, geometry.layers), geometry, kind).eval()
+            built = build_scheme(of_layer(chosen, layer, geometry.layers), geometry, kind).eval()
             built.reset_parameters()
             table = None if geometry.table is None else TABLE_STD * torch.randn(geometry.table, geometry.width)
-            yield Target(variant.label or chosen.name, built, table, layer=variant.layer)
+            yield Target(label or chosen.name, built, table, layer=layer)
 
 
 @dataclass(frozen=True)
-class Model(Source):
+class Model:
     """A live model, patched while a plot is computed and restored afterwards; a scheme that it carries is set aside."""
 
     model: nn.Module = field(repr=False)
@@ -191,35 +157,40 @@ class Model(Source):
         return not other
 
     @contextmanager
-    def build(self, variant: TargetArguments) -> Iterator[Target]:
-        """Show the scheme that the model carries as it is; any other is patched in for the time, as is none at all."""
-        if self.carries(variant.scheme, variant.options, variant.lengths):
-            with self.present(variant) as target:
-                yield target
+    def target(
+        self,
+        scheme: SchemeSpec | None,
+        options: Mapping[str, Any] | None = None,
+        *,
+        label: str | None = None,
+        layer: int = 0,
+        **lengths: Any,
+    ) -> Iterator[Target]:
+        """Show the scheme that the model carries as it is; any other is patched in for the time. As `Shapes.target`."""
+        if self.carries(scheme, options, lengths):
+            with torch.no_grad(), drawn_from(SEED):
+                yield self.present(label, layer)
             return
-        scheme = Unpatched if variant.scheme is None else variant.scheme
+        scheme = Unpatched if scheme is None else scheme
         with scheme_set_aside(self.model):
             with drawn_from(SEED), warnings.catch_warnings():
                 warnings.simplefilter("ignore", NothingStretched)  # a plot chooses its lengths itself
-                patch_model(self.model, scheme, **variant.lengths, **variant.options)
+                patch_model(self.model, scheme, **lengths, **(options or {}))
             try:
-                with self.present(variant) as target:
-                    yield target
+                with torch.no_grad(), drawn_from(SEED):
+                    yield self.present(label, layer)
             finally:
                 unpatch_model(self.model)
 
-    @contextmanager
-    def present(self, variant: TargetArguments) -> Iterator[Target]:
+    def present(self, label: str | None, layer: int) -> Target:
         """The scheme that a layer of the model has now."""
         base, _ = base_model_of(self.model)
         attentions: list[Any] = base.__dict__[ATTENTIONS]
-        check_layer(variant.layer, len(attentions))
-        attention = attentions[variant.layer]
+        check_layer(layer, len(attentions))
+        attention = attentions[layer]
         table = next((m.weight for m in base.modules() if isinstance(m, SchemePositionTable)), None)
-        name = variant.label or attention.scheme.extra_repr()
-        with torch.no_grad(), drawn_from(SEED):
-            layer = LayerProjections(attention)
-            yield Target(name, attention.scheme, table, layer, variant.layer, token_embeddings(self.model))
+        name = label or attention.scheme.extra_repr()
+        return Target(name, attention.scheme, table, LayerProjections(attention), layer)
 
 
 def carried(model: nn.Module) -> list[Entry]:
@@ -228,12 +199,6 @@ def carried(model: nn.Module) -> list[Entry]:
         return []
     name = describe(model).scheme
     return [Entry(name, name)]
-
-
-def token_embeddings(model: nn.Module) -> Tensor:
-    """Every n-th token embedding of a model, at most `TOKENS` of them, ``[token, width]``."""
-    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[operator]
-    return weight[:: -(-len(weight) // TOKENS)]
 
 
 def first_kind(scheme: SchemeSpec | None) -> Kind:

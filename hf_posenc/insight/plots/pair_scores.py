@@ -71,16 +71,6 @@ class Pairs:
         factor = self.call.terms.row_scale
         return logits if factor is None else logits * factor[0, :, :, None]
 
-    def value_rows(self, query: int) -> Tensor:
-        """Value bias added when a row attends to a single key, for each key, ``[key, head_dim]``."""
-        one = slice(query, query + 1)
-        block = dense_blocks.block_of(
-            self.call, 0, dense_blocks.upcast(self.call)[0], one, self.seen()[None, None, one]
-        )
-        single = torch.eye(self.length)[:, None, None].expand(-1, self.call.heads, 1, -1)
-        added = [value.of_weights(single, block)[:, 0, 0] for value in self.call.terms.values]
-        return torch.stack(added).sum(0)
-
     def merged(self, of_block: OfBlock) -> Tensor:
         """A value of every pair, from the region it belongs to, ``[1, heads or 1, query, key]``."""
         by_row = self.call.terms.row_rotation

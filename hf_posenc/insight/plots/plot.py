@@ -45,17 +45,16 @@ def show(schemes: str | Iterable[Given] | None, plots: str | Sequence[str] | Non
         PosEncError: a scheme, an option, a length or a plot is refused; or none of the plots reads a part of the view.
     """
     request = request_of(schemes, **how)
-    computed = {plot: sheets(plot, request) for plot in chosen_plots(plots, request)}
-    check_view(request, list(computed))
-    return {plot.name: figure(plot, found) for plot, found in computed.items()}
+    chosen = chosen_plots(plots, request)
+    check_view(request, chosen)
+    return {plot.name: figure(plot, sheets(plot, request)) for plot in chosen}
 
 
 def numbers(schemes: str | Iterable[Given] | None, plot: str, **how: Any) -> list[Sheet]:
     """Compute the numbers of a plot, one `Sheet` per scheme; arguments and errors as in `show`."""
     request = request_of(schemes, **how)
-    found = sheets(plot_of(plot), request)
     check_view(request, [plot_of(plot)])
-    return found
+    return sheets(plot_of(plot), request)
 
 
 def chosen_plots(plots: str | Sequence[str] | None, request: PlotRequest) -> list[Plot]:

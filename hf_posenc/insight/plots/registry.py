@@ -2,7 +2,7 @@
 
 @register_plot
 class Mine(Plot):
-    name, title, hooks = "mine", "What it shows", ("bias",)
+    name, title, hooks, options = "mine", "What it shows", ("bias",), ("length",)
 
     def numbers(self, target, view): ...        # a dictionary of tensors and plain values
     def draw(self, figure, sheets, scales): ...     # with matplotlib, one sheet per scheme
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 from hf_posenc.errors import OptionOutOfRange
@@ -79,18 +79,6 @@ VIEW = tuple(View.__dataclass_fields__)
 """Names of what a view says."""
 
 
-@dataclass(frozen=True)
-class NotedView(View):
-    """A view that notes in ``read`` which of its fields a plot reads; the others have no effect on the plot."""
-
-    read: set[str] = field(default_factory=set, compare=False)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in VIEW:
-            self.read.add(name)
-        return super().__getattribute__(name)
-
-
 def evenly(count: int, most: int) -> list[int]:
     """Choose at most ``most`` evenly spaced indices out of ``count``, the first and the last included."""
     shown = min(most, count)
@@ -127,18 +115,6 @@ class Scales:
         return [sheet for frame in self.frames for sheet in frame]
 
 
-@dataclass(frozen=True)
-class NotedScales(Scales):
-    """Scales that note in ``read`` whether a plot asks which of them are the same; else that has no effect on it."""
-
-    read: set[str] = field(default_factory=set, compare=False)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "same":
-            self.read.add(name)
-        return super().__getattribute__(name)
-
-
 class Plot(ABC):
     """Base class of plots: `numbers` computes tensors and plain values, `draw` draws them.
 
@@ -149,6 +125,8 @@ class Plot(ABC):
         companions: schemes that implement one of these may be drawn together with those.
         trained_length, factor: defaults, in tokens and as extension factor.
         sweep: quantity that the plot's own animation changes.
+        options: fields of `View` that `numbers` reads; others are refused.
+        scaled: whether `draw` can give all schemes one scale.
     """
 
     name: ClassVar[str]
@@ -158,6 +136,8 @@ class Plot(ABC):
     trained_length: ClassVar[int] = 64
     factor: ClassVar[float] = 1.0
     sweep: ClassVar[Sweep | None] = None
+    options: ClassVar[tuple[str, ...]] = ("length",)
+    scaled: ClassVar[bool] = True
 
     def shows(self, target: Target) -> bool:
         """Whether the scheme implements a hook that the plot shows."""

@@ -1,32 +1,24 @@
-"""Save plots deterministically as PNG, SVG, GIF, or one self-contained HTML page."""
+"""Save plots deterministically as PNG, SVG or GIF."""
 
 from __future__ import annotations
 
-import base64
 import io
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from torch import Tensor
 
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
-from hf_posenc.core.plotting.svg import NEUTRAL, svg_of
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.compose import figure
-from hf_posenc.insight.plots.registry import NotedScales, Plot, Scales, Sheet
+from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
 
-ENDINGS = (".png", ".svg", ".html", ".gif")
-ANIMATED_ENDINGS = (".gif", ".html")
 FRAME_DOTS = 90  # an inch, in animations
 MILLISECONDS = 160
-PAGE = Path(__file__).parent / "page.html"
 
 
 @dataclass(frozen=True)
@@ -37,18 +29,9 @@ class ComputedPlot:
     frames: Sequence[Sequence[Sheet]]
     same_scale: bool = False
 
-    def drawn(self, number: int = -1, **how: Any) -> Any:
+    def drawn(self, number: int = -1) -> Any:
         """Draw a frame; frames share the scale of each scheme, and schemes share one where ``same_scale``."""
-        return figure(self.plot, self.frames[number], Scales(self.frames, self.same_scale), **how)
-
-    @property
-    def same_scale_matters(self) -> bool:
-        """Whether ``same_scale`` has an effect: if the plot asks for it, and one scheme alone is drawn otherwise."""
-        scales = NotedScales(self.frames)
-        figure(self.plot, self.frames[-1], scales)
-        if len(self.frames[-1]) > 1 or not scales.read:
-            return bool(scales.read)
-        return png(replace(self, same_scale=True)) != png(replace(self, same_scale=False))
+        return figure(self.plot, self.frames[number], Scales(self.frames, self.same_scale))
 
     @property
     def alt_text(self) -> str:
@@ -63,29 +46,24 @@ def check_ending(path: Path, *, animated: bool) -> str:
         OptionOutOfRange: the suffix is not supported, or the format cannot hold an animation.
     """
     ending = path.suffix.lower()
-    if ending not in ENDINGS:
-        raise OptionOutOfRange(f"A plot's file must end in {', '.join(ENDINGS)}, got {str(path)!r}. Rename it.")
-    if animated and ending not in ANIMATED_ENDINGS:
-        raise OptionOutOfRange(
-            f"An animation is a .gif or .html, got {str(path)!r}. Rename it, or leave --animate out."
-        )
+    if ending not in FILES:
+        raise OptionOutOfRange(f"A plot's file must end in {', '.join(FILES)}, got {str(path)!r}. Rename it.")
+    if animated and ending != ".gif":
+        raise OptionOutOfRange(f"An animation is a .gif, got {str(path)!r}. Rename it, or leave --animate out.")
     return ending
 
 
-def save(computed: Sequence[ComputedPlot], path: Path, *, title: str, command: str = "") -> list[Path]:
-    """Write plots, all of them or none: on one HTML page, or one file each, named after the plot.
+def save(computed: Sequence[ComputedPlot], path: Path) -> list[Path]:
+    """Write plots, all of them or none: one file each, named after the plot where there are several.
 
     Returns:
         The files.
 
     Raises:
-        OptionOutOfRange: the ending is none of `ENDINGS`.
+        OptionOutOfRange: the ending is none of `FILES`.
     """
     animated = any(len(one.frames) > 1 for one in computed)
     ending = check_ending(path, animated=animated)
-    if ending == ".html":
-        write_bytes(path, page(computed, title, command).encode())
-        return [path]
     written = []
     with staged(path.parent) as staging:
         for one in computed:
@@ -125,54 +103,19 @@ def gif(computed: ComputedPlot) -> bytes:
 FILES = {".png": png, ".svg": svg, ".gif": gif}
 
 
-def pixels(computed: ComputedPlot, *, titled: bool = True) -> list[Any]:
+def pixels(computed: ComputedPlot) -> list[Any]:
     """Render all frames as Pillow images of one size."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
     found = []
     for number in range(len(computed.frames)):
-        canvas = FigureCanvasAgg(computed.drawn(number, titled=titled))
+        canvas = FigureCanvasAgg(computed.drawn(number))
         canvas.figure.set_dpi(FRAME_DOTS)
         canvas.draw()
         found.append(Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB"))
     palette = found[-1].quantize(128, method=Image.Quantize.MAXCOVERAGE)  # one for all, or colours flicker
     return [frame.quantize(128, palette=palette, dither=Image.Dither.NONE) for frame in found]
-
-
-def page(computed: Sequence[ComputedPlot], title: str, command: str) -> str:
-    """Render the HTML page: inline plots, no external resources; a script only for animations."""
-    animated = any(len(one.frames) > 1 for one in computed)
-    return Template(PAGE.read_text(encoding="utf-8")).substitute(
-        title=escape(title),
-        pictures="\n".join(map(section, computed)),
-        command=escape(command),
-        script=SCRIPT if animated else "",
-        policy=" script-src 'unsafe-inline';" if animated else "",
-    )
-
-
-def section(computed: ComputedPlot) -> str:
-    """Render one plot on the page: in the page's colours, or as frames with a slider."""
-    still = len(computed.frames) == 1
-    shown = svg_of(computed.drawn(ink=NEUTRAL, titled=False), computed.alt_text) if still else animation(computed)
-    return f"<figure><figcaption>{escape(computed.plot.title)}</figcaption>{shown}</figure>"
-
-
-def animation(computed: ComputedPlot) -> str:
-    """Render the frames as images, one of them visible."""
-    sources = []
-    for frame in pixels(computed, titled=False):
-        file = io.BytesIO()
-        frame.save(file, format="PNG", optimize=True)
-        sources.append("data:image/png;base64," + base64.b64encode(file.getvalue()).decode())
-    last = len(sources) - 1
-    return (
-        f'<div class="film" data-frames="{escape(json.dumps(sources))}">'
-        f'<img src="{sources[-1]}" alt="{escape(computed.alt_text)}">'
-        f'<div><button type="button">Play</button><input type="range" min="0" max="{last}" value="{last}" '
-        'aria-label="frame"></div></div>'
-    )
 
 
 def to_dict(computed: ComputedPlot) -> dict[str, Any]:
@@ -191,20 +134,3 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [jsonable(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-SCRIPT = """<script>
-for (const film of document.querySelectorAll(".film")) {
-  const frames = JSON.parse(film.dataset.frames), image = film.querySelector("img");
-  const slider = film.querySelector("input"), button = film.querySelector("button");
-  let timer = null;
-  const show = n => { slider.value = n; image.src = frames[n]; };
-  const stop = () => { clearInterval(timer); timer = null; button.textContent = "Play"; };
-  slider.addEventListener("input", () => { stop(); show(+slider.value); });
-  button.addEventListener("click", () => {
-    if (timer) { stop(); return; }
-    button.textContent = "Pause";
-    timer = setInterval(() => show((+slider.value + 1) % frames.length), 160);
-  });
-}
-</script>"""

@@ -22,7 +22,6 @@ class Target:
         table: the model's position table, ``[rows, width]``, if it has one.
         projections: of the layer, if there is a model.
         layer: index of the layer.
-        embeddings: some token embeddings of the model, ``[token, width]``, if there is a model.
     """
 
     label: str
@@ -30,7 +29,6 @@ class Target:
     table: Tensor | None = None
     projections: Projections | None = None
     layer: int = 0
-    embeddings: Tensor | None = None
 
     @property
     def geometry(self) -> Geometry:

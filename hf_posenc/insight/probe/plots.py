@@ -13,8 +13,16 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.files.staged import staged
-from hf_posenc.core.plotting.figures import COLOURS, MAGNITUDES, MARKERS, SIGNED, figure, length_ticks, save_figure
-from hf_posenc.eval.report.plots import mark_trained
+from hf_posenc.core.plotting.figures import (
+    COLOURS,
+    MAGNITUDES,
+    MARKERS,
+    SIGNED,
+    figure,
+    length_ticks,
+    mark_trained,
+    save_figure,
+)
 from hf_posenc.insight.probe.attention_profile import binned, edges
 from hf_posenc.insight.probe.heads import MOST, first_tokens
 from hf_posenc.insight.probe.run import Probe

@@ -1,34 +1,31 @@
 """The code of schemes that are not of this package, as a checkpoint remembers it.
 
 A checkpoint holds names and options: whoever edits a formula, or a default, of a scheme of one's own changes what all
-models compute that were saved with it. Loading one says so. Bytecode differs between versions of Python, which are
+models compute that were saved with it. Loading one says so. Earlier versions stored a digest of bytecode, which is
 compared no further.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from hf_posenc.core.code_digest import code_digest
+from hf_posenc.core.source_digest import digest_of, source_digest
 from hf_posenc.errors import SchemeCodeChanged
 from hf_posenc.schemes.spec import Layout
 
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-
 
 def digest_of_own(classes: Iterable[type]) -> str:
-    """Digest of the code of those classes that are not of this package; empty where all are."""
-    own = {cls for cls in classes if not cls.__module__.startswith("hf_posenc.")}
-    return code_digest(sorted(own, key=lambda cls: cls.__qualname__)) if own else ""
+    """Digest of the source of those classes that are not of this package; empty where there are none."""
+    own = sorted({digest for cls in classes if (digest := source_digest(cls)) is not None})
+    return digest_of(" ".join(own)) if own else ""
 
 
 def own_code(layout: Layout) -> dict[str, str] | None:
     """What a checkpoint stores of the code of its schemes; None where all are of this package."""
     digest = digest_of_own(classes_of(layout))
-    return {"python": PYTHON, "digest": digest} if digest else None
+    return {"source": digest} if digest else None
 
 
 def classes_of(layout: Layout) -> list[type]:
@@ -44,7 +41,7 @@ def warn_of_changed_code(stored: Any, layout: Layout) -> None:
         layout: the checkpoint's schemes, as they are registered here.
     """
     now = own_code(layout)
-    if not isinstance(stored, dict) or now is None or stored.get("python") != now["python"] or stored == now:
+    if not isinstance(stored, dict) or now is None or "source" not in stored or stored == now:
         return
     names = ", ".join(sorted({cls.record.name for cls in classes_of(layout) if digest_of_own([cls])}))  # type: ignore[attr-defined]
     warnings.warn(

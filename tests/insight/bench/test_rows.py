@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, StaticCache
 
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench import bench, random_model
-from hf_posenc.insight.bench.cases import CHUNK, ChunkedPrefill, Decode, StaticDecode
+from hf_posenc.insight.bench.cases import Decode, StaticDecode
 from hf_posenc.insight.bench.rows import IGNORED, KINDS, BenchRows
 from hf_posenc.insight.bench.settings import BenchSettings
 from hf_posenc.patching.patch import patch_model
@@ -73,21 +73,6 @@ def test_a_token_behind_padded_rows_is_the_one_behind_each_text(case: type[Decod
             torch.testing.assert_close(batched[number : number + 1], alone, atol=1e-5, rtol=0)
 
 
-def test_a_prefill_in_chunks_begins_anew_with_every_call() -> None:
-    """And computes what one forward pass over the whole text computes."""
-    length = CHUNK + 8
-    ids = tokens().repeat(1, length // LENGTH + 1)[:1, :length]
-    model = patch_model(model_of(), "yarn", trained_length=LENGTH, target_length=length)
-    case = ChunkedPrefill(model, BenchRows(ids))
-    case.call()
-    case.call()
-    assert case.cache.get_seq_length() == length
-    with torch.inference_mode():
-        after = model(ids[:, :1], past_key_values=case.cache, use_cache=True).logits[:, -1]
-        alone = model(torch.cat((ids, ids[:, :1]), dim=1)).logits[:, -1]
-    torch.testing.assert_close(after, alone, atol=1e-5, rtol=0)
-
-
 def test_a_cache_of_fixed_size_is_one() -> None:
     decode = StaticDecode(model_of(), BenchRows(tokens()))
     assert isinstance(decode.cache, StaticCache)
@@ -119,8 +104,6 @@ def test_all_models_of_a_compiled_run_are_compiled(cases: tuple[str, ...], monke
     [
         ({"rows": "padded"}, "no padding"), ({"rows": "ragged", "batch": 2}, "rows has 'ragged'"),
         ({"rows": "packed", "cases": ("decode",)}, "packed"), ({"compiled": True, "cases": ("decode",)}, "grows"),
-        ({"compiled": True, "cases": ("chunked_prefill",)}, "grows"),
-        ({"rows": "packed", "cases": ("chunked_prefill",)}, "packed"),
     ],
     ids=str,
 )  # fmt: skip

@@ -9,7 +9,6 @@ from transformers import PreTrainedModel
 from hf_posenc import is_patched, patch_model
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench.cases import Decode, Prefill, Train
-from hf_posenc.insight.bench.naive_rerotation import Rerotating
 from hf_posenc.insight.bench.random_models import random_model
 from hf_posenc.insight.bench.rows import BenchRows
 from hf_posenc.insight.bench.variants import (
@@ -77,18 +76,12 @@ def test_naive_prefill_is_equal(scheme: str) -> None:
     torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "rotates"),
-    [
-        ("self_extend", True), ("rerope", True), ("dca", True), ("string", True), ("self_extend+logn", True),
-        ("yarn", False), ("alibi", False), ("sinks", False), ("fox", False),
-    ],
-)  # fmt: skip
-def test_naive_decoding_is_equal_and_rotates_all_moved_keys(scheme: str, rotates: bool) -> None:
+@pytest.mark.parametrize("scheme", ["self_extend", "yarn", "sinks"])
+def test_naive_decoding_is_equal(scheme: str) -> None:
     model, ids = made(), tokens()
     logits = []
     for role in (PATCHED, NAIVE):
-        other = variant(model, role, entry(scheme), LENGTH, 8 * TRAINED, decodes=True)
+        other = variant(model, role, entry(scheme), LENGTH, 8 * TRAINED)
         decode = Decode(other, BenchRows(ids))
         for _ in range(2):  # a cache that a step has written to must go on telling the truth
             decode.reset()
@@ -96,8 +89,6 @@ def test_naive_decoding_is_equal_and_rotates_all_moved_keys(scheme: str, rotates
         with torch.inference_mode():
             logits.append(other(decode.token, past_key_values=decode.cache, use_cache=True).logits)
     torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-5)
-    naive = [module for module in other.modules() if isinstance(module, Rerotating)]
-    assert bool(naive) == rotates
 
 
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "dynamic_ntk", "sinks"])

@@ -82,15 +82,6 @@ def test_products_of_sines_alone_depend_on_where_they_stand(look: Callable) -> N
     assert (found - found.flip(0)).abs().max() > 0.1
 
 
-def test_binary_steps_count_the_flipped_digits(look: Callable) -> None:
-    steps = codes.steps(look("binary"), 9)
-    flips = [bin(p ^ (p + 1)).count("1") for p in range(8)]
-    assert torch.allclose(steps.square(), torch.tensor(flips).double())
-    assert flips[6:] == [1, 4]
-    even = codes.steps(look("sinusoidal"), 9)
-    assert torch.allclose(even, even[:1].expand(8), atol=1e-5)
-
-
 def test_the_path_of_one_hand_is_a_circle(look: Callable) -> None:
     target = look("sinusoidal", {"schedule": "custom", "frequencies": [2 * math.pi / 10] + [1e-12] * 7})
     plane, shares = codes.path(target, 10)

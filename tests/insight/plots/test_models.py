@@ -74,8 +74,9 @@ def test_a_carried_scheme_is_set_aside_for_others_and_for_other_options() -> Non
 def test_a_carried_scheme_has_its_own_lengths_unless_others_are_given() -> None:
     model = hf_posenc.patch_model(hf_posenc.load_starter("llama")[0], "yarn", factor=2)
     own, same, other = (
-        float(numbers("yarn", "stretch", model=model, **lengths)[0].numbers["stretch"][""].max())
+        float((found["before"] / found["after"][""]).max())
         for lengths in ({}, {"factor": 2}, {"factor": 8})
+        for found in [numbers("yarn", "frequencies", model=model, **lengths)[0].numbers]
     )
     assert own == same == pytest.approx(2.0)
     assert other == pytest.approx(8.0)

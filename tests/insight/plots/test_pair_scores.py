@@ -146,13 +146,6 @@ def test_patches_of_an_image_see_rows_and_columns(look: Callable) -> None:
     assert (text - found).abs().max() > 0.1
 
 
-def test_values_of_shaw_are_the_rows_of_its_table(look: Callable) -> None:
-    target = look("shaw", {"max_distance": 4, "values": True})
-    found = pairs_of(target, 10).value_rows(9)
-    rows_of_table = [max(-4, j - 9) + 4 for j in range(10)]
-    assert torch.allclose(found, target.scheme.of_value.weight[rows_of_table])
-
-
 NAMES = [record.name for record in list_schemes()]
 SHAPES = Shapes(heads=4, head_dim=8, width=16, layers=4, trained_length=16)
 

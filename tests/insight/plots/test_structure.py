@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hf_posenc import load_starter
 from hf_posenc.insight.plots import Shapes, show
 from hf_posenc.insight.plots.catalogue import list_plots, plot_of
 from hf_posenc.insight.plots.registry import Plot
@@ -23,27 +22,19 @@ CASES: dict[str, dict[str, int]] = {
     "code": {"integer,norm01,binary,sinusoidal": 4, "sinusoidal": 1},
     "dimensions": {"integer,sinusoidal": 2},
     "product": {"sinusoidal,rope": 1},
-    "steps": {"integer,binary": 1},
     "path": {"binary,sinusoidal": 2},
     "places": {"randpos": 1},
     "distance": {"self_extend:group=4;window=16,dca": 2},
     "visible": {"window,sinks,lm_infinite": 3, "self_extend:group=4;window=16,dca": 2},
     "bias": {"alibi,t5": 16, "alibi": 8},
     "bias_curve": {"alibi,t5,kerple": 3},
-    "values": {"shaw:values=true": 1},
     "score": {"rope,alibi,t5": 3, "rope,none": 2},
     "score_curve": {"rope,alibi,t5": 3, "rope,xpos": 1},
     "distance_curve": {"rerope,leaky_rerope,self_extend,dca": 1},
     "temperature": {"logn,yarn": 1},
     "grid": {"rope,rope_nd": 2},
     "frequencies": {"pi,ntk,yarn,llama3": 4},
-    "stretch": {"pi,ntk,yarn,llama3": 1},
     "clock": {"rope,sinusoidal": 16},
-    "rotation": {"rope": 1, "rope,yarn": 2},
-    "code_at": {"binary,sinusoidal": 4, "sinusoidal": 2},
-    "queries_keys": {"sinusoidal,rope,alibi": 3},
-    "mixed_axes": {"rope_nd": 2},
-    "drowned": {"integer,sinusoidal": 2},
 }
 PICTURES = [(name, schemes, panels) for name, found in CASES.items() for schemes, panels in found.items()]
 BLANK = 1.0  # variance of the grey levels, 0 … 255, of a panel with nothing in it
@@ -54,8 +45,7 @@ COLOUR_BAR = "<colorbar>"  # label that matplotlib gives its axes
 def drawn(schemes: str, name: str, **how: Any) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    model = load_starter("llama")[0] if name == "drowned" else None
-    figure = show(schemes, name, **{"shapes": SMALL, "model": model, **how})[name]
+    figure = show(schemes, name, **{"shapes": SMALL, **how})[name]
     FigureCanvasAgg(figure).draw()
     return figure
 
@@ -119,7 +109,7 @@ def test_a_picture_is_whole(name: str, schemes: str, count: int) -> None:
     )
     missing = [one for one in schemes.split(",") if one.partition(":")[0] not in words.replace("\n", "")]
     assert not missing
-    if "," in schemes and any(axes.images for axes in found) and name not in ("visible", "rotation"):
+    if "," in schemes and any(axes.images for axes in found) and name != "visible":
         assert "scale" in figure.get_suptitle()
 
 

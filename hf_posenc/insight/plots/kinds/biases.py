@@ -1,4 +1,4 @@
-"""Plots of biases: of the score of each pair, per head, and of the values."""
+"""Plots of biases: of the score of each pair, and against distance, per head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hf_posenc.insight.plots.registry import (
     View,
     register_plot,
 )
-from hf_posenc.insight.plots.target import Target, position_range
+from hf_posenc.insight.plots.target import Target
 
 MOST_HEADS = 8
 
@@ -26,6 +26,7 @@ class Bias(Plot):
 
     name, title = "bias", "Bias of each pair, head by head"
     hooks = ("bias",)
+    options = ("length", "head", "vectors")
     trained_length = 64
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
@@ -69,6 +70,7 @@ class BiasCurve(Plot):
 
     name, title = "bias_curve", "Bias against distance, head by head"
     hooks = ("bias",)
+    options = ("length", "head", "vectors")
     trained_length = 128
 
     def is_informative(self, target: Target) -> bool:
@@ -94,33 +96,3 @@ class BiasCurve(Plot):
                 axes.set_ylabel("added to the score")
         colour_scales.say_scale(figure, scales, len(grid))
         marks.legend(figure, *grid)
-
-
-@register_plot
-class Values(Plot):
-    """Bias of a key's value, by its distance from the last query."""
-
-    name, title = "values", "Added to the value of a key, by distance"
-    hooks = ("values",)
-    trained_length = 64
-
-    def shows(self, target: Target) -> bool:
-        return target.has("values") and target.scheme.values(target.context(position_range(1))) is not None
-
-    def is_informative(self, target: Target) -> bool:
-        return False
-
-    def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        found = pair_scores.pairs_of(target, view.length or self.length(target), view.vectors)
-        return {"values": found.value_rows(found.length - 1).flip(0)}
-
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        limits, images = colour_scales.limits_of(scales, len(sheets), "values"), []
-        grid = marks.panels(figure, len(sheets), 5.0 if len(sheets) == 1 else 3.4, 3.3)
-        for axes, sheet, scale in zip(grid, sheets, limits, strict=True):
-            images.append(colour_scales.heat_map(axes, sheet.numbers["values"], scale, square=False))
-            axes.set_title(marks.named(sheet.label, colour_scales.BESIDE_A_BAR), loc="left", fontsize=10)
-            axes.set_xlabel("channel")
-            axes.set_ylabel("distance (tokens)")
-        colour_scales.colour_bars(figure, grid, images, "added to the value")
-        colour_scales.say_scale(figure, scales, len(grid), limits)

@@ -1,4 +1,4 @@
-"""Plots of the code that every position has: as a map, as curves, by its steps, its products and its path."""
+"""Plots of the code that every position has: as a map, as curves, by its products and its path."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class CodeMap(OfCodes):
     """The code of every position as a map."""
 
     name, title = "code", "Code of every position (position × channel)"
+    options = ("length", "start", "channels")
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         code = codes.codes(target, view.length or LENGTH, view.start)
@@ -74,6 +75,7 @@ class Dimensions(OfCodes):
     """Single channels of the code against position."""
 
     name, title = "dimensions", "Single channels of the code against position"
+    options = ("length", "start", "channels")
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         code = codes.codes(target, view.length or LENGTH, view.start)
@@ -104,6 +106,8 @@ class Product(OfCodes):
     """Inner product of two codes against their distance."""
 
     name, title = "product", "Inner product of two codes against their distance"
+    options = ("length", "position")
+    scaled = False
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         length = view.length or LENGTH
@@ -126,35 +130,11 @@ class Product(OfCodes):
 
 
 @register_plot
-class Steps(OfCodes):
-    """Distance between neighbouring codes."""
-
-    name, title = "steps", "Distance between the codes of neighbours"
-
-    def length(self, target: Target) -> int:
-        return 33
-
-    def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        step = codes.steps(target, view.length or LENGTH)
-        return {"position": torch.arange(len(step)), "step": step}
-
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        axes = marks.one_pair_of_axes(figure)
-        for number, sheet in enumerate(sheets):
-            marks.curve(axes, sheet.numbers["position"], sheet.numbers["step"], sheet.label, number, len(sheets))
-        marks.plain(axes)
-        axes.set_ylim(0, 1.08 * max(float(sheet.numbers["step"].max()) for sheet in scales.every) or 1.0)
-        axes.set_xlabel("position p (tokens)")
-        axes.set_ylabel("|code(p + 1) − code(p)|")
-        marks.only(axes, sheets)
-        marks.legend(figure, axes)
-
-
-@register_plot
 class Path(OfCodes):
     """Path of the code in the plane of its first two principal components."""
 
     name, title = "path", "Path of the code in the plane of its two widest directions"
+    scaled = False
 
     def length(self, target: Target) -> int:
         return 32

@@ -26,6 +26,7 @@ class Places(Plot):
 
     name, title = "places", "Where training puts the tokens of a text"
     hooks, trained_length, factor = ("reposition",), 64, 4.0
+    scaled = False
 
     def length(self, target: Target) -> int:
         return target.geometry.trained_length
@@ -110,6 +111,7 @@ class Visible(Maps):
 
     name, title = "visible", "Visible keys of each query"
     key = "region"
+    scaled = False
     hooks, companions = ("visible", "regions"), ("rotation", "row_rotation", "bias")
     factor, sweep = 4.0, "factor"
 

@@ -1,4 +1,4 @@
-"""Plots of rotations: clock hands, frequencies before and after a scaling, their ratio, and the matrices R(p)."""
+"""Plots of rotations: clock hands, and frequencies before and after a scaling."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.core.plotting.figures import SIGNED
-from hf_posenc.insight.plots import codes, colour_scales, marks, rotation_matrices
+from hf_posenc.insight.plots import codes, marks, pair_frequencies
 from hf_posenc.insight.plots.registry import (
     Plot,
     Scales,
@@ -25,36 +24,29 @@ MOST_HANDS = 8
 TRAIL = 6  # earlier positions that are faintly seen
 
 
-class OfRotations(Plot):
-    """Base of plots for schemes that rotate."""
-
-    hooks = ("rotation", "row_rotation")
-
-    def length(self, target: Target) -> int:
-        return target.geometry.target_length
-
-
 @register_plot
-class Frequencies(OfRotations):
+class Frequencies(Plot):
     """Radians per token of each pair, as bars: before and after a scaling."""
 
     name, title = "frequencies", "Frequency of every pair, before and after"
+    hooks = ("rotation", "row_rotation")
     trained_length, factor, sweep = 4096, 4.0, "factor"
+    scaled = False
 
     def shows(self, target: Target) -> bool:
         return super().shows(target) or (codes.has_code(target) and codes.rotated(target, 2) is not None)
 
     def is_informative(self, target: Target) -> bool:
-        found = list(rotation_matrices.frequencies(target, target.geometry.target_length).values())
-        before = rotation_matrices.unscaled(target)
+        found = list(pair_frequencies.frequencies(target, target.geometry.target_length).values())
+        before = pair_frequencies.unscaled(target)
         return any(len(one) != len(before) or not torch.allclose(one, before) for one in found)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        found = rotation_matrices.frequencies(target, view.length or self.length(target))
+        found = pair_frequencies.frequencies(target, view.length or self.length(target))
         geometry = target.geometry
         lengths = {"trained_length": geometry.trained_length, "target_length": geometry.target_length}
         if found:
-            return {"before": rotation_matrices.unscaled(target), "after": found, **lengths}
+            return {"before": pair_frequencies.unscaled(target), "after": found, **lengths}
         rotated = codes.rotated(target, 2)
         return {"before": None, "after": {"": rotated[1]}, **lengths}  # type: ignore[index]
 
@@ -93,51 +85,13 @@ class Frequencies(OfRotations):
 
 
 @register_plot
-class Stretch(OfRotations):
-    """Ratio of each pair's frequency before to that after a scaling."""
-
-    name, title = "stretch", "How many times slower each pair rotates"
-    trained_length, factor, sweep = 4096, 4.0, "factor"
-
-    def accepts(self, target: Target) -> bool:
-        return self.shows(target)
-
-    def shows(self, target: Target) -> bool:
-        before = rotation_matrices.unscaled(target)
-        return any(len(f) == len(before) for f in rotation_matrices.frequencies(target, self.length(target)).values())
-
-    def is_informative(self, target: Target) -> bool:
-        return False  # the plot of frequencies is the better default
-
-    def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        before = rotation_matrices.unscaled(target)
-        found = rotation_matrices.frequencies(target, view.length or self.length(target))
-        return {"stretch": {name: before / after for name, after in found.items() if len(after) == len(before)}}
-
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        axes = marks.one_pair_of_axes(figure)
-        lines = {
-            f"{sheet.label}, {name}" if name else sheet.label: stretch
-            for sheet in sheets
-            for name, stretch in sheet.numbers["stretch"].items()
-        }
-        for number, (label, stretch) in enumerate(lines.items()):
-            marks.curve(axes, torch.arange(len(stretch)), stretch, label, number, len(lines))
-        highest = max(float(s[s.isfinite()].max()) for sheet in scales.every for s in sheet.numbers["stretch"].values())
-        marks.plain(axes)
-        axes.set_ylim(0, 1.06 * max(highest, 1.5))
-        axes.set_xlabel("pair (fastest first)")
-        axes.set_ylabel("frequency before / after (×)")
-        marks.only(axes, sheets)
-        marks.legend(figure, axes)
-
-
-@register_plot
 class Clock(Plot):
     """Every pair as the hand of a clock, upright at position 0."""
 
     name, title = "clock", "Pairs as clock hands"
     trained_length, sweep = 256, "position"
+    options = ("position", "channels")
+    scaled = False
 
     def shows(self, target: Target) -> bool:
         return codes.has_code(target) and codes.rotated(target, 2) is not None
@@ -200,29 +154,3 @@ def dial(axes: Any, angles: Tensor) -> None:
 def in_words(turn: float) -> str:
     """``6.3``, ``12,300``."""
     return f"{turn:.1f}" if turn < 100 else f"{turn:,.0f}"
-
-
-@register_plot
-class RotationMatrix(OfRotations):
-    """R(p) as a matrix, block by block."""
-
-    name, title = "rotation", "Rotation matrix R(p) of queries and keys"
-    sweep = "position"
-
-    def is_informative(self, target: Target) -> bool:
-        return False
-
-    def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        position = 3 if view.position is None else view.position
-        return {"position": position, "matrix": rotation_matrices.matrix(target, position, view.length or 1)}
-
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        grid = marks.panels(figure, len(sheets), 3.4, 3.4)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            image = colour_scales.heat_map(axes, sheet.numbers["matrix"], colour_scales.Limits(-1.0, 1.0, SIGNED))
-            axes.set_title(marks.named(sheet.label, 3.4), loc="left", fontsize=10)
-            axes.set_xlabel("channel in")
-            if number % marks.columns(len(sheets)) == 0:
-                axes.set_ylabel("channel out")
-        figure.suptitle(f"position {sheets[0].numbers['position']}", fontsize=10, x=0.02, ha="left")
-        figure.colorbar(image, ax=grid, label="entry of R(p)", shrink=0.8)

@@ -40,6 +40,7 @@ class ScoreMap(Maps):
 
     name, title = "score", "Score of each pair where only position differs"
     key, unit = "score", "score"
+    options = ("length", "head", "vectors")
     companions = OF_SCORES
     trained_length, factor, sweep = 32, 4.0, "factor"
 
@@ -100,6 +101,7 @@ class ScoreCurve(Curves):
 
     name, title = "score_curve", "Score against distance where only position differs"
     key, unit = "score", "score"
+    options = ("length", "head", "vectors")
     companions = OF_SCORES
     trained_length, factor, sweep = 128, 4.0, "factor"
 
@@ -150,6 +152,7 @@ class Temperature(Curves):
 
     name, title = "temperature", "Factor of the logits of each row"
     key, unit = "factor", "factor of its logits (×)"
+    options = ("length", "head")
     hooks = ("query_scale", "row_scale")
     companions = ("rotation", "row_rotation", "bias", "regions", "visible")
     trained_length, factor, sweep = 256, 4.0, "factor"

@@ -1,0 +1,227 @@
+"""Rank the lines of a comparison: on each task at the longest length, with an interval, a cost and the Pareto front.
+
+    first = 1 + lines that are surely better        last = lines − lines that are surely worse
+
+Every pair of lines is compared document by document, and all pairs of a table are corrected together by Holm, so that
+all intervals of the table hold together in 95 %: Mogstad, Romano, Shaikh, Wilhelm 2024, "Inference for Ranks with
+Applications to Mobility across Neighbourhoods and Academic Achievement across Countries", Review of Economic Studies
+91(1), section 3. A line is on the Pareto front if no other is both faster and better, by its mean.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from typing import Any
+
+from hf_posenc.eval.results.bootstrap import Margins, effective_bounds
+from hf_posenc.eval.results.comparison import GAINS, SHARES, Comparison, interval, rows_by_cell
+from hf_posenc.eval.results.costs import costs_by_scheme
+from hf_posenc.eval.results.documents import DocumentScore
+from hf_posenc.eval.results.effective_length import RULER, SLACK, documents_of, effective_lengths, reference_of
+from hf_posenc.eval.results.gate import gates
+from hf_posenc.eval.results.paired import LEVEL, holm, paired
+
+
+@dataclass(frozen=True)
+class Effective:
+    """Effective context length with its 95 % bootstrap interval; tokens, 0 where no length passes.
+
+    Attributes:
+        length: the longest measured length that passes.
+        low, high: interval; None for too few documents.
+    """
+
+    length: int
+    low: int | None
+    high: int | None
+
+
+@dataclass(frozen=True)
+class Behind:
+    """Mean difference from the first line over the same documents.
+
+    Attributes:
+        value: score less that of the first line.
+        low, high: 95 % interval by Student's t over clusters, of this comparison alone; None for too few.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A line of a comparison on one task at the longest length.
+
+    Attributes:
+        scheme, task, metric: label of the line, and what decides.
+        length: tokens.
+        value, low, high: score and its 95 % interval; None without one.
+        first, last, of: places that are possible among the lines that are compared; None for a line without a score.
+        behind: None for the first line, and without a score.
+        effective: None where the metric has no threshold, or the model cannot do the task at its trained length.
+        time: seconds of the cell over those of the unpatched line; None where there is none.
+        cache_per_token: bytes of the KV cache for each token; None without one.
+        on_front: whether no other line is both faster and better.
+    """
+
+    scheme: str
+    task: str
+    metric: str
+    length: int
+    value: float | None
+    low: float | None
+    high: float | None
+    first: int | None
+    last: int | None
+    of: int
+    behind: Behind | None
+    effective: Effective | None
+    time: float | None
+    cache_per_token: float | None
+    on_front: bool = False
+
+    @property
+    def worth(self) -> float:
+        """The score as something of which more is better."""
+        value = float("nan") if self.value is None else self.value
+        return value if self.metric in SHARES or self.metric in GAINS else -value
+
+    @property
+    def place(self) -> tuple[float, float, float]:
+        """Sort key: possible places, then the score."""
+        if self.first is None or self.last is None or self.value is None:
+            return float("inf"), 0.0, 0.0
+        return self.first, self.last, -self.worth
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, without the time, which differs from run to run."""
+        return {name: value for name, value in asdict(self).items() if name not in ("time", "on_front")}
+
+
+def rankings(comparison: Comparison) -> dict[str, list[Ranked]]:
+    """The ranked lines of each task that was measured length by length, first place first; empty without ``rank``."""
+    if not comparison.about.get("rank"):
+        return {}
+    effective = effective_intervals(comparison)
+    swept = [task for task in comparison.tasks() if any(r.task == task and r.length for r in comparison.rows)]
+    return {task: ranking(comparison, task, comparison.metrics(task)[0], effective) for task in swept}
+
+
+def ranking(
+    comparison: Comparison, task: str, metric: str, effective: Mapping[tuple[str, str], Effective]
+) -> list[Ranked]:
+    """The lines of one task."""
+    length = max(comparison.about["lengths"])
+    rows = rows_by_cell(comparison.rows, task, metric)
+    better = next((row.higher_is_better for row in comparison.rows if (row.task, row.metric) == (task, metric)), None)
+    scores = {label: documents_at(comparison, label, task, metric, length) for label in comparison.labels}
+    measured = {label: found for label, found in scores.items() if found}
+    places = {} if better is None or len(measured) < 2 else ranks(measured, higher_is_better=better)
+    caches = {one.label: one.cache_per_token for one in costs_by_scheme(comparison.records, comparison.costs)}
+    lines = []
+    for label in comparison.labels:
+        row = rows.get((label, length))
+        bounds: tuple[float | None, float | None] = (row and interval(row)) or (None, None)
+        first, last = places.get(label, (None, None))
+        lines.append(
+            Ranked(
+                label, task, metric, length, None if row is None else row.value, *bounds, first, last, len(measured),
+                None, effective.get((label, task)), time_ratio(comparison, label, task, length), caches.get(label),
+            )
+        )  # fmt: skip
+    return with_front(with_distances(sorted(lines, key=lambda line: line.place), scores))
+
+
+def ranks(scores: Mapping[str, Sequence[DocumentScore]], *, higher_is_better: bool) -> dict[str, tuple[int, int]]:
+    """First and last possible place of lines, from the scores of their documents by label."""
+    pairs = [(a, b, paired(a, b, scores[a], scores[b])) for a, b in combinations(scores, 2)]
+    corrected = holm([None if found is None else found.p for _, _, found in pairs])
+    better: Counter[str] = Counter()
+    worse: Counter[str] = Counter()
+    for (a, b, found), p in zip(pairs, corrected, strict=True):
+        if found is None or p is None or p >= LEVEL:
+            continue
+        winner, loser = (a, b) if (found.difference > 0) == higher_is_better else (b, a)
+        better[loser] += 1
+        worse[winner] += 1
+    return {label: (1 + better[label], len(scores) - worse[label]) for label in scores}
+
+
+def documents_at(comparison: Comparison, label: str, task: str, metric: str, length: int) -> list[DocumentScore]:
+    """Scores of documents over all depths."""
+    return [score for score in comparison.documents[label] if score.row == (task, length, None, metric)]
+
+
+def with_distances(lines: Sequence[Ranked], scores: Mapping[str, Sequence[DocumentScore]]) -> list[Ranked]:
+    """The lines with their paired differences from the first."""
+    first = lines[0]
+    if first.first is None:
+        return list(lines)
+    found = [first]
+    for line in lines[1:]:
+        own = scores[line.scheme]
+        difference = paired(line.scheme, first.scheme, own, scores[first.scheme]) if own else None
+        if difference is not None:
+            line = replace(line, behind=Behind(difference.difference, difference.low, difference.high))
+        found.append(line)
+    return found
+
+
+def time_ratio(comparison: Comparison, label: str, task: str, length: int) -> float | None:
+    """Seconds of a finished cell over those of the unpatched line of the same model."""
+    entries = {entry["label"]: entry for entry in comparison.about["schemes"]}
+    model = entries[label].get("model_digest")
+    base = [name for name, one in entries.items() if one["scheme"] is None and one.get("model_digest") == model]
+    seconds = {
+        record.scheme: record.seconds
+        for record in comparison.with_state("done")
+        if (record.task, record.length) == (task, length) and record.seconds > 0
+    }
+    return seconds[label] / seconds[base[0]] if base and label in seconds and base[0] in seconds else None
+
+
+def with_front(lines: Sequence[Ranked]) -> list[Ranked]:
+    """The lines, marked where no other one is both faster and better."""
+    best, front = float("-inf"), set()
+    timed = [line for line in lines if line.time is not None and line.value is not None]
+    for line in sorted(timed, key=lambda line: (line.time, -line.worth)):
+        if line.worth > best:
+            best = line.worth
+            front.add(line.scheme)
+    return [replace(line, on_front=line.scheme in front) for line in lines]
+
+
+def effective_intervals(comparison: Comparison) -> dict[tuple[str, str], Effective]:
+    """Effective context lengths by label and task, with bootstrap intervals that draw the same documents everywhere."""
+    closed = {gate.task for gate in gates(comparison.about) if not gate.open}
+    found = {}
+    for one in effective_lengths(comparison):
+        if one.task not in closed and one.metric == comparison.metrics(one.task)[0]:
+            low, high = bootstrapped(comparison, one.scheme, one.task, one.metric) or (None, None)
+            found[one.scheme, one.task] = Effective(one.length, low, high)
+    return found
+
+
+def bootstrapped(comparison: Comparison, label: str, task: str, metric: str) -> tuple[int, int] | None:
+    """The bootstrap interval of one effective length; None where too few documents are known."""
+    rows = rows_by_cell(comparison.rows, task, metric)
+    own = {n: documents_of(comparison, row) for (name, n), row in rows.items() if name == label and n is not None}
+    if metric in SHARES:
+        margins = {n: {name: (c, value - RULER) for name, (c, value) in own[n].items()} for n in own}
+        found = Margins.of(margins, share=RULER)
+    else:
+        reference = reference_of(comparison, rows, label)
+        if reference is None:
+            return None
+        base = documents_of(comparison, reference)
+        margins = {
+            n: {name: (c, base[name][1] + SLACK - value) for name, (c, value) in own[n].items() if name in base}
+            for n in own
+        }
+        found = Margins.of(margins)
+    return effective_bounds(found, seed=comparison.about["seed"]) if len(found.sums) else None

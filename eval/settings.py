@@ -1,0 +1,221 @@
+"""What is measured: the settings that `evaluate`, `compare`, a YAML file and the command line share, declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from hf_posenc.core.lengths import MAX_LENGTH, tokens
+from hf_posenc.errors import BadComparison, PosEncError, WrongKind, shown
+from hf_posenc.eval.errors import TaskOptionOutOfRange
+from hf_posenc.eval.tasks.parse import listed
+from hf_posenc.schemes.entry import json_or_text
+
+ERRORS: Mapping[str, type[PosEncError]] = {"tasks": BadComparison, "include_path": WrongKind}
+"""Setting to the error of a wrong one; of the others, numbers, it is `TaskOptionOutOfRange`."""
+FILES = ("data", "docs")
+"""Options of tasks that name files, of which several may be given."""
+METADATA = frozenset({"tokenizer"})
+"""What the metadata of a task also holds, and what is an argument."""
+
+
+def lengths_of(given: Any) -> list[Any]:
+    """Lengths in tokens, from a list or from ``"4k,8k"``."""
+    return [tokens(one, "lengths") if isinstance(one, str) else one for one in listed(given)]
+
+
+def mapping_of(given: Any) -> Mapping[str, Any]:
+    """The same mapping, of the same type."""
+    if not isinstance(given, Mapping):
+        raise WrongKind(f"Options are a mapping from names to values, got {shown(given)}. Pass a dictionary.")
+    return given
+
+
+def ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Each length once, shortest first."""
+    return tuple(sorted(set(lengths)))
+
+
+def generation_of(given: Any) -> Any:
+    """Options of generation, from a mapping or from lm-eval's ``name=value,name=value``."""
+    if not isinstance(given, str):
+        return given
+    parts = [part.partition("=") for part in given.split(",") if part.strip()]
+    if not all(name.strip() and sign for name, sign, _ in parts):
+        raise WrongKind(f"gen_kwargs are name=value,name=value, got {shown(given)}. Pass max_gen_toks=20.")
+    return {name.strip(): json_or_text(value.strip()) for name, _, value in parts}
+
+
+Count = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
+Lengths = Annotated[tuple[Count, ...], BeforeValidator(lengths_of), AfterValidator(ascending)]
+Depths = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1), BeforeValidator(listed)]
+Options = Annotated[Any, Field(default_factory=dict), AfterValidator(mapping_of)]
+Own = TypeVar("Own", bound="Measurement")
+
+
+class Measurement(BaseModel):
+    """Settings of every measurement.
+
+    Attributes:
+        tasks: lm-eval task names; by default loss and passkey retrieval.
+        lengths: sequence lengths in tokens; by default multiples of the trained length.
+        samples: windows of text, at random places of all its parts.
+        scored: tokens scored at the end of each window.
+        keys: passkeys, needles or questions, each at every depth.
+        depths: relative depths of the key in the filler text, 0 … 1.
+        longest: context in tokens available before every target; by default the longest of the lengths. With the same
+            value, a length that is added later has the same targets.
+        seed: of keys, masks, places of windows and learned schemes.
+        limit: documents per length, for a quick look.
+        text: one or several files, folders and ``hub:NAME:SPLIT``, or `datasets` objects; by default held-out modules
+            of the standard library. A record of jsonl, json, csv or parquet is a document; no window crosses two.
+        text_field: column of a record that holds its text; where there is no ``text``, its ``messages`` are read.
+        document_separator: what separates the documents of plain text files; by default each file is one.
+        include_path: folder of further task files, which can run code.
+        trust_tasks: whether task files from outside the installed packages may run.
+        options: further options of tasks, such as ``data``, ``docs`` or ``scoring``; see `hf_posenc.eval.tasks.sweep`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    tasks: tuple[str, ...] = ()
+    lengths: Lengths = ()
+    samples: Count = 16
+    scored: Count = 64
+    keys: Count = 8
+    depths: Depths = (0.0, 0.25, 0.5, 0.75, 1.0)
+    longest: Count | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    limit: Count | None = None
+    text: Any = None
+    text_field: str = "text"
+    document_separator: str | None = None
+    include_path: str | Path | None = None
+    trust_tasks: bool = False
+    options: Options
+
+    @classmethod
+    def of(cls: type[Own], given: Mapping[str, Any]) -> Own:
+        """The settings with these values; None stands for a default.
+
+        Raises:
+            PosEncError: a value is refused; of a type by `ERRORS`.
+        """
+        try:
+            found = cls(**{name: value for name, value in given.items() if value is not None})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name, cause = str(first["loc"][0]), first.get("ctx", {}).get("error")
+            if isinstance(cause, PosEncError):
+                raise cause from None
+            rule = first["msg"].replace("Input", "It")
+            raise ERRORS.get(name, TaskOptionOutOfRange)(
+                f"{name}={shown(given[name])} was asked for. {rule}."
+            ) from None
+        found.check_together()
+        for name in found.options.keys() & (cls.model_fields.keys() | METADATA):
+            raise BadComparison(f"{name} is no option of tasks here. Pass it as an argument of its own.")
+        return found
+
+    def check_together(self) -> None:
+        """Refuse settings that have no effect without another."""
+
+    def sweep(self) -> dict[str, Any]:
+        """The numbers of a sweep, for the metadata of tasks, less the lengths and ``longest``."""
+        return {
+            "samples": self.samples, "scored": self.scored, "keys": self.keys, "depths": list(self.depths),
+            "seed": self.seed,
+        }  # fmt: skip
+
+
+class EvaluateSettings(Measurement):
+    """Settings of `hf_posenc.eval.evaluate`, besides those of every measurement.
+
+    Attributes:
+        log_samples: keep every request and response in ``raw``.
+        num_fewshot, apply_chat_template, fewshot_as_multiturn, system_instruction: lm-eval's own, for tasks whose
+            prompts lm-eval writes; our own tasks refuse them.
+        gen_kwargs: how to generate, ``"max_gen_toks=20,temperature=0"`` or a dictionary, for tasks that do.
+    """
+
+    log_samples: bool = False
+    num_fewshot: Annotated[int, Field(ge=0, le=MAX_LENGTH)] | None = None
+    apply_chat_template: bool = False
+    fewshot_as_multiturn: bool = False
+    system_instruction: str | None = None
+    gen_kwargs: Annotated[Options, BeforeValidator(generation_of)]
+
+
+class CompareSettings(Measurement):
+    """Settings of `hf_posenc.eval.compare`, besides those of every measurement.
+
+    Attributes:
+        factor_per_length: patch anew for each length, with factor = length / trained length. By default every scheme
+            is patched once, for the longest length (for ``longest``, where it is given), as a deployed model is, and
+            that one model is measured at all lengths.
+        against: label of a line; the others are compared with it, document by document, and tables mark what is surely
+            better or worse. Where only one line has a scheme, the name of the scheme will do.
+        rank: rank the lines on each task at the longest length; see `hf_posenc.eval.results.ranking`.
+        tune: choose the options of each scheme, for each length, by the loss on ``dev_text``.
+        dev_text: a text to choose options on, named as ``text`` is; by default modules of the standard library that are
+            not in the default text. Naming one switches ``tune`` on.
+        budget: candidates of each scheme that are tried, drawn at random from a finer grid; by default all of a small
+            grid.
+        fresh: measure again what the folder has, and replace it.
+    """
+
+    factor_per_length: bool = False
+    against: str | None = None
+    rank: bool = False
+    tune: bool = False
+    dev_text: Any = None
+    budget: Count | None = None
+    fresh: bool = False
+
+    def check_together(self) -> None:
+        """Refuse settings that have no effect without another.
+
+        Raises:
+            BadComparison: there is one.
+        """
+        if self.budget is not None and not self.tuned:
+            raise BadComparison(f"budget is {self.budget}, and no options are chosen. Pass --tune (tune=True) as well.")
+
+    @property
+    def tuned(self) -> bool:
+        """Whether options are chosen."""
+        return self.tune or self.dev_text is not None
+
+
+def split(kind: type[Own], given: Mapping[str, Any], settings: Own | None = None) -> tuple[Own, dict[str, Any]]:
+    """Keywords of a call as settings, and what is left for the model.
+
+    Args:
+        kind: of the settings.
+        given: keywords.
+        settings: of which the keywords replace some.
+    """
+    own = {name: value for name, value in given.items() if name in kind.model_fields}
+    before = {} if settings is None else {name: getattr(settings, name) for name in settings.model_fields_set}
+    return kind.of(before | own), {name: value for name, value in given.items() if name not in own}
+
+
+def named(kind: type[Measurement], words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``["seed=1", "scoring=generate"]`` as settings of a kind, and as options of tasks, which all other names are."""
+    own: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for word in words:
+        written, _, text = word.partition("=")
+        name, value = written.replace("-", "_"), json_or_text(text)
+        if name == "options" and isinstance(value, Mapping):
+            options |= value
+        elif name in kind.model_fields:
+            own[name] = value
+        elif name in FILES and name in options:  # one after the other
+            options[name] = [*([options[name]] if isinstance(options[name], str) else options[name]), value]
+        else:
+            options[written] = value
+    return own, options

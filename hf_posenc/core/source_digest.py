@@ -1,0 +1,55 @@
+"""Digest of the source of a class that is not of this package: what a stored number or checkpoint knows it by.
+
+It is taken when a scheme is registered, and kept: a file that is edited later does not describe the class in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+KNOWN_BY_VERSION = {"hf_posenc", "torch", *sys.stdlib_module_names}
+"""Packages whose classes need no digest."""
+_DIGESTS: WeakKeyDictionary[type, str | None] = WeakKeyDictionary()
+
+
+def is_foreign(cls: type) -> bool:
+    """Whether a class is of neither this package, torch nor Python."""
+    return cls.__module__ == "__main__" or cls.__module__.partition(".")[0] not in KNOWN_BY_VERSION
+
+
+def source_digest(cls: type) -> str | None:
+    """Digest of the files that a class and its bases are defined in; in a notebook, of their methods.
+
+    None of a class of this package, and of one without source, such as one made by `exec`.
+    """
+    if cls not in _DIGESTS:
+        texts = [text for one in cls.__mro__ if is_foreign(one) for text in sources(one)]
+        _DIGESTS[cls] = digest_of("\0".join(texts)) if texts else None
+    return _DIGESTS[cls]
+
+
+def sources(cls: type) -> Iterable[str]:
+    """The text of the file of a class, and of all files in the folder of its package; without a file, its methods.
+
+    None of a file's name is in it: a file may be renamed.
+    """
+    try:
+        file = Path(inspect.getfile(cls))
+        beside = sorted(file.parent.glob("*.py")) if "." in cls.__module__ else []
+        return [one.read_text(encoding="utf-8") for one in dict.fromkeys([file, *beside])]
+    except (OSError, TypeError, ValueError):
+        functions = [value for value in vars(cls).values() if inspect.isfunction(value)]
+    try:
+        return [inspect.getsource(function) for function in functions]
+    except OSError:
+        return []
+
+
+def digest_of(content: str | bytes) -> str:
+    """BLAKE2 digest of 16 bytes, in hexadecimal."""
+    return hashlib.blake2b(content if isinstance(content, bytes) else content.encode(), digest_size=16).hexdigest()
