@@ -1,9 +1,9 @@
 """Write docs/findings.md: published findings as they come out here.
 
-    python examples/findings/zero_shot_order.py
+    python examples/findings/zero_shot_order.py --out results/findings/zero_shot_order.json
     python docs/make_findings.py results/findings
 
-Every ``finding.json`` below the folders replaces the entry of that finding in docs/findings.json, from which the page
+Every JSON file below the folders replaces the entry of that finding in docs/findings.json, from which the page
 is written; without a folder, the page is written from those entries alone. Results of the quick budget are refused.
 """
 
@@ -38,10 +38,9 @@ documents*, with standard errors over documents and seeds; p-values are correcte
 - *Not reproduced*: one is surely reversed.
 - *Not decidable at this size*: otherwise, and where the model cannot do what the finding needs.
 
-`--quick` takes a smaller budget, `--out` names the folder, `--seeds` and `--samples` change the budget.
-Finished cells are kept: the same command resumes. Budgets were raised after a first look that decided nothing; nothing
-else was tuned. Schemes on a trained model are refitted per length, as most papers have them. Each script says what its
-model cannot show.
+`--quick` takes a smaller budget. Budgets were raised after a first look that decided nothing; nothing else was tuned.
+Schemes on a trained model are refitted per length, as most papers have them. Each script says what its model cannot
+show.
 `docs/findings.json` has every interval. Costs are CPU seconds of one thread; {versions}.
 
 | finding | source | verdict | claims that hold | cost | command |
@@ -53,12 +52,11 @@ def main() -> None:
     """Update the entries from the folders that are given, and write the page."""
     entries = json.loads(SNAPSHOT.read_text(encoding="utf-8"))
     for folder in map(Path, sys.argv[1:]):
-        for file in sorted(folder.rglob("finding.json")):
+        for file in sorted(folder.rglob("*.json")):
             entry = json.loads(file.read_text(encoding="utf-8"))
             if entry["quick"]:
                 raise SystemExit(f"{entry['name']} was run with --quick. Run it with the full budget.")
-            named = ", ".join(f"{name} {version}" for name, version in entry["versions"].items())
-            entries[entry.pop("name")] = entry | {"versions": named}
+            entries[entry.pop("name")] = entry
     write_json(SNAPSHOT, dict(sorted(entries.items())))
     write_bytes(PAGE, page(entries).encode())
 

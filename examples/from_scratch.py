@@ -37,12 +37,8 @@ import torch
 sys.path[:0] = [str(Path(__file__).parent / "findings")]
 
 from common import mean_and_deviation, progress_bar, run_command
-from lab.from_scratch.addition import Addition
-from lab.from_scratch.budget import TrainingBudget
-from lab.from_scratch.copying import Copy
-from lab.from_scratch.model import tiny_model
-from lab.from_scratch.task import Task
-from lab.from_scratch.text import Text
+from laboratory.tasks import Addition, Copy, Task, Text, TrainingBudget
+from laboratory.tiny import tiny_model
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure, mark_trained

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from interactive.page import write_page
+from interactive.page import page_html
 
 FILE = "interactive-page.html"
 
@@ -19,4 +19,4 @@ def setup(app: Any) -> dict[str, Any]:
 def write_after(app: Any, error: Exception | None) -> None:
     """Write the page, after a build of HTML that did not fail."""
     if error is None and app.builder.format == "html":
-        write_page([], Path(app.outdir) / FILE)
+        (Path(app.outdir) / FILE).write_text(page_html(), encoding="utf-8")

@@ -13,7 +13,7 @@ from docstrings import prose, table
 
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.eval.report.phrases import is_share, task_title
-from hf_posenc.insight.properties import PropertyValue, list_properties
+from hf_posenc.insight.properties import PROPERTIES, PropertyValue
 from hf_posenc.schemes.registry import list_schemes
 
 DOCS = Path(__file__).parents[1]
@@ -100,14 +100,11 @@ def interval(claim: dict[str, Any]) -> str:
 
 def properties(record: SchemeRecord) -> str:
     """Section with the stored properties of a scheme, and what each number is."""
-    questions = {one.name: one.question for one in list_properties()}
     parts = ["## Properties\n", f"```console\n$ hf-posenc info {record.name} --properties\n```\n"]
     for name, row in stored_properties().items():
         base, _, layer = name.partition(" (")
         if base == record.name:
-            rows = [
-                (questions[key], answer(cell), prose(cell["says"])) for key, cell in row.items() if key in questions
-            ]
+            rows = [(PROPERTIES[key].question, answer(cell), prose(cell["says"])) for key, cell in row.items()]
             parts.append(table((layer.rstrip(")") or "property", "", "the number"), rows))
     return "\n".join(parts) if len(parts) > 2 else ""
 

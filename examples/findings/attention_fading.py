@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from lab.claims import Able, Metric, Order
-from lab.finding import Budget, Finding
-from lab.from_scratch.measure import measure_cells
-from lab.run import main
+from laboratory.tiny import from_scratch
+from verdict import Finding, Metric, able, better, main
 
 FACTORS = (16.0, 64.0)
 SCALED = ("log-n", "ssmax")
@@ -15,7 +13,6 @@ FULL = {"largest": {"trained": 16, "steps": 300, "batch": 16, "learning_rate": 3
 SCORES = {"loss": ("largest", "loss"), "accuracy": ("largest", "exact")}
 
 FINDING = Finding(
-    name="attention_fading",
     claim="Over more keys than in training, attention to one of them fades; trained with logits that are "
     "multiplied by ln n (log-n scaling, scalable softmax), a model still finds the largest number among 16 and "
     "64 times as many.",
@@ -29,19 +26,17 @@ FINDING = Finding(
     "attention tells it from noise too surely.",
     variants={"softmax": "none", "log-n": "none+logn:clip=false", "ssmax": "none+ssmax"},
     points=(1.0, *FACTORS),
-    axis="numbers, multiples of the trained number",
-    point_format="{:g}×",
     metrics=(
-        Metric("loss", "nats/answer", higher_is_better=False), Metric("accuracy", "share", higher_is_better=True),
+        Metric("loss", "nats/answer"), Metric("accuracy", "share", True),
     ),
     claims=(
-        Order("softmax", "softmax", 1.0, worse_at=64.0),
-        *(Order(scaled, "softmax", at) for at, scaled in product(FACTORS, SCALED)),
+        better("softmax", "softmax", 1.0, second_at=64.0),
+        *(better(scaled, "softmax", at) for at, scaled in product(FACTORS, SCALED)),
     ),
-    needs=tuple(Able(name, 1.0, 0.9, "accuracy") for name in ("softmax", *SCALED)),
-    full=Budget(seeds=tuple(range(8)), options={"tasks": FULL, "scores": SCORES}),
-    quick=Budget(options={"tasks": {"largest": FULL["largest"] | {"steps": 150}}, "scores": SCORES}),
-    measure=measure_cells,
+    needs=tuple(able(name, 1.0, 0.9, "accuracy") for name in ("softmax", *SCALED)),
+    full={"seeds": 8, "tasks": FULL, "scores": SCORES},
+    quick={"tasks": {"largest": FULL["largest"] | {"steps": 150}}},
+    measure=from_scratch,
 )  # fmt: skip
 
 if __name__ == "__main__":

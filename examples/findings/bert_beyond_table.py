@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from lab.claims import LOSS, Metric, Order
-from lab.finding import Budget, Finding
-from lab.run import main
-from lab.sweep import sweep
+from laboratory.trained import with_scheme
+from verdict import Finding, Metric, better, main
 
-RECALL = Metric("recall", "share", higher_is_better=True)
+RECALL = Metric("recall", "share", True)
 SCORES = {"loss": ("posenc_mlm", "nll"), "recall": ("posenc_mlm", "recall")}
 HIER, INTERP, NONE = "learned_hier", "learned_interp", "none"
 
 FINDING = Finding(
-    name="bert_beyond_table",
     claim="A BERT reads texts past the end of its position table without training, by positions of two digits over "
     "its rows or by interpolation between them: better than with no positions, and with little more loss than "
     "within the table.",
@@ -23,23 +20,20 @@ FINDING = Finding(
     limits="The source extends a RoBERTa of 512 positions, and trains it after that, as examples/extend_bert.py "
     "does; here a BERT of 256 positions is used as it is. Masked tokens are predicted from their neighbourhood, "
     "and do not show whether far text is used.",
-    variants={name: name for name in (HIER, INTERP, NONE)},
+    variants={name: {"scheme": name} for name in (HIER, INTERP, NONE)},
     points=(1.0, 2.0, 4.0, 8.0),
-    axis="length, multiples of the table",
-    point_format="{:g}×",
-    metrics=(LOSS, RECALL),
+    metrics=(Metric("loss"), RECALL),
     claims=tuple(
         claim
         for codes in (HIER, INTERP)
         for claim in (
-            Order(better=codes, worse=codes, at=4.0, worse_at=1.0, margin=-0.1),
-            Order(better=codes, worse=NONE, at=4.0),
+            better(first=codes, second=codes, at=4.0, second_at=1.0, margin=-0.1),
+            better(first=codes, second=NONE, at=4.0),
         )
     ),
-    full=Budget(options={"scores": SCORES, "samples": 32}),
-    quick=Budget(options={"scores": SCORES, "samples": 8}),
-    measure=sweep,
-    model="starter:bert",
+    full={"model": "bert", "scores": SCORES, "samples": 32},
+    quick={"samples": 8},
+    measure=with_scheme,
 )
 
 if __name__ == "__main__":

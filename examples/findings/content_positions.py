@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from lab.claims import Metric, Order
-from lab.finding import Budget, Finding
-from lab.from_scratch.measure import measure_cells
-from lab.run import main
+from laboratory.tiny import from_scratch
+from verdict import Finding, Metric, better, main
 
 SHIFTS = (0.5, 2.0)
 TASKS = ("selective_copying", "flip_flop")
@@ -18,7 +16,6 @@ FULL = {
 SCORES = {name: (name, "tokens") for name in TASKS}
 
 FINDING = Finding(
-    name="content_positions",
     claim="On selective copying and flip-flop, CoPE and FoX answer more tokens right than RoPE, within the "
     "trained distances and where what counts stands half or twice as far apart.",
     source="Golovneva et al. 2024, arXiv:2405.18719, sections 5.1 and 5.2 (CoPE); Lin et al. 2025, "
@@ -29,17 +26,13 @@ FINDING = Finding(
     "tokens. No accuracy is required of RoPE at the trained distances.",
     variants={"cope": "cope", "fox": "fox", "rope": "rope"},
     points=(0.5, 1.0, 2.0),
-    axis="distance of what counts, multiples of that in training",
-    point_format="{:g}×",
-    metrics=tuple(Metric(name, "share", higher_is_better=True) for name in TASKS),
+    metrics=tuple(Metric(name, "share", True) for name in TASKS),
     claims=tuple(
-        Order(scheme, "rope", at, metric=name) for name, scheme, at in product(TASKS, ("cope", "fox"), (1.0, *SHIFTS))
+        better(scheme, "rope", at, metric=name) for name, scheme, at in product(TASKS, ("cope", "fox"), (1.0, *SHIFTS))
     ),
-    full=Budget(seeds=(0, 1, 2, 3), options={"tasks": FULL, "scores": SCORES}),
-    quick=Budget(
-        options={"tasks": {name: settings | {"steps": 60} for name, settings in FULL.items()}, "scores": SCORES}
-    ),
-    measure=measure_cells,
+    full={"seeds": 4, "tasks": FULL, "scores": SCORES},
+    quick={"tasks": {name: settings | {"steps": 60} for name, settings in FULL.items()}},
+    measure=from_scratch,
 )
 
 if __name__ == "__main__":

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from lab.claims import LOSS, Order
-from lab.finding import Budget, Finding
-from lab.run import main
-from lab.tuned import tuned
+from laboratory.trained import tuned
+from verdict import Finding, Metric, better, main
 
 FACTOR = 4.0
 ALONE, WITH, FULL = "LoRA alone", "LoRA, norms, embeddings", "full fine-tuning"
@@ -15,7 +13,6 @@ RANK = 8
 SCHEME = {"scheme": "pi", "recipe": "full_length"}
 
 FINDING = Finding(
-    name="lora_norms_embeddings",
     claim="LoRA alone does not bring a model to a longer context; with norms and embeddings trained as well it "
     "comes close to full fine-tuning.",
     source="Chen et al. 2023, LongLoRA, arXiv:2309.12307, section 3.3 and table 2",
@@ -29,17 +26,14 @@ FINDING = Finding(
         FULL: {**SCHEME, "training": {"method": "full"}},
     },
     points=(1.0, FACTOR),
-    axis="length, multiples of the trained length",
-    point_format="{:g}×",
-    metrics=(LOSS,),
+    metrics=(Metric("loss"),),
     claims=(
-        Order(better=WITH, worse=ALONE, at=FACTOR),
-        Order(better=WITH, worse=FULL, at=FACTOR, margin=-0.05),
+        better(first=WITH, second=ALONE, at=FACTOR),
+        better(first=WITH, second=FULL, at=FACTOR, margin=-0.05),
     ),
-    full=Budget(options={"factor": FACTOR, "training": TRAINING, "scores": SCORES, "samples": 32}),
-    quick=Budget(options={"factor": FACTOR, "training": TRAINING | {"steps": 10}, "scores": SCORES, "samples": 8}),
+    full={"training": TRAINING, "scores": SCORES, "samples": 32},
+    quick={"training": TRAINING | {"steps": 10}, "scores": SCORES, "samples": 8},
     measure=tuned,
-    model="starter:llama",
 )
 
 if __name__ == "__main__":

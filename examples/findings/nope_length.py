@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from lab.claims import Able, Metric, Order
-from lab.finding import Budget, Finding
-from lab.from_scratch.measure import measure_cells
-from lab.run import main
+from laboratory.tiny import from_scratch
+from verdict import Finding, Metric, able, better, main
 
 TASKS = ("copy", "addition", "sorting")
 SCHEMES = ("none", "rope", "alibi")
@@ -21,7 +19,6 @@ LEARNED = 0.9
 LOST = 0.1
 
 FINDING = Finding(
-    name="nope_length",
     claim="On copying, addition and sorting, a decoder without positional encodings generalises to half as long "
     "again better than one with RoPE or ALiBi; at twice the trained length it has lost part of that ability, too.",
     source="Kazemnejad et al. 2023, arXiv:2305.19466, section 4, figures 2 and 3",
@@ -32,19 +29,15 @@ FINDING = Finding(
     "three have to give 90 % right tokens within the trained length.",
     variants={name: name for name in SCHEMES},
     points=(1.0, 1.5, 2.0),
-    axis="length, multiples of the trained length",
-    point_format="{:g}×",
-    metrics=tuple(Metric(name, "share", higher_is_better=True) for name in TASKS),
+    metrics=tuple(Metric(name, "share", True) for name in TASKS),
     claims=(
-        *(Order("none", other, 1.5, metric=metric) for metric, other in product(TASKS, ("rope", "alibi"))),
-        *(Order("none", "none", 1.0, worse_at=2.0, margin=LOST, metric=metric) for metric in TASKS),
+        *(better("none", other, 1.5, metric=metric) for metric, other in product(TASKS, ("rope", "alibi"))),
+        *(better("none", "none", 1.0, second_at=2.0, margin=LOST, metric=metric) for metric in TASKS),
     ),
-    needs=tuple(Able(scheme, 1.0, LEARNED, metric) for metric, scheme in product(TASKS, SCHEMES)),
-    full=Budget(seeds=(0, 1, 2), options={"tasks": FULL, "scores": SCORES}),
-    quick=Budget(
-        options={"tasks": {name: settings | {"steps": 60} for name, settings in FULL.items()}, "scores": SCORES}
-    ),
-    measure=measure_cells,
+    needs=tuple(able(scheme, 1.0, LEARNED, metric) for metric, scheme in product(TASKS, SCHEMES)),
+    full={"seeds": 3, "tasks": FULL, "scores": SCORES},
+    quick={"tasks": {name: settings | {"steps": 60} for name, settings in FULL.items()}},
+    measure=from_scratch,
 )
 
 if __name__ == "__main__":

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from lab.claims import LOSS, Order
-from lab.finding import Budget, Finding
-from lab.run import main
-from lab.tuned import tuned
+from laboratory.trained import tuned
+from verdict import Finding, Metric, better, main
 
 FACTOR = 4.0
 PLAIN, ZERO, FEW, MORE = "unpatched", "pi, 0 steps", "pi, 10 steps", "pi, 200 steps"
@@ -21,7 +19,6 @@ def trained(steps: int) -> dict[str, object]:
 
 
 FINDING = Finding(
-    name="pi_few_steps",
     claim="A few steps of fine-tuning are enough for position interpolation: loss falls steeply in the first of "
     "them, and soon is that of the original model at its own length.",
     source="Chen et al. 2023, Position Interpolation, arXiv:2306.15595, section 3.2 and table 3",
@@ -31,18 +28,15 @@ FINDING = Finding(
     "here they have 2,048 tokens, and the model a few million weights. One run: the intervals are over documents.",
     variants={PLAIN: {"scheme": None}, ZERO: {"scheme": "pi"}, FEW: trained(10), MORE: trained(200)},
     points=(1.0, FACTOR),
-    axis="length, multiples of the trained length",
-    point_format="{:g}×",
-    metrics=(LOSS,),
+    metrics=(Metric("loss"),),
     claims=(
-        Order(better=FEW, worse=ZERO, at=FACTOR),
-        Order(better=MORE, worse=FEW, at=FACTOR),
-        Order(better=MORE, worse=PLAIN, at=FACTOR, worse_at=1.0, margin=-FIVE_PERCENT),
+        better(first=FEW, second=ZERO, at=FACTOR),
+        better(first=MORE, second=FEW, at=FACTOR),
+        better(first=MORE, second=PLAIN, at=FACTOR, second_at=1.0, margin=-FIVE_PERCENT),
     ),
-    full=Budget(options={"factor": FACTOR, "training": TRAINING, "scores": SCORES, "samples": 32}),
-    quick=Budget(options={"factor": FACTOR, "training": TRAINING | {"batch": 1}, "scores": SCORES, "samples": 8}),
+    full={"training": TRAINING, "scores": SCORES, "samples": 32},
+    quick={"training": TRAINING | {"batch": 1}, "scores": SCORES, "samples": 8},
     measure=tuned,
-    model="starter:llama",
 )
 
 if __name__ == "__main__":

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from lab.claims import LOSS, Order
-from lab.finding import Budget, Finding
-from lab.run import main
-from lab.tuned import tuned
+from laboratory.trained import tuned
+from verdict import Finding, Metric, better, main
 
 FACTOR = 4.0
 ZERO, POSE, WHOLE = "pi, not trained", "pi, PoSE on rows of 1×", "pi, rows of 4×"
 SCORES = {"loss": ("posenc_ppl", "nll")}
 
 FINDING = Finding(
-    name="pose",
     claim="A model trained on rows of its old length, whose positions skip over the new one, reads texts of the "
     "new length as well as a model trained on rows of that length.",
     source="Zhu et al. 2023, PoSE, arXiv:2309.10400, section 4.2 and table 1",
@@ -26,17 +23,14 @@ FINDING = Finding(
         WHOLE: {"scheme": "pi", "recipe": "full_length", "training": {"batch": 2}},
     },
     points=(1.0, FACTOR),
-    axis="length, multiples of the trained length",
-    point_format="{:g}×",
-    metrics=(LOSS,),
+    metrics=(Metric("loss"),),
     claims=(
-        Order(better=POSE, worse=ZERO, at=FACTOR),
-        Order(better=POSE, worse=WHOLE, at=FACTOR, margin=-0.05),
+        better(first=POSE, second=ZERO, at=FACTOR),
+        better(first=POSE, second=WHOLE, at=FACTOR, margin=-0.05),
     ),
-    full=Budget(options={"factor": FACTOR, "training": {"steps": 40}, "scores": SCORES, "samples": 96}),
-    quick=Budget(options={"factor": FACTOR, "training": {"steps": 12}, "scores": SCORES, "samples": 8}),
+    full={"training": {"steps": 40}, "scores": SCORES, "samples": 96},
+    quick={"training": {"steps": 12}, "scores": SCORES, "samples": 8},
     measure=tuned,
-    model="starter:llama",
 )
 
 if __name__ == "__main__":

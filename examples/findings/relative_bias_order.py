@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from lab.claims import Metric, Order
-from lab.finding import Budget, Finding
-from lab.from_scratch.measure import measure_cells
-from lab.run import main
+from laboratory.tiny import from_scratch
+from verdict import Finding, Metric, better, main
 
 SCORES = {"loss": ("text", "loss")}
 FULL = {"trained": 128, "steps": 1000, "batch": 16, "learning_rate": 2e-3}
@@ -15,7 +13,6 @@ FACTORS = (2.0, 4.0, 8.0)
 OTHERS = ("kerple", "t5", "alibi")
 
 FINDING = Finding(
-    name="relative_bias_order",
     claim="Trained at one length, FIRE has a lower loss than KERPLE, T5's bias and ALiBi on texts two to eight "
     "times as long.",
     source="Li et al. 2023, arXiv:2310.04418, section 5.1 and figure 1 (there trained on 2,048 tokens, to 8,192)",
@@ -24,13 +21,11 @@ FINDING = Finding(
     "help them little, and the learned biases have few steps to be learned in.",
     variants={"fire": "fire", "kerple": "kerple", "t5": "t5", "alibi": "alibi"},
     points=(1.0, *FACTORS),
-    axis="context, multiples of the trained length",
-    point_format="{:g}×",
-    metrics=(Metric("loss", "nats/byte", higher_is_better=False),),
-    claims=tuple(Order("fire", other, at) for at, other in product(FACTORS, OTHERS)),
-    full=Budget(seeds=(0, 1, 2), options={"tasks": {"text": FULL}, "scores": SCORES}),
-    quick=Budget(seeds=(0, 1), options={"tasks": {"text": FULL | {"steps": 60}}, "scores": SCORES}),
-    measure=measure_cells,
+    metrics=(Metric("loss", "nats/byte"),),
+    claims=tuple(better("fire", other, at) for at, other in product(FACTORS, OTHERS)),
+    full={"seeds": 3, "tasks": {"text": FULL}, "scores": SCORES},
+    quick={"seeds": 2, "tasks": {"text": FULL | {"steps": 60}}},
+    measure=from_scratch,
 )
 
 if __name__ == "__main__":

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from lab.claims import LOSS, Metric, Order
-from lab.finding import Budget, Finding
-from lab.run import main
-from lab.tuned import tuned
+from laboratory.trained import tuned
+from verdict import Finding, Metric, better, main
 
 FACTOR = 4.0
 BASES = {"base 500": 500.0, "base 10,000": 10_000.0, "base 1,000,000": 1_000_000.0}
 SMALL, MIDDLE, LARGE = BASES
-GAIN = Metric("copy gain", "nats/token", higher_is_better=True)
+GAIN = Metric("copy gain", "nats/token", True)
 OPTIONS = {
-    "factor": FACTOR,
-    "scores": {LOSS.name: ("posenc_ppl", "nll"), GAIN.name: ("posenc_copy_gain", "gain_over_other")},
+    "scores": {"loss": ("posenc_ppl", "nll"), GAIN.name: ("posenc_copy_gain", "gain_over_other")},
 }
 
 FINDING = Finding(
-    name="rope_base",
     claim="A context length needs a base of RoPE above a bound. Trained for that length with a smaller base, a "
     "model has nearly the same loss, but uses far text less: its long context is superficial.",
     source="Men et al. 2024, Base of RoPE Bounds Context Length, arXiv:2405.14591, figure 1 and sections 4 and 5",
@@ -36,18 +32,15 @@ FINDING = Finding(
         for label, base in BASES.items()
     },
     points=(1.0, FACTOR),
-    axis="length, multiples of the trained length",
-    point_format="{:g}×",
-    metrics=(LOSS, GAIN),
+    metrics=(Metric("loss"), GAIN),
     claims=(
-        Order(better=SMALL, worse=LARGE, at=FACTOR, margin=-0.1),
-        Order(better=LARGE, worse=SMALL, at=FACTOR, metric=GAIN.name),
-        Order(better=LARGE, worse=MIDDLE, at=FACTOR, metric=GAIN.name),
+        better(first=SMALL, second=LARGE, at=FACTOR, margin=-0.1),
+        better(first=LARGE, second=SMALL, at=FACTOR, metric=GAIN.name),
+        better(first=LARGE, second=MIDDLE, at=FACTOR, metric=GAIN.name),
     ),
-    full=Budget(options={**OPTIONS, "training": {"steps": 40}, "samples": 24}),
-    quick=Budget(options={**OPTIONS, "training": {"steps": 10}, "samples": 8}),
+    full={**OPTIONS, "training": {"steps": 40}, "samples": 24},
+    quick={"training": {"steps": 10}, "samples": 8},
     measure=tuned,
-    model="starter:llama",
 )
 
 if __name__ == "__main__":

@@ -2,18 +2,77 @@
 
 from __future__ import annotations
 
-from lab.claims import Metric, Order
-from lab.finding import Budget, Finding
-from lab.rotation_parts import LOSS, NORMS, rotation_parts
-from lab.run import main
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
-RESTING = Metric(LOSS, "nats/token", higher_is_better=False)
-SHARE = Metric(NORMS, "share of |q||k|", higher_is_better=True)
+import torch
+from laboratory.trained import scored, token_losses, windows
+from torch import Tensor
+from verdict import Finding, Metric, Scores, better, main
+
+from hf_posenc import patch_model
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.schemes.options import NotNegativeInt
+from hf_posenc.schemes.rotary.rotary import RoPE
+from hf_posenc.starters.loading import load_starter
+
+RESTING = Metric("loss with these pairs at rest")
+SHARE = Metric("norms of these pairs", "share of |q||k|", True)
 WHOLE, FASTEST, SLOWEST = "no pairs", "fastest quarter", "slowest quarter"
 PARTS = 4
 
+
+class RestingPart(RoPE):
+    """RoPE with one of ``PARTS`` equal parts of its pairs at rest: ω_m = 0 for the pairs of that part."""
+
+    def __init__(self, geometry: Geometry, *, part: NotNegativeInt = 0) -> None:
+        super().__init__(geometry)
+        self.part = part
+
+    def frequencies(self) -> tuple[float, ...]:
+        """Radians per token of each pair, fastest first."""
+        own = super().frequencies()
+        return tuple(0.0 if PARTS * m // len(own) == self.part else w for m, w in enumerate(own))
+
+
+def rotation_parts(
+    part: int | None, points: Sequence[float], seed: int, *, samples: int, last: int
+) -> Iterator[tuple[float, Scores]]:
+    """Score one part at rest, within the trained length: the loss, and the part's share of Σ_m |q_m| |k_m|."""
+    model, _ = load_starter("llama")
+    ids, names = windows(samples, model.config.max_position_embeddings)
+    for at in points:
+        scores = {}
+        if part is not None:
+            scores[SHARE.name] = scored(names, norm_shares(model, ids)[:, part])
+            patch_model(model, RestingPart, part=part)
+        with torch.no_grad():
+            losses = token_losses(model(input_ids=ids).logits, ids, last)
+        yield at, {**scores, RESTING.name: scored(names, losses.mean(dim=1))}
+
+
+@torch.no_grad()
+def norm_shares(model: Any, ids: Tensor) -> Tensor:
+    """Share of each part of the pairs in Σ |q_m| |k_m| over layers, heads and tokens, ``[row, part]``."""
+    found: dict[str, list[Tensor]] = {"q_proj": [], "k_proj": []}
+    half = model.config.hidden_size // model.config.num_attention_heads // 2
+
+    def keep(name: str, module: Any, inputs: Any, output: Tensor) -> None:
+        first, second = output.unflatten(-1, (-1, 2, half)).unbind(-2)  # pairs (m, m + d / 2)
+        found[name].append(torch.hypot(first, second).mean(dim=(1, 2)))  # [row, pair]
+
+    layers = [(path.rpartition(".")[2], module) for path, module in model.named_modules()]
+    hooks = [module.register_forward_hook(partial(keep, name)) for name, module in layers if name in found]
+    model(input_ids=ids)
+    for hook in hooks:
+        hook.remove()
+    products = torch.stack([q * k for q, k in zip(found["q_proj"], found["k_proj"], strict=True)]).sum(dim=0)
+    by_part = products.unflatten(1, (PARTS, -1)).sum(dim=2)
+    return by_part / by_part.sum(dim=1, keepdim=True)
+
+
 FINDING = Finding(
-    name="rotation_pairs",
     claim="The slowest pairs of RoPE carry meaning: queries and keys are largest there, and a model loses little "
     "without their rotation. The fastest pairs carry position: without their rotation the model fails.",
     source="Barbero et al. 2024, Round and Round We Go!, arXiv:2410.06205, sections 4 to 6",
@@ -30,18 +89,15 @@ FINDING = Finding(
         SLOWEST: 3,
     },
     points=(1.0,),
-    axis="length, multiples of the trained length",
-    point_format="{:g}×",
     metrics=(RESTING, SHARE),
     claims=(
-        Order(better=SLOWEST, worse=FASTEST, at=1.0),
-        Order(better=SLOWEST, worse=WHOLE, at=1.0, margin=-0.05),
-        Order(better=SLOWEST, worse=FASTEST, at=1.0, metric=SHARE.name),
+        better(first=SLOWEST, second=FASTEST, at=1.0),
+        better(first=SLOWEST, second=WHOLE, at=1.0, margin=-0.05),
+        better(first=SLOWEST, second=FASTEST, at=1.0, metric=SHARE.name),
     ),
-    full=Budget(options={"parts": PARTS, "samples": 48, "scored": 64}),
-    quick=Budget(options={"parts": PARTS, "samples": 12, "scored": 32}),
+    full={"samples": 48, "last": 64},
+    quick={"samples": 12, "last": 32},
     measure=rotation_parts,
-    model="starter:llama",
 )
 
 if __name__ == "__main__":

@@ -2,42 +2,67 @@
 
 from __future__ import annotations
 
-from lab.claims import LOSS, Able, Metric, Order
-from lab.finding import Budget, Finding
-from lab.run import main
-from lab.streaming import FIRST_TOKEN, streaming
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from laboratory.trained import scored as scores_of
+from laboratory.trained import windows, with_scheme
+from transformers import AutoModelForCausalLM
+from verdict import Finding, Metric, Score, Scores, able, better, main
+
+from hf_posenc.starters.loading import starter_path
 
 WINDOW, SINKS, PLAIN = "window", "window with sinks", "unpatched"
-OPTIONS = {"scores": {"loss": ("posenc_ppl", "nll")}, "with_attention": PLAIN}
-SINK = Metric(FIRST_TOKEN, "share of the attention", higher_is_better=True)
+SINK = Metric("first token", "share of the attention", True)
 FIVE_PERCENT = 0.05
 """Nats/token: 5 % of perplexity."""
 
+
+def streaming(
+    settings: dict[str, Any], points: Sequence[float], seed: int, *, samples: int, scored: int
+) -> Iterator[tuple[float, Scores]]:
+    """Score one scheme at all lengths; of the model as it is, also its attention to the first token."""
+    scores = {"loss": ("posenc_ppl", "nll")}
+    for at, found in with_scheme(settings, points, seed, scores=scores, samples=samples, scored=scored):
+        sinks = {SINK.name: first_token_weights(samples)} if at == 1.0 and not settings else {}
+        yield at, {**found, **sinks}
+
+
+@torch.no_grad()
+def first_token_weights(samples: int) -> list[Score]:
+    """Mean attention that queries in the second half of windows of the trained length give to the first token."""
+    model: Any = AutoModelForCausalLM.from_pretrained(starter_path("llama"), attn_implementation="eager").float().eval()
+    length = model.config.max_position_embeddings
+    ids, names = windows(samples, length)
+    found = []
+    for window in ids:
+        weights = model(input_ids=window[None], output_attentions=True).attentions
+        found.append(torch.stack([layer[0, :, length // 2 :, 0].mean() for layer in weights]).mean())
+    return scores_of(names, torch.stack(found))
+
+
 FINDING = Finding(
-    name="streaming_cliff",
     claim="A KV cache of the most recent tokens fails as soon as the first tokens leave it; with four first tokens "
     "kept, loss stays what it is within the window, at any length.",
     source="StreamingLLM, arXiv:2309.17453, figure 3 and table 1",
     against="A window without the first tokens whose loss is no higher than with them; or a loss with sinks that "
     "rises with the length.",
-    needs=(Able(PLAIN, at=1.0, least=0.1, metric=FIRST_TOKEN),),
+    needs=(able(PLAIN, at=1.0, least=0.1, metric=SINK.name),),
     limits="The cliff is that of models that give their first token much of their attention, which small ones do "
     "not learn. A model that gives it less than a tenth has nothing to lose, and decides nothing.",
-    variants={WINDOW: "window", SINKS: "sinks", PLAIN: "unpatched"},
+    variants={WINDOW: {"scheme": "window"}, SINKS: {"scheme": "sinks"}, PLAIN: {}},
     points=(1.0, 2.0, 4.0, 8.0),
-    axis="length, multiples of the trained length",
-    point_format="{:g}×",
-    metrics=(LOSS, SINK),
+    metrics=(Metric("loss"), SINK),
     claims=(
-        Order(better=SINKS, worse=WINDOW, at=2.0, margin=FIVE_PERCENT),
-        Order(better=SINKS, worse=WINDOW, at=8.0, margin=FIVE_PERCENT),
-        Order(better=SINKS, worse=PLAIN, at=8.0),
-        Order(better=SINKS, worse=PLAIN, at=8.0, worse_at=1.0, margin=-FIVE_PERCENT),
+        better(first=SINKS, second=WINDOW, at=2.0, margin=FIVE_PERCENT),
+        better(first=SINKS, second=WINDOW, at=8.0, margin=FIVE_PERCENT),
+        better(first=SINKS, second=PLAIN, at=8.0),
+        better(first=SINKS, second=PLAIN, at=8.0, second_at=1.0, margin=-FIVE_PERCENT),
     ),
-    full=Budget(options={**OPTIONS, "samples": 32}),
-    quick=Budget(options={**OPTIONS, "samples": 8, "scored": 32}),
+    full={"samples": 32, "scored": 64},
+    quick={"samples": 8, "scored": 32},
     measure=streaming,
-    model="starter:llama",
 )
 
 if __name__ == "__main__":

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from lab.claims import LOSS, Order
-from lab.finding import Budget, Finding
-from lab.run import main
-from lab.sweep import sweep
+from laboratory.trained import with_scheme
+from verdict import Finding, Metric, better, main
 
 VARIANTS = {
-    "unpatched": "unpatched",
-    "pi": "pi",
-    "ntk, doubled factor": {"entry": "ntk", "stretch": 2.0},
-    "yarn": "yarn",
-    "rerope": "rerope",
-    "ntk": "ntk",
+    "unpatched": {},
+    "pi": {"scheme": "pi"},
+    "ntk, doubled factor": {"scheme": "ntk", "stretch": 2.0},
+    "yarn": {"scheme": "yarn"},
+    "rerope": {"scheme": "rerope"},
+    "ntk": {"scheme": "ntk"},
 }
 CHAIN = tuple(VARIANTS)[:-1]
 """From the highest loss to the lowest, as published. NTK-aware scaling takes a larger factor than the length asks for,
@@ -24,7 +22,6 @@ FACTORS = (4.0, 8.0)
 SCORES = {"loss": ("posenc_ppl", "nll")}
 
 FINDING = Finding(
-    name="zero_shot_order",
     claim="Past the trained length and without fine-tuning, loss falls in the order unscaled RoPE, position "
     "interpolation, NTK-aware scaling, YaRN, remapped positions (ReRoPE).",
     source="YaRN, arXiv:2309.00071, figure 1; Su 2023, ReRoPE, kexue.fm/archives/9708",
@@ -34,14 +31,11 @@ FINDING = Finding(
     "shows the signs of the differences, and not their sizes.",
     variants=VARIANTS,
     points=(1.0, 2.0, 4.0, 8.0),
-    axis="length, multiples of the trained length",
-    point_format="{:g}×",
-    metrics=(LOSS,),
-    claims=tuple(Order(better=better, worse=worse, at=at) for at in FACTORS for worse, better in pairwise(CHAIN)),
-    full=Budget(options={"scores": SCORES, "samples": 96}),
-    quick=Budget(options={"scores": SCORES, "samples": 8, "scored": 32}),
-    measure=sweep,
-    model="starter:llama",
+    metrics=(Metric("loss"),),
+    claims=tuple(better(second, first, at) for at in FACTORS for first, second in pairwise(CHAIN)),
+    full={"scores": SCORES, "samples": 96},
+    quick={"samples": 8, "scored": 32},
+    measure=with_scheme,
 )
 
 if __name__ == "__main__":

@@ -1,61 +1,27 @@
-"""A decoder without positions knows the order from its mask, but not when every word is the same."""
+"""What does the causal mask tell, and what not?
 
-from __future__ import annotations
-
-from typing import Any
+A decoder lets each token see one more than the token before it, which orders different words. Of equal words attention
+mixes equal values: however many, and by whatever weights, the result is one and the same. So a repeated word is
+everywhere alike, unless a code is added to it; one different word at the beginning is enough to tell them apart.
+"""
 
 import torch
-from teaching import Result, Table, lesson
-from tiny_models import (
-    SAME,
-    apart,
-    hidden,
-    named,
-    patched,
-)
+from lesson import SAME, apart, hidden, patched, schemes, show
 
-WORD, BEGIN, LENGTH = 9, 1, 24
-TEXTS = {
-    "one word repeated": torch.full((1, LENGTH), WORD),
-    "a beginning, then one word repeated": torch.tensor([[BEGIN, *[WORD] * (LENGTH - 1)]]),
-}
-COLUMNS = ("scheme", *TEXTS, "two earlier words swapped, seen at the last")
-
-
-@lesson(
-    "What does the causal mask tell, and what not?",
-    schemes=("none", "rope", "alibi", "sinusoidal"),
-)
-def constant(schemes: tuple[str, ...]) -> Result:
-    """Outputs of a small decoder for a repeated word, with or without another word first, and for swapped words."""
-    different = torch.arange(3, 3 + LENGTH)[None]
-    swapped = different.clone()
-    swapped[:, [2, 3]] = different[:, [3, 2]]
-    rows: list[tuple[Any, ...]] = []
-    for scheme in schemes:
-        decoder = patched("llama", scheme)
-        spreads = [spread(hidden(decoder, ids)[-LENGTH + 1 :]) for ids in TEXTS.values()]
-        seen = apart(hidden(decoder, different)[-1], hidden(decoder, swapped)[-1])
-        rows.append((scheme, *spreads, seen))
-    shows = f"""A decoder reads {LENGTH} tokens. Its causal mask lets each token see one more than the token before it,
-        which orders different words. Of equal words attention mixes equal values: however many, and by whatever
-        weights, the result is one and the same. Columns two and three: how far outputs at equal words lie apart."""
-    flat = [row[0] for row in rows if row[1] < SAME]
-    counting = [row[0] for row in rows if row[1] >= SAME]
-    helped = [row[0] for row in rows if row[0] in flat and row[2] >= SAME]
-    ordered = [row[0] for row in rows if row[3] >= SAME]
-    conclusion = (
-        f"Equal words are all alike under {named(flat)}; one different word at the beginning is enough to tell them "
-        f"apart under {named(helped)}. Only {named(counting)} can count without it. Order among different words is "
-        f"seen under {named(ordered)}."
-    )
-    return shows, [Table(COLUMNS, tuple(rows))], conclusion
-
-
-def spread(outputs: torch.Tensor) -> float:
-    """Largest difference between rows ``[n, width]`` in one channel."""
-    return float((outputs.amax(0) - outputs.amin(0)).max())
-
-
-if __name__ == "__main__":
-    constant.main()
+LENGTH = 24
+repeated = torch.full((1, LENGTH), 9)
+begun = torch.tensor([[1, *[9] * (LENGTH - 1)]])
+different = torch.arange(3, 3 + LENGTH)[None]
+swapped = different.clone()
+swapped[:, [2, 3]] = different[:, [3, 2]]
+rows = {}
+for scheme in schemes("none", "rope", "alibi", "sinusoidal"):
+    decoder = patched("llama", scheme)
+    outputs = [hidden(decoder, ids)[-LENGTH + 1 :] for ids in (repeated, begun)]
+    spreads = [float((x.amax(0) - x.amin(0)).max()) for x in outputs]
+    rows[scheme] = *spreads, apart(hidden(decoder, different)[-1], hidden(decoder, swapped)[-1])
+columns = "scheme", "one word repeated", "after another word", "two earlier words swapped, seen at the last"
+show(columns, [(scheme, *values) for scheme, values in rows.items()])
+flat = [scheme for scheme, values in rows.items() if values[0] < SAME]
+assert "sinusoidal" not in flat
+assert all(begun > SAME and order > SAME for _, begun, order in rows.values())

@@ -18,6 +18,7 @@ def test_info_writes_the_formula_for_latex(call: Callable) -> None:
 
 
 def test_properties_are_measured(call: Callable) -> None:
-    found = call("info", "rope", "--properties", "--json").data
-    assert found["relative"]["holds"]
+    found = call("info", "irope", "--properties", "--json").data  # a row for each kind of layer
+    assert found["irope (layer 0)"]["relative"]["holds"]
+    assert found["irope (layer 3)"]["relative"]["value"] is None
     assert "rope" in call("info", "rope", "--properties").out

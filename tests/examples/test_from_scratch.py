@@ -10,16 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from lab.cells import DocumentScore, FindingCell
-from lab.claims import Claim, Order
-from lab.finding import Finding
-from lab.from_scratch.budget import TrainingBudget
-from lab.from_scratch.catalogue import TASKS
-from lab.from_scratch.measure import answers
-from lab.from_scratch.model import tiny_model
-from lab.from_scratch.training import share_of_peak, train
-from lab.verdict import judge, verdict_on
+from laboratory.tasks import TASKS, TrainingBudget
+from laboratory.tiny import answers, share_of_peak, tiny_model, train
 from transformers import GPT2LMHeadModel
+from verdict import Cells, Claim, Finding, Score, better, judge, verdict_on
 
 from hf_posenc.schemes.entry import entries_of
 
@@ -44,14 +38,14 @@ def test_all_schemes_start_from_the_same_weights(words: str) -> None:
 def test_all_schemes_read_the_same_rows_in_the_same_order(words: str) -> None:
     model, seen = model_of(words), list[torch.Tensor]()
     model.register_forward_pre_hook(lambda module, args, call: seen.append(call["input_ids"]), with_kwargs=True)
-    train(model, TASK, 0, lambda done, loss: None)
+    train(model, TASK, 0)
     assert torch.equal(torch.cat(seen), torch.stack([TASK[index]["input_ids"] for index in range(6)]))
 
 
 def test_training_moves_the_weights_and_repeats() -> None:
     start, first, again = (model_of("rope") for _ in range(3))
     for model in (first, again):
-        train(model, TASK, 0, lambda done, loss: None)
+        train(model, TASK, 0)
     assert torch.equal(first.transformer.h[0].mlp.c_fc.weight, again.transformer.h[0].mlp.c_fc.weight)
     assert not torch.equal(first.transformer.h[0].mlp.c_fc.weight, start.transformer.h[0].mlp.c_fc.weight)
 
@@ -82,31 +76,27 @@ PUBLISHED: dict[str, Callable[[str, float], float]] = {
 }
 
 
-def cells_of(finding: Finding, level: Callable[[str, float], float]) -> list[FindingCell]:
+def cells_of(finding: Finding, level: Callable[[str, float], float]) -> Cells:
     """Made-up cells with these levels, of twelve documents and the seeds of the finding."""
 
-    def scores(name: str, at: float, seed: int) -> list[DocumentScore]:
+    def scores(name: str, at: float, seed: int) -> list[Score]:
         draw = random.Random(f"{name} {at} {seed}")
-        return [DocumentScore(str(i), str(i), level(name, at) + draw.gauss(0.0, 0.002)) for i in range(12)]
+        return [Score(str(i), str(i), level(name, at) + draw.gauss(0.0, 0.002)) for i in range(12)]
 
-    slots = product(finding.variants, finding.points, finding.full.seeds)
-    return [
-        FindingCell(name, at, seed, {m.name: scores(name, at, seed) for m in finding.metrics}, 0.0, {})
-        for name, at, seed in slots
-    ]
+    slots = product(finding.variants, finding.points, range(finding.full["seeds"]))
+    return {slot: {metric.name: scores(*slot) for metric in finding.metrics} for slot in slots}
 
 
 def swapped(claim: Claim) -> Claim:
     """An order the other way round."""
-    (first, at), (second, other) = claim.sides
-    return Order(second, first, other, metric=claim.metric, worse_at=at)
+    return better(str(claim.second), claim.first, claim.at, metric=claim.metric)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_picture_is_reproduced_and_its_reverse_is_not(name: str) -> None:
     finding = import_module(name).FINDING
     cells = cells_of(finding, PUBLISHED[name])
-    claims = [claim for claim in finding.claims if claim.sides[0].at == claim.sides[-1].at]
+    claims = [claim for claim in finding.claims if claim.second_at is None]
     needed = judge(finding.needs, finding.metrics, cells)
     assert verdict_on(judge(claims, finding.metrics, cells), needed) == "reproduced"
     assert verdict_on(judge([*map(swapped, claims)], finding.metrics, cells), needed) == "not reproduced"

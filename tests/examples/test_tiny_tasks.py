@@ -8,13 +8,22 @@ from itertools import pairwise
 
 import pytest
 import torch
-from lab.from_scratch.budget import TrainingBudget
-from lab.from_scratch.catalogue import TASKS
-from lab.from_scratch.flip_flop import INSTRUCTIONS
-from lab.from_scratch.largest import NUMBERS
-from lab.from_scratch.selective_copying import BLANK, DIGITS
-from lab.from_scratch.task import BEGIN, BETWEEN, END, IGNORED, ZERO, Puzzle, Row, Task
-from lab.from_scratch.text import Text
+from laboratory.tasks import (
+    BEGIN,
+    BETWEEN,
+    END,
+    IGNORED,
+    TASKS,
+    ZERO,
+    FlipFlop,
+    Largest,
+    Puzzle,
+    Row,
+    SelectiveCopying,
+    Task,
+    Text,
+    TrainingBudget,
+)
 
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING
 
@@ -79,9 +88,9 @@ def test_selective_copies_are_the_digits_without_blanks() -> None:
     task = made("selective_copying")
     for row in rows_of(task):
         text, answer = listed(row)
-        assert bytes(answer) == bytes(text).replace(bytes([BLANK]), b"")
-        assert len(answer) == DIGITS
-    assert {len(listed(task[index])[0]) for index in range(len(task))} == {BUDGET.trained + DIGITS}
+        assert bytes(answer) == bytes(text).replace(bytes([SelectiveCopying.blank]), b"")
+        assert len(answer) == SelectiveCopying.digits
+    assert {len(listed(task[index])[0]) for index in range(len(task))} == {BUDGET.trained + SelectiveCopying.digits}
 
 
 def test_flip_flops_read_what_was_written_last() -> None:
@@ -103,7 +112,7 @@ def test_flip_flops_are_as_sparse_as_asked() -> None:
     for length in (2, 8):
         inner = task.questions(length)["input_ids"][:, 2:-2:2]
         share = (inner != 2).float().mean().item()
-        assert inner.shape[1] == INSTRUCTIONS - 2
+        assert inner.shape[1] == FlipFlop.instructions - 2
         assert share == pytest.approx(1 / length, abs=0.03)
 
 
@@ -116,7 +125,7 @@ def test_the_largest_comes_once_and_is_of_any_size_at_every_length() -> None:
     for length in BUDGET.asked:
         asked = task.questions(length)
         answers = asked["labels"][asked["labels"] != IGNORED] - ZERO
-        assert set(answers.tolist()) == set(range(1, NUMBERS)), "length alone must not tell which number it is"
+        assert set(answers.tolist()) == set(range(1, Largest.numbers)), "length alone must not tell which number it is"
 
 
 def test_text_that_is_asked_is_of_other_modules() -> None:

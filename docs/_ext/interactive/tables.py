@@ -15,8 +15,9 @@ from torch import Tensor
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.catalogue import plot_of
 from hf_posenc.insight.plots.compose import PlotRequest, sheet
+from hf_posenc.insight.plots.models import Shapes
 from hf_posenc.insight.plots.registry import View
-from hf_posenc.schemes.entry import Entry
+from hf_posenc.schemes.entry import Entry, entries_of
 
 TRAINED_LENGTH = 64
 FACTORS = (1.0, 2.0, 4.0)
@@ -26,24 +27,17 @@ DIGITS = 5
 PLOTS = ("score_curve", "bias_curve", "distance_curve", "frequencies", "code", "visible")
 
 
-def table(entry: Entry, request: PlotRequest) -> dict[str, Any]:
-    """The numbers of one scheme at every factor that it accepts.
-
-    Raises:
-        OptionOutOfRange: it accepts none.
-        PosEncError: the scheme is refused.
-    """
-    found, refused = [], None
-    for factor in FACTORS if not entry.lengths and not request.lengths else (None,):
-        lengths = request.lengths if factor is None else {"trained_length": TRAINED_LENGTH, "factor": factor}
+def table(scheme: str) -> dict[str, Any]:
+    """The numbers of one scheme at every factor that it accepts; a table of the scheme may end before the last."""
+    (entry,) = entries_of(scheme)
+    found = []
+    for factor in FACTORS:
+        lengths = {"trained_length": TRAINED_LENGTH, "factor": factor}
         try:
-            found.append(at_factor(entry, replace(request, entries=[entry], lengths=dict(lengths))))
-        except OptionOutOfRange as error:  # a table ends, or the scheme does
-            refused = error
-    if not found:
-        raise refused or OptionOutOfRange(
-            f"Scheme {entry.label!r} cannot be plotted at any factor. Choose another scheme."
-        )
+            found.append(at_factor(entry, PlotRequest([entry], lengths=lengths, shapes=Shapes())))
+        except OptionOutOfRange:
+            if not found:
+                raise
     return {"label": entry.label, "trained_length": found[0].pop("trained_length"), "by_factor": found}
 
 

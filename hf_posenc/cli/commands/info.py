@@ -49,17 +49,17 @@ def info(
 
 def show_properties(name: str, as_json: bool) -> None:
     """Show each property of a scheme with the number that decides it."""
-    from hf_posenc.insight.properties import list_properties, measure
+    from hf_posenc.insight.properties import PROPERTIES, measure
     from hf_posenc.schemes.entry import entries_of
 
     specs = [(entry.scheme or "none", entry.options) for entry in entries_of([name])]
-    ((_, row),) = measure(specs).items()
+    table = measure(specs)  # of a scheme whose layers differ, a row for each kind of layer
     if as_json:
-        output.show_json({key: cell.to_dict() for key, cell in row.items()})
+        output.show_json({label: {key: cell.to_dict() for key, cell in row.items()} for label, row in table.items()})
         return
-    questions = {one.name: one.question for one in list_properties()}
-    lines = [(questions[key], cell, cell.explanation) for key, cell in row.items()]
-    output.show_table(("property", name, "the number"), lines)
+    for label, row in table.items():
+        lines = [(PROPERTIES[key].question, cell, cell.explanation) for key, cell in row.items()]
+        output.show_table(("property", label, "the number"), lines)
 
 
 def facts(record: SchemeRecord) -> str:

@@ -12,16 +12,7 @@ scheme.
 from __future__ import annotations
 
 from hf_posenc.insight.properties.cell import PropertyValue
-from hf_posenc.insight.properties.measure import list_properties, measure
-from hf_posenc.insight.properties.registry import PROPERTIES, Property
+from hf_posenc.insight.properties.measure import PROPERTIES, Property, measure
 from hf_posenc.insight.properties.target import PropertyTarget, targets
 
-__all__ = [
-    "PROPERTIES",
-    "Property",
-    "PropertyTarget",
-    "PropertyValue",
-    "list_properties",
-    "measure",
-    "targets",
-]
+__all__ = ["PROPERTIES", "Property", "PropertyTarget", "PropertyValue", "measure", "targets"]

@@ -18,7 +18,6 @@ from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.forward.rotate_qk import rotated
 from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
 from hf_posenc.insight.properties.layer import Layer, gaussian
-from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, WIDTH, PropertyTarget
 from hf_posenc.insight.properties.uniqueness import least_distance
 
@@ -26,7 +25,6 @@ SIDE = 6
 LEAST = "least difference {:.2g}"
 
 
-@register_property("axes", "Does it extend to two axes?", "differs by {:.2g}")
 def axes(target: PropertyTarget) -> PropertyValue:
     """On a grid of 6 × 6: are codes distinguished, do scores depend on the differences of both coordinates only?"""
     scheme = target.layer().scheme

@@ -14,7 +14,6 @@ from torch import Tensor
 from hf_posenc.errors import PosEncError
 from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
 from hf_posenc.insight.properties.layer import gaussian
-from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, PropertyTarget
 
 CONTENTS = 64
@@ -22,7 +21,6 @@ STARTS = (0, 1, 9, 30)
 FALLS = -0.9  # rank correlation of the means of octaves with distance
 
 
-@register_property("decays", "Does the score fall with distance?", "rank correlation {:.2f}")
 def decays(target: PropertyTarget) -> PropertyValue:
     """Rank correlation of score and distance, by octaves of distance; of codes from several positions, the worst."""
     positions = torch.arange(target.length)
@@ -48,7 +46,6 @@ def decays(target: PropertyTarget) -> PropertyValue:
     )
 
 
-@register_property("direction", "Does it tell before from after?", "differs by {:.2g}")
 def direction(target: PropertyTarget) -> PropertyValue:
     """Scores k tokens ahead against k tokens behind: inner products of codes, or an encoder's logits."""
     middle = (min(target.length, 64) - 1) // 2

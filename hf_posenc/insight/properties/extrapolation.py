@@ -8,7 +8,6 @@ from torch import Tensor
 from hf_posenc.errors import PosEncError
 from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
 from hf_posenc.insight.properties.layer import gaussian
-from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, TRAINED, PropertyTarget
 from hf_posenc.schemes.base import implements
 
@@ -20,7 +19,6 @@ FINE = 2.0**-10
 STEADY = 0.05
 
 
-@register_property("beyond", "Is it defined beyond the trained length?", "to position {:,.0f}")
 def beyond(target: PropertyTarget) -> PropertyValue:
     """Texts at increasing positions, in a model patched for its trained length."""
     layer, furthest, refused = target.layer(factor=1), -1, ""
@@ -38,7 +36,6 @@ def beyond(target: PropertyTarget) -> PropertyValue:
     return PropertyValue(furthest >= TRAINED, float(furthest), says + (f"; then: {refused}" if refused else ""))
 
 
-@register_property("bounded", "Does it stay bounded as positions grow?", "grows {:.2g}-fold")
 def bounded(target: PropertyTarget) -> PropertyValue:
     """Codes, lengths of rotated keys, or biases: the largest far away against the largest near the start."""
     if target.has_codes:
@@ -57,7 +54,6 @@ def bounded(target: PropertyTarget) -> PropertyValue:
     )  # fmt: skip
 
 
-@register_property("continuous", "Does it move little where position moves little?", "moves by {:.2g} of a step")
 def continuous(target: PropertyTarget) -> PropertyValue:
     """A move by 1/1024 of a position against one by a whole: of codes, or of keys that a far query scores."""
     positions = torch.arange(1, target.length - 1).double()

@@ -17,7 +17,7 @@ from torch import Tensor
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.terms import Block, BlockBias
+from hf_posenc.core.terms import BlockBias
 from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme
 
@@ -70,9 +70,7 @@ class Layer:
                 code = self.scheme.read_table(self.table, positions)
         return None if code is None else code.to(self.dtype)
 
-    def call(
-        self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None, normed: bool = False
-    ) -> AttentionCall:
+    def call(self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None) -> AttentionCall:
         """The attention call of tokens ``query`` and ``key``, each ``[batch, n, width]``, before codes are added.
 
         Args:
@@ -80,9 +78,8 @@ class Layer:
             key: what keys and values are.
             positions: ``[1, n]``, rising.
             last: number of query rows, the last ones; None for all.
-            normed: whether embeddings with their codes are divided by their root mean square first.
         """
-        queries, cached, values, ctx = self._rotated(query, key, positions, normed=normed)
+        queries, cached, values, ctx = self._rotated(query, key, positions)
         if last is not None:
             queries = tuple(one[:, :, -last:] for one in queries)
             ctx = replace(ctx, query_positions=ctx.query_positions[:, -last:])
@@ -90,15 +87,6 @@ class Layer:
         queries, terms = scaled(queries, terms)
         keys = copies_of(cached, terms.regions)
         return AttentionCall(queries, keys, values, terms, ctx, None, self.geometry.head_dim**-0.5)
-
-    def cached_channels(self) -> int:
-        """Numbers cached per token and head for a key: its copies and its extra channels."""
-        x = gaussian(1, 2, self.geometry.width, seed=3).to(self.dtype)
-        _, cached, _, ctx = self._rotated(x, x, torch.arange(2)[None])
-        copies = cached[:1] if self.scheme.caches_one_key else cached
-        return sum(copy.shape[-1] for copy in copies) + (
-            0 if ctx.extra_key_channels is None else ctx.extra_key_channels.shape[-1]
-        )
 
     @torch.no_grad()
     def scores(self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None) -> Tensor:
@@ -112,15 +100,13 @@ class Layer:
         return logits(call) - logits(replace(call, terms=replace(call.terms, bias=())))
 
     def _rotated(
-        self, query: Tensor, key: Tensor, positions: Tensor, *, normed: bool = False
+        self, query: Tensor, key: Tensor, positions: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor, PositionContext]:
         """Compute queries, the copies of the keys to cache, values, and the context with their positions."""
         positions = self.repositioned(positions)
         code = self.code(positions)
         if code is not None:
             query, key = query + code, key + code
-        if normed:
-            query, key = (torch.nn.functional.rms_norm(x, x.shape[-1:]) for x in (query, key))
         even = positions.shape[-1] < 2 or bool((positions.diff(dim=-1) == 1).all())
         ctx = PositionContext(positions, positions, self.geometry.causal, even, hidden=key, projections=self, layer=0)
         q, k = self.scheme.prepare(self.query(query), self.key(key))
@@ -140,12 +126,7 @@ class Layer:
 
 def logits(call: AttentionCall) -> Tensor:
     """The logits that softmax gets, ``[batch, heads, row, key]``, −∞ where nothing is seen."""
-    return torch.cat([_of_run(run)[0] for run in _runs(call)], dim=2)
-
-
-def outputs(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, row, head_dim]``."""
-    return torch.cat([_mixed(run) for run in _runs(call)], dim=2)
+    return torch.cat([_of_run(run) for run in _runs(call)], dim=2)
 
 
 def _runs(call: AttentionCall) -> Iterator[AttentionCall]:
@@ -156,17 +137,8 @@ def _runs(call: AttentionCall) -> Iterator[AttentionCall]:
         yield length_rotation.rotated_call(call, chosen, length)
 
 
-def _mixed(call: AttentionCall) -> Tensor:
-    found, block = _of_run(call)
-    weights = dense_blocks.softmax_with_sink(found, call.terms.sink)
-    mixed = dense_blocks.spread(weights, call.values.to(weights.dtype))
-    for value in call.terms.values:
-        mixed = mixed + value.of_weights(weights.float(), block.in_float32())
-    return mixed
-
-
-def _of_run(call: AttentionCall) -> tuple[Tensor, Block]:
-    """Logits, and the first region's block."""
+def _of_run(call: AttentionCall) -> Tensor:
+    """Logits of rows that are rotated alike."""
     chosen, terms = slice(0, call.query_length), call.terms
     keys, _ = dense_blocks.upcast(call)
     claims = [dense_blocks.pairs_in_band(region.band, call, chosen) for region in terms.regions]
@@ -186,4 +158,4 @@ def _of_run(call: AttentionCall) -> tuple[Tensor, Block]:
     found = found * terms.logit_scale
     if terms.row_scale is not None:
         found = found * terms.row_scale[:, :, chosen, None]
-    return (found + added).masked_fill(~seen, -torch.inf), regions[0]
+    return (found + added).masked_fill(~seen, -torch.inf)

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from hf_posenc.errors import PosEncError
 from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
-from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import FAR, ROUNDING, PropertyTarget
 from hf_posenc.insight.properties.uniqueness import difference
 
@@ -42,7 +41,6 @@ class TranslationFit:
     norm_change: float
 
 
-@register_property("linear", "Is p → p + k one linear map, whatever p?", "residual {:.2g}")
 def linear(target: PropertyTarget) -> PropertyValue:
     """Fit on codes, or on the scores that a set of queries give a key at increasing distance."""
     if not target.has_codes and target.moved_by_position < ROUNDING:
@@ -67,7 +65,6 @@ def linear(target: PropertyTarget) -> PropertyValue:
     return PropertyValue(holds, found.residual, says, note, {"affine": found.affine, "norm": found.norm_change})
 
 
-@register_property("relative", "Does the score depend on i − j only?", "differs by {:.2g} std")
 def relative(target: PropertyTarget) -> PropertyValue:
     """Logits of one repeated token, along the diagonals; and those of the codes among themselves."""
     positions = torch.arange(target.length)

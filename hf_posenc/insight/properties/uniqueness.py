@@ -7,13 +7,11 @@ from torch import Tensor
 
 from hf_posenc.core.random_state import drawn_from
 from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
-from hf_posenc.insight.properties.registry import register_property
 from hf_posenc.insight.properties.target import ROUNDING, PropertyTarget
 
 CONTENTS = 8
 
 
-@register_property("unique", "Are no two positions alike?", "least difference {:.2g}")
 def unique(target: PropertyTarget) -> PropertyValue:
     """Least distance between two codes, or between what queries score equal keys at two positions."""
     positions = torch.arange(target.length)
@@ -41,7 +39,6 @@ def unique(target: PropertyTarget) -> PropertyValue:
     )  # fmt: skip
 
 
-@register_property("same", "Has a position the same code in every text?", "differs by {:.2g}")
 def same(target: PropertyTarget) -> PropertyValue:
     """The first positions of a short text against those of a long one."""
     short = torch.arange(target.length // 2)
@@ -59,7 +56,6 @@ def same(target: PropertyTarget) -> PropertyValue:
     return PropertyValue(apart < ROUNDING, apart, says)
 
 
-@register_property("equal_gaps", "Is a step the same in a text of 3 as in one of 4?", "steps differ by {:.2g}")
 def equal_gaps(target: PropertyTarget) -> PropertyValue:
     """The first step of a text of three tokens against that of a text of four: in codes, or in logits."""
     steps = []
@@ -78,7 +74,6 @@ def equal_gaps(target: PropertyTarget) -> PropertyValue:
     return PropertyValue(apart < ROUNDING, apart, says if target.has_codes else says.replace("a channel", "in logits"))
 
 
-@register_property("deterministic", "Do two calls give the same?", "differs by {:.2g}")
 def deterministic(target: PropertyTarget) -> PropertyValue:
     """Two calls of one scheme in evaluation; and, of what is learned, two fresh draws."""
     positions = torch.arange(target.length // 2)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 from transformers import PreTrainedModel
 
 from hf_posenc.errors import (
@@ -31,6 +34,24 @@ from hf_posenc.insight.bench.variants import NAIVE, PATCHED, UNPATCHED
 from hf_posenc.patching.patch import patch_model
 
 
+class Counter(TorchDispatchMode):
+    """Counts the arithmetic of everything that runs inside it, and the numbers of the largest tensor made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations, self.largest = 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        if func.overloadpacket in flop_registry:
+            self.operations += flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=out)
+        elif torch.Tag.pointwise in func.tags:
+            self.operations += sum(x.numel() for x in made if x.is_floating_point())
+        self.largest = max([self.largest, *(x.numel() for x in made)])
+        return out
+
+
 class Metered:
     """A device that counts what torch is asked to do: seconds are operations, bytes those of the largest tensor."""
 
@@ -39,15 +60,11 @@ class Metered:
     left: int | None = None
 
     def clock(self, run: Callable[[], None]) -> Elapsed:
-        from hf_posenc.insight.properties.cost import Counter
-
         with Counter() as counter:
             run()
         return Elapsed(float(counter.operations), float(counter.operations))
 
     def peak(self, run: Callable[[], None]) -> int:
-        from hf_posenc.insight.properties.cost import Counter
-
         with Counter() as counter:
             run()
         return 4 * counter.largest

@@ -6,14 +6,20 @@ import json
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from interactive import page as pages
-from interactive.script import formulas, views
 
 from hf_posenc.insight.plots import Shapes, codes, numbers, pair_frequencies
+
+sys.path[:0] = [str(Path(__file__).parents[2] / "docs" / "_ext")]
+
+from interactive import page as pages  # noqa: E402
+from interactive.script import FOLDER, formulas, joined, views  # noqa: E402
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="node, which runs the page's JavaScript, is not on this machine")
@@ -96,7 +102,7 @@ def test_frequencies(answers: Any, name: str, setting: str) -> None:
     near([answer["score"]], scale * (distance[:, None] * found).cos().mean(1)[None])
 
 
-@pytest.mark.parametrize("setting", ["default", "small"])
+@pytest.mark.parametrize("setting", ["small"])
 @pytest.mark.parametrize("name", pages.FORMULAS)
 def test_scores_are_those_of_patched_layers(answers: Any, name: str, setting: str) -> None:
     """Layers compute in float32, hence the wider tolerance; the mask is the same."""
@@ -105,7 +111,7 @@ def test_scores_are_those_of_patched_layers(answers: Any, name: str, setting: st
     near([answers[name, setting]["score"]], wanted[None], 2e-5)
 
 
-@pytest.mark.parametrize("setting", ["default", "small"])
+@pytest.mark.parametrize("setting", ["small"])
 @pytest.mark.parametrize("name", REMAPS)
 def test_distances(answers: Any, name: str, setting: str) -> None:
     built, lengths = shapes(setting)
@@ -115,7 +121,7 @@ def test_distances(answers: Any, name: str, setting: str) -> None:
     near([used], wanted[None])
 
 
-@pytest.mark.parametrize("setting", ["default", "small"])
+@pytest.mark.parametrize("setting", ["small"])
 @pytest.mark.parametrize("name", MASKS)
 def test_masks(answers: Any, name: str, setting: str) -> None:
     built, lengths = shapes(setting)
@@ -124,7 +130,7 @@ def test_masks(answers: Any, name: str, setting: str) -> None:
     assert answers[name, setting]["sees"] == (~region.isnan())[rows].tolist()
 
 
-@pytest.mark.parametrize("setting", ["default", "small"])
+@pytest.mark.parametrize("setting", ["small"])
 @pytest.mark.parametrize("name", CODES)
 def test_codes(answers: Any, name: str, setting: str) -> None:
     built, lengths = shapes(setting)
@@ -168,15 +174,6 @@ def test_a_wrong_formula_is_noticed() -> None:
         near([answer["frequencies"]], wanted[None])
 
 
-def test_the_scripts_of_the_page_are_valid_together(tmp_path: Any) -> None:
-    """No two modules use one name, as they are joined into scripts without imports."""
-    file = tmp_path / "page.mjs"
-    file.write_text(formulas() + views(), encoding="utf-8")
-    done = subprocess.run([str(NODE), "--check", str(file)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert not re.search(r"^(import|export) ", file.read_text(encoding="utf-8"), re.MULTILINE)
-
-
 def test_the_address_keeps_the_state() -> None:
     script = (
         formulas()
@@ -191,3 +188,39 @@ def test_the_address_keeps_the_state() -> None:
     start, state, again, broken = run(script)
     assert again == state
     assert broken == start | {"factor": 8, "base": 100, "position": 3}
+
+
+def test_steps_of_axes_are_round_and_inside() -> None:
+    random = np.random.default_rng(0)
+    lows, spans = random.normal(scale=100, size=200), 10 ** random.uniform(-5, 6, size=200)
+    ranges = [[0, 1], [-127, 3], [0, 255], *([low, low + span] for low, span in zip(lows, spans, strict=True))]
+    script = """
+    const ranges = JSON.parse(require("fs").readFileSync(0));
+    console.log(JSON.stringify(ranges.map(([low, high]) => roundSteps(low, high))));
+    """
+    for (low, high), steps in zip(ranges, run(joined([FOLDER / "round_steps.js"]) + script, ranges), strict=True):
+        slack = 1e-9 * max(abs(low), abs(high))
+        assert 3 <= len(steps) <= 9
+        assert low - slack <= min(steps) <= max(steps) <= high + slack
+        assert np.allclose(np.diff(steps), steps[1] - steps[0], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_page_is_one_file_without_anything_from_elsewhere() -> None:
+    text = pages.page_html()
+    assert len(text.encode()) <= 400_000
+    assert "://" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    entries = {entry["label"]: entry for entry in json.loads(found[1])["entries"]}
+    assert [name for name, entry in entries.items() if "by_factor" in entry] == list(pages.TABLES)
+    assert all(entry["title"] for entry in entries.values())
+    examples = {name for _, hash in pages.EXAMPLES for name in re.findall(r"[a-z_0-9]+", hash.split("&")[0])[1:]}
+    assert examples <= set(entries)
+
+
+def test_a_table_holds_what_plots_show() -> None:
+    entry = pages.table("t5")
+    wanted = numbers("t5", "bias_curve", trained_length=64, factor=4, shapes=Shapes())[0].numbers["bias"]
+    assert [one["factor"] for one in entry["by_factor"]] == [1, 2, 4]
+    near(entry["by_factor"][-1]["biases"], wanted[: len(entry["by_factor"][-1]["biases"])], 1e-4)
