@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from hf_posenc.core import resident_memory
 from hf_posenc.core.nested_tensors import tensors_in
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.results.costs import Costs

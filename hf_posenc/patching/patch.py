@@ -19,21 +19,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from torch import nn
 
 from hf_posenc.cache.provenance import ENTRY
-from hf_posenc.core.default_dtype import float32_by_default
-from hf_posenc.core.evaluation_mode import evaluation_mode
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
+from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import check_heads, explained_forward
 from hf_posenc.patching.cached_step import check_cached_step
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
-from hf_posenc.patching.float32_copies import keep_in_float32
+from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.in_forward import check_not_in_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, probed_layers
-from hf_posenc.patching.length_options import take_lengths
 from hf_posenc.patching.outer_config import write_outer_config
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
 from hf_posenc.patching.preconditions.rotation import check_rotation, other_shapes
@@ -45,7 +43,7 @@ from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of, stac
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo, write_config
 from hf_posenc.patching.text_limits import raise_limits
-from hf_posenc.patching.trained_length import trained_length_under, unscaled_geometry
+from hf_posenc.patching.trained_length import take_lengths, trained_length_under, unscaled_geometry
 from hf_posenc.patching.validate_forward import check_forward
 from hf_posenc.schemes.base import implements
 from hf_posenc.schemes.spec import SchemeSpec

@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 from hf_posenc.cache.provenance import ENTRY
-from hf_posenc.core.default_dtype import float32_by_default
 from hf_posenc.core.lengths import check_factor, resolve_lengths
 from hf_posenc.core.lock import patch_lock
+from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import NotPatched, OptionOutOfRange
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.validate_adapter import explained_forward
@@ -32,11 +32,10 @@ from hf_posenc.patching.preconditions.wrappers import explain_run_errors
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.stacks import alone_with
-from hf_posenc.patching.state import base_model_of, patch_of, stacks_of
+from hf_posenc.patching.state import base_model_of, patch_of, stacks_of, unpatched_view
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
-from hf_posenc.patching.unpatched_view import unpatched_view
 from hf_posenc.schemes.base import KEPT, Scheme
 
 if TYPE_CHECKING:

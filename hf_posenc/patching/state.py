@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.forward.current_forward import OWNER
+from hf_posenc.forward.offloading import change_class
 from hf_posenc.patches.general.adapter import GeneralAdapter, embeds_tokens, unsupported
 from hf_posenc.patches.registry import adapter_failures, adapter_has_failed, adapter_of_config
 from hf_posenc.patching.report import PatchReport
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from hf_posenc.patching.config_changes import ConfigRecord
     from hf_posenc.schemes.base import Scheme
     from hf_posenc.schemes.spec import Layout
+
 
 STASH = "posenc_patch"  # of a base model: its `Patch`
 
@@ -205,3 +208,24 @@ def scheme_of(model: nn.Module) -> Scheme:
     base, _ = base_model_of(model)
     patch_of(base)
     return next(m.scheme for m in base.modules() if OWNER in m.__dict__)  # type: ignore[return-value]
+
+
+@contextmanager
+def unpatched_view(patch: Patch) -> Iterator[None]:
+    """Run the block with the classes and configurations from before the patch, and the weights of now.
+
+    Configurations are read and written behind patched classes, of which some show a copy of theirs.
+    """
+    classes = [(module, type(module)) for module, _ in patch.classes]
+    configs = [(module, vars(module)["config"]) for module, _ in patch.configs]
+    for module, cls in reversed(patch.classes):
+        change_class(module, cls)
+    for module, config in patch.configs:
+        vars(module)["config"] = config
+    try:
+        yield
+    finally:
+        for module, cls in classes:
+            change_class(module, cls)
+        for module, config in configs:
+            vars(module)["config"] = config

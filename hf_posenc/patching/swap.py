@@ -20,12 +20,12 @@ from hf_posenc.forward.offloading import (
 )
 from hf_posenc.patches.shared.rotary_host import keep_loader_name
 from hf_posenc.patching.continuous_batching import remove_batching_check
-from hf_posenc.patching.float32_copies import restore_dtype
+from hf_posenc.patching.float32 import restore_dtype
 from hf_posenc.patching.outer_config import restore_outer_config
 from hf_posenc.patching.state import STASH as STASH
 from hf_posenc.patching.state import Patch
 from hf_posenc.patching.stored import peft_sidecar
-from hf_posenc.patching.stored.atomic_save import remove_atomic_save
+from hf_posenc.patching.stored.atomic_save import check_saver, remove_atomic_save
 from hf_posenc.patching.stored.config_guard import (
     CODE_KEY,
     ROPE_KEY,
@@ -34,7 +34,6 @@ from hf_posenc.patching.stored.config_guard import (
     guarded_class,
 )
 from hf_posenc.patching.stored.own_code import own_code
-from hf_posenc.patching.stored.saver_check import check_saver
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.patching.text_limits import restore_limits
 
