@@ -2,30 +2,54 @@
 
     python examples/search_longrope.py                                    # the bundled starter Llama, a minute on a CPU
     python examples/search_longrope.py --model HuggingFaceTB/SmolLM2-135M --factor 4 --text book.txt --budget 120 \\
-        --held-out other.txt --state runs/smol.json --output runs/smol-long
+        --held-out other.txt --output runs/smol-long
 
-Interrupted? Run it again with the same --state. To use the result:
+To use the result:
 
     hf_posenc.patch_model(model, "longrope", factor=4, long_factor=[…])      # or from_pretrained of --output
+
+One stretch a pair is grown from the best known ones by CMA-ES:
+
+    minimise over x:  loss of the text's end under long_m(x)
+    ln long_m(x) = max over k ≤ m of max(0, ln seed_k + c_k(x))          c: piecewise linear in the pair, knots x
+
+Factors are at least 1 and never fall with the pair, as the paper's search demands, and x = 0 is the seed itself: one
+stretch for all pairs (position interpolation), that of a larger base (NTK) or the one by parts, whichever fits the text
+best. The paper evolves lists by mutation and crossover; CMA-ES (Hansen 2016, arXiv:1604.00772; pycma) gets as far in
+tens of evaluations. It needs pycma: pip install 'hf-posenc[search]'
+
+Ding et al. 2024, "LongRoPE", arXiv:2402.13753, section 3.2.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cma
+import numpy as np
 import torch
 from common import load_model, progress_bar, run_command
 from torch import Tensor, nn
 
 import hf_posenc
+from hf_posenc.core.geometry import Geometry
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
+from hf_posenc.patching.state import scheme_of
+from hf_posenc.schemes.rotary.ntk import NTK
+from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.yarn import NTKByParts
 from hf_posenc.texts import TextSource, rendered
-from hf_posenc.training.longrope_search import search_longrope
 
 SEARCHED, MEASURED = HELD_OUT[:3], HELD_OUT[3:]  # modules the starter has not been trained on
 RIVALS = ("pi", "ntk", "yarn")
+KNOTS, SPREAD = 8, 0.2  # numbers that are searched for, and the standard deviation of the first draws
+
+Factors = tuple[float, ...]
+Measure = Callable[[Factors], float]
 
 
 def main() -> None:
@@ -45,7 +69,6 @@ def parse() -> argparse.Namespace:
         "--text", nargs="+", help="texts to search on: files, folders or hub:NAME (default: standard library)"
     )
     parser.add_argument("--held-out", nargs="+", help="texts to measure on (default: likewise, others)")
-    parser.add_argument("--state", type=Path, help="file to go on from, should the search be stopped")
     parser.add_argument("--output", type=Path, help="folder for the patched model")
     return parser.parse_args()
 
@@ -53,33 +76,72 @@ def parse() -> argparse.Namespace:
 def run(arguments: argparse.Namespace) -> None:
     """Search, then compare with schemes that need none."""
     model, tokenizer = load_model(arguments.model)
-    trained = hf_posenc.describe(hf_posenc.patch_model(model, "longrope", factor=arguments.factor))
+    geometry = scheme_of(hf_posenc.patch_model(model, "longrope", factor=arguments.factor)).geometry
     hf_posenc.unpatch_model(model)
     searched, measured = (
-        cut(tokenizer, read(names, modules, tokenizer), arguments.rows, trained.target_length)
+        cut(tokenizer, read(names, modules, tokenizer), arguments.rows, geometry.target_length)
         for names, modules in ((arguments.text, SEARCHED), (arguments.held_out, MEASURED))
     )
     with progress_bar() as progress:
         task = progress.add_task("searching", total=arguments.budget, loss="")
-        found = search_longrope(
-            model, searched, factor=arguments.factor, budget=arguments.budget, seed=arguments.seed,
-            state=arguments.state,
-            progress=lambda number, _, best: progress.update(task, completed=number, loss=f"best {best:.3f}"),
-        )  # fmt: skip
-    print(f"found in {len(found.history)} readings, from {found.grown_from}: {found.loss:.3f} nats/token,")
-    print(f"one stretch for all pairs: {found.uniform_loss:.3f}")
-    print("long_factor:", [round(factor, 4) for factor in found.long_factor])
-    print(f"\non other text, beyond {trained.trained_length} of {trained.target_length} tokens:")
+
+        def measure(long_factor: Factors) -> float:
+            reached = loss_under(model, searched, arguments.factor, "longrope", long_factor=list(long_factor))
+            progress.update(task, advance=1, loss=f"last {reached:.3f}")
+            return reached
+
+        losses = search(geometry, measure, arguments.budget, arguments.seed)
+    found = min(losses, key=losses.__getitem__)
+    print(f"found in {arguments.budget} readings: {losses[found]:.3f} nats/token")
+    print("long_factor:", [round(factor, 4) for factor in found])
+    print(f"\non other text, beyond {geometry.trained_length} of {geometry.target_length} tokens:")
     for scheme in RIVALS:
-        hf_posenc.patch_model(model, scheme, factor=arguments.factor)
-        print(f"  {scheme:9}{loss(model, measured, trained.trained_length):.3f}")
-        hf_posenc.unpatch_model(model)
-    hf_posenc.patch_model(model, "longrope", factor=arguments.factor, long_factor=list(found.long_factor))
-    print(f"  {'longrope':9}{loss(model, measured, trained.trained_length):.3f}")
+        print(f"  {scheme:9}{loss_under(model, measured, arguments.factor, scheme):.3f}")
+    best = loss_under(model, measured, arguments.factor, "longrope", long_factor=list(found))
+    print(f"  {'longrope':9}{best:.3f}")
     if arguments.output is not None:
+        hf_posenc.patch_model(model, "longrope", factor=arguments.factor, long_factor=list(found))
         model.save_pretrained(arguments.output)
         tokenizer.save_pretrained(arguments.output)
         print(f"model: {arguments.output}")
+
+
+def search(geometry: Geometry, measure: Measure, budget: int, seed: int = 0) -> dict[Factors, float]:
+    """The loss of every ``long_factor`` that was tried, ``budget`` in all; three seeds are the first."""
+    tried = {start: measure(start) for start in seeds(geometry)}
+    best_seed, left = min(tried, key=tried.__getitem__), budget - len(tried)
+    knots = min(KNOTS, len(best_seed))
+    draws = np.random.RandomState(seed)  # its own, and not numpy's global state
+    options = {"seed": math.nan, "randn": draws.randn, "verbose": -9}
+    strategy = cma.CMAEvolutionStrategy(np.zeros(max(knots, 2)), SPREAD, options)
+    while left > 0 and not strategy.stop():
+        asked = strategy.ask()
+        factors = [corrected(best_seed, x[:knots]) for x in asked[:left]]
+        losses = [measure(one) for one in factors]
+        tried |= dict(zip(factors, losses, strict=True))
+        left -= len(losses)
+        if len(losses) == len(asked):
+            strategy.tell(asked, losses)
+    return tried
+
+
+def seeds(geometry: Geometry) -> list[Factors]:
+    """What position interpolation, NTK and NTK by parts divide every frequency by."""
+    uniform = (geometry.factor,) * (geometry.rotary_dim // 2)
+    return [uniform, *(stretch_of(kind(geometry)) for kind in (NTK, NTKByParts))]
+
+
+def stretch_of(scaled: Rotary) -> Factors:
+    """What a scaling divides every frequency by."""
+    unscaled = Rotary(scaled.geometry, base=scaled.base).frequencies()
+    return tuple(max(w / v, 1.0) for w, v in zip(unscaled, scaled.frequencies(), strict=True))
+
+
+def corrected(start: Factors, knots: Any) -> Factors:
+    """``start`` with its logarithms moved by the piecewise linear curve through ``knots``; ≥ 1 and never falling."""
+    pairs = np.arange(len(start))
+    moved = np.log(start) + np.interp(pairs, np.linspace(0, len(start) - 1, len(knots)), knots)
+    return tuple(np.exp(np.maximum.accumulate(np.maximum(moved, 0.0))).tolist())
 
 
 def read(names: list[str] | None, modules: tuple[str, ...], tokenizer: Any) -> str:
@@ -101,13 +163,17 @@ def cut(tokenizer: Any, text: str, rows: int, length: int) -> Tensor:
 
 
 @torch.no_grad()
-def loss(model: nn.Module, rows: Tensor, start: int) -> float:
-    """Cross-entropy loss (nats/token) beyond position ``start``."""
-    device, scored = next(model.parameters()).device, rows.shape[1] - start - 1
+def loss_under(model: Any, rows: Tensor, factor: float, scheme: str, **options: Any) -> float:
+    """Cross-entropy loss (nats/token) beyond the trained length, with the model patched for as long as it takes."""
+    hf_posenc.patch_model(model, scheme, factor=factor, **options)
+    scored = rows.shape[1] - hf_posenc.describe(model).trained_length - 1
     losses = []
-    for row in rows.to(device):
-        logits = model(row[None], logits_to_keep=scored + 1).logits[0, :-1].float()
-        losses.append(nn.functional.cross_entropy(logits, row[-scored:]).item())
+    try:
+        for row in rows.to(next(model.parameters()).device):
+            logits = model(row[None], logits_to_keep=scored + 1, use_cache=False).logits[0, :-1].float()
+            losses.append(nn.functional.cross_entropy(logits, row[-scored:]).item())
+    finally:
+        hf_posenc.unpatch_model(model)
     return sum(losses) / len(losses)
 
 

@@ -34,7 +34,7 @@ from transformers.trainer_callback import PrinterCallback
 import hf_posenc
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
-from hf_posenc.texts.records import json_records
+from hf_posenc.texts.records import json_lines
 from hf_posenc.training.finetune import ProgressReport
 from hf_posenc.training.methods import lora
 from hf_posenc.training.resume import (
@@ -150,7 +150,7 @@ def dataset(file: Path | None, modules: Sequence[str], most: int, tokenizer: Any
         found = [chat for name in modules for chat in about(module_text(name), characters=2 * length)]
         random.Random(seed).shuffle(found)
     else:
-        found = [chat for number, record in json_records(file) for chat in conversations(record, f"line {number}")]
+        found = [chat for place, record in json_lines(file) for chat in conversations(record, place)]
         most = len(found)
     kept: list[Conversation] = []
     for chat in found:

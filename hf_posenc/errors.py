@@ -233,10 +233,6 @@ class UnreadableDocuments(PosEncError, ValueError):
     """The user's texts cannot be found or read."""
 
 
-class RunUnchecked(UserWarning):
-    """A resumed run was started by a version that did not store a digest of its model or its text."""
-
-
 class HeldOutOverlap(UserWarning):
     """A held-out document is in the training text as well."""
 

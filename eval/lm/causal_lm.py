@@ -33,7 +33,6 @@ from hf_posenc.eval.lm.live_models import (
     ties_held,
 )
 from hf_posenc.eval.lm.log_probs import unwrapped
-from hf_posenc.eval.lm.long_texts import expect_long_texts
 from hf_posenc.eval.lm.model_kinds import check_head, check_one_stack
 from hf_posenc.eval.lm.named import model_arguments
 from hf_posenc.eval.lm.response_cache import lm_digest, separate
@@ -44,6 +43,7 @@ from hf_posenc.patching.state import describe
 __all__ = ["PosEncLM", "Scored", "TokenRequest"]
 
 ON_OVERFLOW = ("error", "truncate")
+LONG_TEXT = "sequence-length-is-longer-than-the-specified-maximum"  # transformers' key of a warning that it gives once
 LENGTHS = ("factor", "target_length", "trained_length", "layers")
 
 
@@ -104,7 +104,7 @@ class PosEncLM(KeyTokenScorer):
         with ties_held(self, pretrained):
             hold(pretrained)
             super().__init__(pretrained, softmax_dtype=softmax_dtype, **options)
-        expect_long_texts(self.tokenizer)
+        self.tokenizer.deprecation_warnings[LONG_TEXT] = True  # long texts are cut into windows after this
         if together is not None:
             launch.share(self, together)
 

@@ -7,14 +7,17 @@ lm-eval's own ``hf`` loads BERT as a decoder without a causal mask, which sees t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import transformers
 from lm_eval.api.instance import Instance
+from torch import Tensor, nn
 
 from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.causal_lm import PosEncLM, Scored
-from hf_posenc.eval.lm.masked import masked_scores
+from hf_posenc.eval.lm.log_probs import chosen_logits, token_scores
 from hf_posenc.eval.lm.native_length import check_row
 
 
@@ -78,3 +81,14 @@ class PosEncMLM(PosEncLM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Raise `NotMeasurable`: a masked model does not generate."""
         raise NotMeasurable("A masked language model does not generate. Use posenc_mlm or posenc_passkey.")
+
+
+def masked_scores(
+    model: nn.Module, ids: Sequence[int], positions: Sequence[int], mask_id: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of the tokens at ``positions`` when all of them are masked, and whether each is the argmax."""
+    row = torch.tensor([list(ids)], device=device)
+    chosen = torch.tensor(list(positions), device=device)
+    hidden = row.clone()
+    hidden[0, chosen] = mask_id
+    return token_scores(chosen_logits(model, hidden, chosen)[0], row[0, chosen])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import pairwise
 
 import torch
 from lm_eval.api.instance import Instance
@@ -15,7 +16,6 @@ from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.lm.batching import Row
 from hf_posenc.eval.lm.generation import Generating
 from hf_posenc.eval.lm.log_probs import Head, token_scores
-from hf_posenc.eval.lm.shared_prefix import carriers
 from hf_posenc.eval.lm.spans import Pass, passes
 
 Scored = tuple[float, bool]
@@ -117,3 +117,31 @@ def span_answers(one: Pass, states: Tensor, head: Head) -> Iterator[tuple[int, S
     scores, greedy = token_scores(states[-one.keep :], wanted, head)
     for number, where in one.answers:
         yield number, (float(scores[where].double().sum()), int(greedy[where].sum()))
+
+
+def carriers(rows: Mapping[Row, Sequence[int]], requests: Sequence[TokenRequest]) -> dict[Row, Row]:
+    """Map each sequence that is a prefix of others to the longest of these, whose pass answers for all.
+
+        A    prompt → " a₁"            B    prompt " a₁," → " a₂"            the pass of B covers all of A
+
+    Valid only where a token's score depends on the tokens before it alone; the caller checks that.
+
+    Args:
+        rows: input sequences, with the numbers of the requests they answer.
+        requests: name, context and target of each.
+    """
+    found: dict[Row, Row] = {}
+    for row, after in reversed(list(pairwise(sorted(rows)))):  # sorting puts common prefixes next to each other
+        if after[: len(row)] == row and goes_on(requests, rows[row], rows[after]):
+            found[row] = found.get(after, after)
+    return found
+
+
+def goes_on(requests: Sequence[TokenRequest], earlier: Sequence[int], later: Sequence[int]) -> bool:
+    """Whether the later contexts hold the earlier targets.
+
+    Two targets for one context, such as the choices of a question, do not go on from each other, even where one begins
+    with the other: they keep a pass each, and with it the very numbers of lm-eval.
+    """
+    longest = max(len(requests[number][1]) + len(requests[number][2]) for number in earlier)
+    return all(len(requests[number][1]) >= longest for number in later)

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from lm_eval.api.metrics import mean
 
 from hf_posenc.eval.errors import NotMeasurable
-from hf_posenc.eval.lm.masked import masked_choice
 from hf_posenc.eval.tasks.base import (
     Doc,
     LengthSweep,
@@ -26,6 +25,9 @@ from hf_posenc.eval.tasks.base import (
 from hf_posenc.eval.tasks.sweep import metric_name
 from hf_posenc.eval.texts.sampling import placed
 from hf_posenc.eval.texts.windows import Tokenized, check_room
+
+MASKED_SHARE = 0.15
+"""Of the scored tokens, as in Devlin et al. 2018, arXiv:1810.04805."""
 
 
 class MaskedTask(LengthSweep):
@@ -79,3 +81,9 @@ class MaskedRecallTask(MaskedTask):
     """The same masks, with the whole target once more at the front of the text."""
 
     copies = 1
+
+
+def masked_choice(scored: int, rng: random.Random) -> list[int]:
+    """Which of the last ``scored`` tokens to mask, as distances from the end of the text, nearest last."""
+    count = max(1, round(MASKED_SHARE * scored))
+    return sorted(rng.sample(range(1, scored + 1), count), reverse=True)

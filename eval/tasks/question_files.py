@@ -15,10 +15,9 @@ from lm_eval.api.metrics import mean
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.tasks.base import Doc, Metric
-from hf_posenc.eval.tasks.retrieval import FORCED, Marks, RetrievalTask
+from hf_posenc.eval.tasks.retrieval import FORCED, Marks, RetrievalTask, found
 from hf_posenc.eval.texts.local_records import local_records
 from hf_posenc.eval.texts.question_files import EXAMPLE, DocumentQuestion, FileQuestion, questions_of
-from hf_posenc.eval.texts.string_match import found
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 

@@ -5,7 +5,7 @@
 
 Forced, the default, needs no generation and no parsing: ``acc`` is the share of answers that greedy decoding would
 write, every token of them, ``nll`` the nats/token, averaged over answers. Answers have a fixed order, given in the
-question. `hf_posenc.eval.lm.shared_prefix` makes one forward pass of a prompt's requests. Generated, ``match`` is the
+question. `hf_posenc.eval.lm.scorer` makes one forward pass of a prompt's requests. Generated, ``match`` is the
 share of answers found in the text and ``part`` whether any is.
 
 ``acc_L512`` is over all answers at all depths; ``acc_L512_D50`` is that of the one needle at that depth.
@@ -23,7 +23,6 @@ from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric
 from hf_posenc.eval.tasks.sweep import metric_name
 from hf_posenc.eval.tasks.task_options import TaskOptions
 from hf_posenc.eval.texts.fit_length import Exercise, most_units
-from hf_posenc.eval.texts.string_match import found
 
 Marks = dict[str, list[float]]
 SUMMARIES: dict[str, Callable[[Sequence[float]], float]] = {
@@ -156,3 +155,9 @@ class RetrievalTask(LengthSweep):
         used = self.generated if self.generates else FORCED
         deep = [(m, metric_name(m, *cell)) for m in used if m != "part" for cell in self.cells() if self.deep]
         return [(metric, name) for metric, name in super().names() if metric in used] + deep
+
+
+def found(text: str, answers: Sequence[str]) -> list[bool]:
+    """Which answers occur in ``text``, ignoring case: RULER's string match (arXiv:2404.06654, section 4)."""
+    lowered = text.lower()
+    return [answer.lower() in lowered for answer in answers]

@@ -27,7 +27,7 @@ def documents(sources: Sequence[str], field: str, separator: str | None = None) 
         raise UnreadableDocuments('The task has no documents. Pass --metadata \'{"docs": "notes.txt"}\'.')
     for source in sources:
         if source.startswith(PREFIX) or Path(source).expanduser().exists():
-            yield from TextSource.of_names(source).fitted(field, separator).documents()
+            yield from TextSource.of_names(source, field=field, separator=separator).documents()
         else:
             yield from dataset(source, field)
 

@@ -14,9 +14,9 @@ from hf_posenc.errors import UnreadableDocuments, WrongKind, shown
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
 from hf_posenc.texts import Document, TextNames, TextSource
-from hf_posenc.texts.columns import TEXT
+from hf_posenc.texts.document import TEXT
 from hf_posenc.texts.plain_text import AS_TOKENS
-from hf_posenc.texts.source import RECORDS as FORMATS
+from hf_posenc.texts.records import FORMATS
 from hf_posenc.texts.source import kind_of, texts_digest
 
 DEFAULT = "standard library"

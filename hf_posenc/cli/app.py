@@ -18,7 +18,6 @@ from hf_posenc.cli.commands.demo import demo
 from hf_posenc.cli.commands.env import env
 from hf_posenc.cli.commands.evaluate import evaluate
 from hf_posenc.cli.commands.export import export
-from hf_posenc.cli.commands.find_learning_rate import find_learning_rate
 from hf_posenc.cli.commands.finetune import finetune
 from hf_posenc.cli.commands.info import info
 from hf_posenc.cli.commands.list import list_command
@@ -88,15 +87,9 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         finetune,
         (
             "--model starter:llama --scheme yarn --factor 8 --out runs/yarn8",
-            "-m M -s yarn -f 4 --text book.txt --steps 200 --learning-rate 2e-4 --bf16 --out runs/m",
+            "-m M -s yarn -f 4 --text book.txt --steps 200 --set rank=8 --set bf16=true --out runs/m",
+            "-m M -s yarn -f 4 --text book.txt --find-learning-rate",
             "--model starter:llama --scheme yarn --factor 8 --out runs/yarn8 --resume",
-        ),
-    ),
-    "find-learning-rate": (
-        find_learning_rate,
-        (
-            "--model starter:llama --scheme yarn --factor 8 --out runs/rate",
-            "-m M -s yarn -f 4 --text book.txt --method full --out runs/rate --json",
         ),
     ),
     "export": (

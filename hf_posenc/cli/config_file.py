@@ -126,15 +126,6 @@ ConfigFile = Annotated[
 ]
 
 
-def either(context: Context, one: str, other: str) -> tuple[Any, Any]:
-    """The values of two options of which a command takes one: the command line's replaces the other in the file."""
-    for name, by in ((one, other), (other, one)):
-        sources = [getattr(context.get_parameter_source(each), "name", "") for each in (name, by)]
-        if sources == ["DEFAULT_MAP", "COMMANDLINE"]:  # by name: releases of typer bring their own copy of click
-            context.params[name] = None
-    return context.params[one], context.params[other]
-
-
 def write_config(context: Context, folder: Path) -> None:
     """Write what a command was asked for into ``folder``, as a file that ``--config`` takes."""
     chosen = dict(options_of(context))

@@ -61,17 +61,12 @@ def two_sources(
     *,
     streaming: bool = False,
 ) -> tuple[TextSource | None, TextSource | None]:
-    """Two texts of one command, of which the first may be streamed; an option of reading needs to fit one of them.
+    """Two texts of one command, of which the first may be streamed.
 
     Raises:
-        UnreadableDocuments: it fits neither, or a text cannot be found.
+        UnreadableDocuments: a text cannot be found.
     """
-    every = text_source([*(first or ()), *(second or ())], field, separator)
-    if every is None:
-        return None, None
-    every.check_options()
-    one, other = text_source(first, FIELD, None, streaming=streaming), text_source(second, FIELD, None)
-    return one and one.fitted(field, every.separator), other and other.fitted(field, every.separator)
+    return text_source(first, field, separator, streaming=streaming), text_source(second, field, separator)
 
 
 def check_reading(texts: Sequence[str] | None, field: str, separator: str | None) -> None:
@@ -81,7 +76,7 @@ def check_reading(texts: Sequence[str] | None, field: str, separator: str | None
         BadArgument: there is one, and no text is named.
     """
     if not texts and (field != FIELD or separator is not None):
-        option = "--document-separator" if separator is not None else "--text-field"
+        option = "document_separator" if separator is not None else "text_field"
         raise BadArgument(f"{option} has an effect with a text only, and none is named. Pass --text, or leave it out.")
 
 

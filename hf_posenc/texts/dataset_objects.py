@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hf_posenc.errors import UnreadableDocuments, first_line, shown
-from hf_posenc.texts.columns import column_of, document_of
-from hf_posenc.texts.document import Document
+from hf_posenc.texts.document import Document, column_of, document_of
 from hf_posenc.texts.hub import datasets_library, only_split
 
 if TYPE_CHECKING:

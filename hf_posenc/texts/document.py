@@ -1,13 +1,15 @@
-"""A document: its name, and its text or conversation."""
+"""A document: its name, and its text or conversation, taken from a column of a record."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hf_posenc.errors import MissingPackage, UnreadableDocuments, first_line, shown
 
+TEXT, MESSAGES = "text", "messages"
+"""The column of a record that is read by default, and the one that is read where there is no such column."""
 Conversation = list[dict[str, Any]]
 """Messages with ``role`` and ``content``, as a tokenizer's chat template takes them."""
 
@@ -78,3 +80,40 @@ def checked(text: str, field: str, place: str) -> str:
             "surrogate pair, which is no text. Correct the record, or take it out."
         ) from error
     return text
+
+
+def column_of(columns: Collection[str], field: str, place: str) -> str:
+    """The column that holds the text: ``field``; ``messages`` where ``text`` is asked for and missing.
+
+    Raises:
+        UnreadableDocuments: there is no such column.
+    """
+    if field in columns:
+        return field
+    if field == TEXT and MESSAGES in columns:
+        return MESSAGES
+    known = ", ".join(sorted(map(str, columns))) or "an empty record"
+    raise UnreadableDocuments(
+        f"There is no field {field!r} in {place}, only {known}. Pass the name of the right one (text_field)."
+    )
+
+
+def document_of(record: object, field: str, name: str, place: str) -> Document:
+    """The document of a record.
+
+    Args:
+        record: a mapping from columns to values.
+        field: the column of the text.
+        name: of the document.
+        place: where it stands, in words.
+
+    Raises:
+        UnreadableDocuments: it is no mapping, has no such column, or another value than text there.
+    """
+    if not isinstance(record, Mapping):
+        raise UnreadableDocuments(
+            f"There is no field {field!r} in {place}: it is not a record, but of type {type(record).__name__}. "
+            'Write records, such as {"text": "…"}.'
+        )
+    column = column_of(record, field, place)
+    return Document(name, content_of(record[column], column, place))

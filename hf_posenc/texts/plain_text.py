@@ -111,5 +111,5 @@ def check_size(name: str, size: int, takes: int) -> None:
         raise UnreadableDocuments(
             f"The document {shown(name)} has {size / 2**20:,.0f} MiB, which take some {wanted / 2**30:,.1f} GiB of "
             f"memory, and there is room for {room / 2**30:,.1f}. "
-            "Split it into documents (--document-separator), or pass a part of it."
+            "Split it into documents (document_separator), or pass a part of it."
         )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from hf_posenc.errors import UnreadableDocuments, WrongKind, first_line, shown
-from hf_posenc.texts.columns import TEXT
 from hf_posenc.texts.dataset_objects import (
     DatasetObject,
     dataset_documents,
@@ -19,15 +18,11 @@ from hf_posenc.texts.dataset_objects import (
     is_saved_dataset,
     saved_documents,
 )
-from hf_posenc.texts.document import Document, checked
+from hf_posenc.texts.document import TEXT, Document, checked, document_of
 from hf_posenc.texts.hub import PREFIX, HubDataset
 from hf_posenc.texts.plain_text import GZIP, split_text, whole_text
-from hf_posenc.texts.records import csv_file, json_file, json_lines, parquet_file
+from hf_posenc.texts.records import FORMATS
 
-RECORDS: dict[str, Callable[[Path, str], Iterator[Document]]] = {
-    ".jsonl": json_lines, ".ndjson": json_lines, ".json": json_file, ".csv": csv_file, ".parquet": parquet_file,
-}  # fmt: skip
-"""Readers of files of records, by the end of their names."""
 TextPart: TypeAlias = "str | Path | HubDataset | DatasetObject"
 """A document, a file or folder, or a dataset."""
 TextNames: TypeAlias = "TextPart | Sequence[TextPart]"
@@ -42,8 +37,8 @@ class TextSource:
 
     Attributes:
         parts: each a document (`str`), a file or folder (`Path`), a `HubDataset`, or an object of `datasets`.
-        field: column of a record that holds its text; a record without ``text`` is read from its ``messages``.
-        separator: what separates the documents of a plain text file; None: each file is one document.
+        field: column of records that holds the text; a record without ``text`` is read from its ``messages``.
+        separator: what separates the documents of plain text files; None: each file is one document.
         streaming: whether documents are read while they are used, rather than before.
     """
 
@@ -55,7 +50,7 @@ class TextSource:
     def __post_init__(self) -> None:
         for part in self.parts:
             if not isinstance(part, (str, Path, HubDataset)) and not is_dataset(part):
-                raise WrongKind(f"A text is a path or a dataset, got {shown(part)}. Pass one of these.")
+                raise WrongKind(f"Texts are documents, paths or datasets, got {shown(part)}. Pass one of these.")
         if not isinstance(self.field, str) or not self.field:
             raise WrongKind(f"The text field is the name of a column, got {shown(self.field)}. Pass one.")
         if self.separator is not None and (not isinstance(self.separator, str) or not self.separator):
@@ -71,6 +66,27 @@ class TextSource:
         several = list(given) if isinstance(given, (list, tuple)) else [given]
         return cls(tuple(part_of(one) for one in several), **reading)
 
+    @classmethod
+    def of_texts(cls, name: str, given: Any) -> TextSource:
+        """Documents as `str`, files and folders as `Path`, datasets; a source as it is.
+
+        Args:
+            name: of the argument, for the error.
+            given: several of these, or one path or dataset.
+
+        Raises:
+            WrongKind: it is something else, such as a single text.
+        """
+        if isinstance(given, cls):
+            return given
+        if isinstance(given, (Path, HubDataset)) or is_dataset(given):
+            return cls((given,))
+        if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+            raise WrongKind(
+                f"{name} is a list of documents, got {shown(given)}. Pass one, such as [text] or [Path(file)]."
+            )
+        return cls(tuple(given))
+
     @property
     def streams(self) -> bool:
         """Whether documents are read while they are used: asked for, or all that an iterable dataset can."""
@@ -83,7 +99,6 @@ class TextSource:
             UnreadableDocuments: one cannot be read.
             MissingPackage: a package is missing that reads them.
         """
-        self.check_options()
         for number, part in enumerate(self.parts, 1):
             if isinstance(part, str):
                 yield Document(f"document {number}", checked(part, "text", f"document {number}"))
@@ -93,37 +108,6 @@ class TextSource:
                 yield from dataset_documents(part.load(streaming=self.streaming), self.field, str(part))
             else:
                 yield from dataset_documents(part, self.field)
-
-    def check_options(self) -> None:
-        """Refuse a separator without plain text to divide, and a column without records to take it from.
-
-        Raises:
-            UnreadableDocuments: there is such an option.
-        """
-        if self.separator is not None and not self.has_plain_text:
-            raise UnreadableDocuments(
-                "A document separator divides plain text files, and there is none. Leave the separator out."
-            )
-        if self.field != TEXT and not self.has_records:
-            raise UnreadableDocuments(
-                f"The text field {self.field!r} is a column of records, and there are plain texts alone. Leave it out."
-            )
-
-    def fitted(self, field: str, separator: str | None) -> TextSource:
-        """The same texts, read with those of the two options that can take effect on them."""
-        return replace(
-            self, field=field if self.has_records else TEXT, separator=separator if self.has_plain_text else None
-        )
-
-    @property
-    def has_plain_text(self) -> bool:
-        """Whether there are plain text files, which a separator divides."""
-        return any(kind in PLAIN for part in self.parts for kind in kinds_of(part))
-
-    @property
-    def has_records(self) -> bool:
-        """Whether there are records, whose column is named."""
-        return any(kind not in PLAIN for part in self.parts for kind in kinds_of(part))
 
     def files(self) -> set[Path]:
         """The files and folders among the parts, by their full names."""
@@ -160,39 +144,22 @@ def path_documents(path: Path, field: str, separator: str | None) -> Iterator[Do
             yield from file_documents(file, field, separator)
 
 
-def files_below(folder: Path) -> list[Path]:
-    """All files below a folder whose names end in one of the known ways, in order of their names.
+def files_below(folder: Path, known: Collection[str] = PLAIN | FORMATS.keys()) -> list[Path]:
+    """All files below a folder whose names end in one of the known ways, in order of their names; no hidden ones.
 
     Raises:
         UnreadableDocuments: there is none.
     """
-    known = PLAIN | RECORDS.keys()
     files = sorted(
         path for path in folder.rglob("*")
-        if kind_of(path) in known and path.is_file() and not hidden(path.relative_to(folder))
+        if kind_of(path) in known and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )  # fmt: skip
     if not files:
         raise UnreadableDocuments(
-            f"The folder {shown(str(folder))} has no text files. Files that count end in {', '.join(sorted(known))}."
+            f"The folder {shown(str(folder))} has no such files. Files that count end in {', '.join(sorted(known))}."
         )
     return files
-
-
-def kinds_of(part: Any) -> set[str]:
-    """The formats in a part of a source, as ends of file names; a dataset counts as Parquet, a `str` as nothing."""
-    if isinstance(part, str):
-        return set()
-    path = part.expanduser() if isinstance(part, Path) else None
-    if path is None or is_saved_dataset(path):
-        return {".parquet"}
-    if not os.path.isdir(path):
-        return {kind_of(path) if kind_of(path) in RECORDS else ".txt"}
-    return {kind_of(file) for file in files_below(path)}
-
-
-def hidden(path: Path) -> bool:
-    """Whether a file, or a folder it is in, has a name that begins with a dot."""
-    return any(part.startswith(".") for part in path.parts)
 
 
 def kind_of(path: Path) -> str:
@@ -203,8 +170,9 @@ def kind_of(path: Path) -> str:
 
 def file_documents(path: Path, field: str, separator: str | None) -> Iterator[Document]:
     """The documents of a file; one whose name ends in no known way is plain text."""
-    if kind_of(path) in RECORDS:
-        yield from RECORDS[kind_of(path)](path, field)
+    if kind_of(path) in FORMATS:
+        for place, record in FORMATS[kind_of(path)](path):
+            yield document_of(record, field, f"{path.name}:{place.split()[1]}", place)
     elif separator is None:
         yield Document(path.name, whole_text(path))
     else:

@@ -1,40 +1,29 @@
-"""The settings of a fine-tuning run, which are stored in its folder and must be shared by a resumed run."""
+"""The settings of a fine-tuning run, which are stored in its folder and must be shared by a resumed run.
+
+Types and bounds are written at the fields alone. The command line and YAML files set the same fields by name.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import Strict
 
 from hf_posenc.core.lengths import MAX_LENGTH
-from hf_posenc.errors import TrainingImpossible, shown
-from hf_posenc.training.config_checks import (
-    LEARNING_RATE,
-    Interval,
-    check_choice,
-    check_count,
-    check_duration,
-    check_flag,
-    check_groups,
-    check_names,
-    check_stages,
-    check_trackers,
-)
+from hf_posenc.core.settings import check_fields
+from hf_posenc.errors import MissingPackage, TrainingImpossible, nearest, shown
 
-MAX_SEED = 2**32 - 1  # of NumPy, which transformers seeds as well
-SCHEDULES = ("cosine", "linear", "constant_with_warmup", "inverse_sqrt")
-"""Of transformers' `SchedulerType`, those that need no arguments of their own."""
-COUNTED_FROM_1 = (
-    "steps", "batch", "accumulate", "rank", "length_stages", "attention_groups", "save_every", "eval_every",
-    "eval_windows",
-)  # fmt: skip
-MIN_VALUES = {"length": 2, "seed": 0} | dict.fromkeys(COUNTED_FROM_1, 1)
-INTERVALS = {
-    "learning_rate": LEARNING_RATE,
-    "alpha": Interval(0, 1e6, without_least=True),
-    "warmup": Interval(0, 1, without_most=True),
-    "weight_decay": Interval(0, 1),
-}
-OPTIONAL = ("steps", "eval_every", "learning_rate", "alpha")
+Count: TypeAlias = Annotated[int, Ge(1), Le(MAX_LENGTH)]
+Length: TypeAlias = Annotated[int, Ge(2), Le(MAX_LENGTH)]
+Seed: TypeAlias = Annotated[int, Ge(0), Lt(2**32)]  # of NumPy, which transformers seeds as well
+Rate: TypeAlias = Annotated[float, Gt(0), Le(1e3)]  # a step of more than that is a typing error
+Alpha: TypeAlias = Annotated[float, Gt(0), Le(1e6)]
+Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
+Names: TypeAlias = Annotated[tuple[str, ...], Strict(False)]  # or a list
+Lengths: TypeAlias = Annotated[tuple[Length, ...], Strict(False)]
 
 
 @dataclass(frozen=True)
@@ -80,60 +69,96 @@ class Training:
         TrainingImpossible: a number is out of range, or a name is unknown.
     """
 
-    length: int
-    steps: int | None = None
-    method: str = "lora"
-    batch: int = 1
-    accumulate: int = 1
-    learning_rate: float | None = None
-    rank: int = 16
-    alpha: float | None = None
-    target_modules: tuple[str, ...] = ()
+    length: Length
+    steps: Count | None = None
+    method: Literal["full", "lora", "dora", "lora_plus", "ia3", "prompt", "prefix"] = "lora"
+    batch: Count = 1
+    accumulate: Count = 1
+    learning_rate: Rate | None = None
+    rank: Count = 16
+    alpha: Alpha | None = None
+    target_modules: Names = ()
     train_embeddings: bool = True
-    warmup: float = 0.1
-    schedule: str = "cosine"
-    weight_decay: float = 0.0
-    epochs: float | None = None
-    length_stages: int = 1
-    attention_groups: int = 1
-    seed: int = 0
+    warmup: Share = 0.1
+    schedule: Literal["cosine", "linear", "constant_with_warmup", "inverse_sqrt"] = "cosine"
+    weight_decay: Annotated[float, Ge(0), Le(1)] = 0.0
+    epochs: Annotated[float, Gt(0), Le(1e4)] | None = None
+    length_stages: Count = 1
+    attention_groups: Count = 1
+    seed: Seed = 0
     packing: Literal["joined", "separate"] = "joined"
     gradient_checkpointing: bool = False
     bf16: bool = False
     chunked_loss: bool | None = None
-    save_every: int = 20
-    eval_every: int | None = None
-    eval_lengths: tuple[int, ...] = ()
-    eval_windows: int = 32
-    report_to: tuple[str, ...] = ()
+    save_every: Count = 20
+    eval_every: Count | None = None
+    eval_lengths: Lengths = ()
+    eval_windows: Count = 32
+    report_to: Names = ()
 
     def __post_init__(self) -> None:
-        check_duration(self.steps, self.epochs)
-        for name, least in MIN_VALUES.items():
-            if name not in OPTIONAL or getattr(self, name) is not None:
-                check_count(name, getattr(self, name), least, MAX_SEED if name == "seed" else MAX_LENGTH)
-        for name, interval in INTERVALS.items():
-            if name not in OPTIONAL or getattr(self, name) is not None:
-                interval.check(name, getattr(self, name))
-        if not isinstance(self.method, str):
-            raise TrainingImpossible(f"method={shown(self.method)} was asked for. Choose a name, such as 'lora'.")
-        check_choice("packing", self.packing, ("joined", "separate"))
-        check_choice("schedule", self.schedule, SCHEDULES)
-        check_names("target_modules", self.target_modules, "q_proj")
-        check_trackers(self.report_to)
-        check_stages(self.length, self.length_stages, self.packing)
-        check_groups(self.length, self.attention_groups, self.length_stages)
-        for name in ("train_embeddings", "gradient_checkpointing", "bf16"):
-            check_flag(name, getattr(self, name))
-        if self.chunked_loss is not None:
-            check_flag("chunked_loss", self.chunked_loss)
-        if not isinstance(self.eval_lengths, (tuple, list)):
+        check_fields(self, TrainingImpossible)
+        if (self.steps is None) == (self.epochs is None):
             raise TrainingImpossible(
-                f"eval_lengths={shown(self.eval_lengths)} was asked for. Give several lengths, such as (256, 512)."
+                f"steps={self.steps} and epochs={self.epochs} were asked for. Choose one of the two."
             )
-        for length in self.eval_lengths:
-            check_count("eval_lengths", length, 2, MAX_LENGTH)
+        check_trackers(self.report_to)
+        self.check_stages()
+        self.check_groups()
+
+    def check_stages(self) -> None:
+        """Refuse rows that cannot be halved often enough, or whose documents are kept apart by their positions."""
+        parts = 2 ** min(self.length_stages - 1, MAX_LENGTH.bit_length())
+        if self.length % parts or self.length < 2 * parts:
+            raise TrainingImpossible(
+                f"length_stages={self.length_stages} was asked for, which cuts rows of {self.length} tokens into "
+                f"{parts} at first. Choose fewer stages, or a length that is a multiple of {parts} and at least twice "
+                "it."
+            )
+        if self.length_stages > 1 and self.packing == "separate":
+            raise TrainingImpossible(
+                "Rows that grow are cut within documents, and packing='separate' keeps documents whole. "
+                "Choose packing='joined', or length_stages=1."
+            )
+
+    def check_groups(self) -> None:
+        """Refuse rows that cannot be divided into groups of an even number of tokens."""
+        if self.attention_groups == 1:
+            return
+        if self.length % (2 * self.attention_groups):
+            raise TrainingImpossible(
+                f"attention_groups={self.attention_groups} was asked for, which divides rows of {self.length} tokens "
+                "into groups that are shifted by half of one. Choose a length that is a multiple of "
+                f"{2 * self.attention_groups}, or other groups."
+            )
+        if self.length_stages > 1:
+            raise TrainingImpossible(
+                f"attention_groups={self.attention_groups} and length_stages={self.length_stages} were asked for, and "
+                "groups divide rows of one length. Choose attention_groups=1, or length_stages=1."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse experiment trackers that transformers does not know, or whose package is not installed.
+
+    Raises:
+        TrainingImpossible: transformers does not know a tracker.
+        MissingPackage: the package of a tracker is not installed.
+    """
+    if not names:
+        return
+    from transformers.integrations import get_available_reporting_integrations
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise TrainingImpossible(
+                f"There is no experiment tracker {shown(name)}.{nearest(name, INTEGRATION_TO_CALLBACK)} "
+                f"Choose one of {', '.join(sorted(INTEGRATION_TO_CALLBACK))}."
+            )
+        if name not in get_available_reporting_integrations():
+            raise MissingPackage(f"Reporting to {name} needs its package, which is not installed. pip install {name}")

@@ -43,9 +43,10 @@ from hf_posenc.training.run_folder import (
 )
 from hf_posenc.training.run_inputs import RunInputs, read_inputs, run_plan
 from hf_posenc.training.trained_parameters import RunStart, trained_by_kind
-from hf_posenc.training.trainer_settings import evaluation_settings, gradient_checkpointing, trainer_settings
-from hf_posenc.training.validate import (
-    check_callbacks,
+from hf_posenc.training.trainer_settings import (
+    evaluation_settings,
+    gradient_checkpointing,
+    trainer_settings,
     training_arguments,
 )
 
@@ -126,7 +127,6 @@ def finetune(
         FolderInUse: another run writes to ``out``.
         NoDiskSpace: its disk has less free space than the checkpoints take.
     """
-    check_callbacks(callbacks)
     folder = None if out is None else Path(folder_to_write(out))
     plan = run_plan(model, tokenizer, texts, training, held_out=held_out)
     settings = settings_before_reading(model, plan.training, whole=plan.trains_all)

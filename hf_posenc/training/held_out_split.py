@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from hf_posenc.errors import LengthContradiction
+from hf_posenc.texts import TextSource
 from hf_posenc.training.corpus import Corpus
-from hf_posenc.training.validate import source_of
 
 if TYPE_CHECKING:
-    from hf_posenc.texts import TextPart, TextSource
+    from hf_posenc.texts import TextPart
 
 SHARE, MOST = 0.05, 0.25
 """Of the tokens of a text: what is held out, and what may be where the windows to measure on take more."""
@@ -58,4 +58,4 @@ def other_text(held_out: HeldOutSplit) -> TextSource:
             "The end of this text cannot be held out: it is too short for the lengths to measure, or is not read "
             "before training. Pass held-out documents, or more text."
         )
-    return source_of("held_out", held_out.otherwise)
+    return TextSource.of_texts("held_out", held_out.otherwise)

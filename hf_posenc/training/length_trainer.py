@@ -13,7 +13,6 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_posenc.errors import LimitKept
 from hf_posenc.patching.text_limits import raise_limits_in
-from hf_posenc.training.growing_length import parts_at, split_rows
 
 WINDOWS = "_windows"
 
@@ -64,3 +63,16 @@ class LengthTrainer(Trainer):
             self.state.log_history.append({metric_key_prefix + WINDOWS: self.losses, "step": self.state.global_step})
             self.losses = []
         return metrics
+
+
+def parts_at(step: int, *, steps: int, stages: int) -> int:
+    """Into how many parts a row is cut at a step, counted from 0: a power of two, halved in every stage, at last 1."""
+    return int(2 ** max(0, stages - 1 - step * stages // steps))
+
+
+def split_rows(inputs: dict[str, Any], parts: int) -> dict[str, Any]:
+    """Tensors ``[row, token]`` as ``[row · parts, token / parts]``."""
+    return {
+        name: value.reshape(value.shape[0] * parts, -1) if isinstance(value, Tensor) and value.ndim == 2 else value
+        for name, value in inputs.items()
+    }

@@ -153,27 +153,14 @@ METHODS = {
 }
 
 
-def method_called(name: str) -> Method:
-    """The method called ``name``, which need not be able to train every model.
-
-    Raises:
-        TrainingImpossible: there is none.
-    """
-    if name not in METHODS:
-        raise TrainingImpossible(
-            f"There is no method {shown(name)}.{nearest(name, METHODS)} Choose one of {', '.join(METHODS)}."
-        )
-    return METHODS[name]
-
-
 def method_of(name: str, model: nn.Module, *, causal: bool, rank: int = 1) -> Method:
     """The method called ``name``.
 
     Raises:
-        TrainingImpossible: there is none, or it cannot train this model.
+        TrainingImpossible: the method cannot train this model.
         NoMemory: matrices of this rank do not fit into memory.
     """
-    method = method_called(name)
+    method = METHODS[name]
     if method.configure is not None and hasattr(model, "peft_config"):
         raise TrainingImpossible(
             f"This {type(model).__name__} has a PEFT adapter already, and method {name!r} would put on another. "

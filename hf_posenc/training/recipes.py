@@ -12,7 +12,7 @@ from torch import nn
 
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.training.config import Training
-from hf_posenc.training.methods import check_settings, method_called
+from hf_posenc.training.methods import METHODS, check_settings
 from hf_posenc.training.rows import lengths_of
 
 Rows = Literal["trained", "target"]
@@ -49,7 +49,6 @@ class FinetuneRecipe:
         if settings.get("epochs") is not None:
             del own["steps"]
         training = Training(**{**own, **settings, **UNTIL_LOADED})
-        method_called(training.method)
         check_settings(training)
         return training.method
 
@@ -64,7 +63,7 @@ class FinetuneRecipe:
             del defaults["steps"]
         chosen = Training(**(defaults | settings))
         room = target - chosen.rank
-        if "length" not in settings and method_called(chosen.method).virtual_tokens and chosen.length > room > 1:
+        if "length" not in settings and METHODS[chosen.method].virtual_tokens and chosen.length > room > 1:
             return replace(chosen, length=room)
         return chosen
 

@@ -7,8 +7,8 @@ checkpoint is a manifest of all the others, and a folder belongs to one run, wit
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +21,15 @@ from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders, file_
 from hf_posenc.checkpoints.run_checkpoints import last_complete as last_complete
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
-from hf_posenc.errors import CheckpointMismatch, RunUnchecked, shown
+from hf_posenc.errors import CheckpointMismatch, shown
+from hf_posenc.training.config import Training
 
 UNFINISHED = "unfinished"
-DEFAULTS = {
-    "train_embeddings": True,
-    "schedule": "cosine",
-    "weight_decay": 0.0,
-    "length_stages": 1,
-    "attention_groups": 1,
-    "target_modules": [],
-}
-"""Of settings that earlier versions did not have."""
 MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
 OF_ROWS = (ROWS, CORPUS)
 """Settings that are known once the texts have been read."""
 DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
-"""Settings that are digests, and what of; those of earlier versions are not known."""
+"""Settings that are digests, and what of."""
 
 
 class WriteManifest(TrainerCallback):
@@ -76,90 +68,56 @@ def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
         CheckpointMismatch: it belongs to a run of other settings or of more steps, or to a run that was not asked to be
             resumed.
     """
-    settings = json.loads(json.dumps(settings))
-    before = settings_of_earlier_run(folder, resume=resume)
-    if before is not None:
-        check_same_run(folder, unknown_digests(folder, before, settings) | before, settings)
+    check_run(folder, settings, resume=resume)
     write_json(folder / RUN, settings)
 
 
-def check_before_reading(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
-    """Refuse what `start_run` would, as far as it is known before the texts are read, which takes long.
+def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool, unknown: Collection[str] = ()) -> None:
+    """Refuse to mix a run with another in one folder. A run that is resumed may have more steps than before.
 
     Args:
         folder: of the run.
-        settings: without those of the rows.
-        resume: whether to go on with a run in it.
+        settings: of the run.
+        resume: whether to go on with a run in ``folder``.
+        unknown: settings that are not compared yet.
 
     Raises:
-        CheckpointMismatch: as of `start_run`.
-    """
-    before = settings_of_earlier_run(folder, resume=resume)
-    if before is not None:
-        settings = json.loads(json.dumps(settings))
-        unknown = {name: settings[name] for name in DIGESTS.keys() & settings.keys()}  # warned about by `start_run`
-        known = {name: value for name, value in before.items() if name not in OF_ROWS}
-        check_same_run(folder, unknown | known, settings)
-
-
-def settings_of_earlier_run(folder: Path, *, resume: bool) -> dict[str, Any] | None:
-    """Settings of the run that ``folder`` has checkpoints of; None where it has none, or does not say them.
-
-    Raises:
-        CheckpointMismatch: it has, and was not asked to be resumed; or they cannot be read.
+        CheckpointMismatch: ``folder`` holds a run that was not asked to be resumed, or one with another setting, model
+            or text.
     """
     if not checkpoint_folders(folder):
-        return None
+        return
     if not resume:
         raise CheckpointMismatch(
             f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (--resume), or choose "
             "another folder (--out)."
         )
     if not (folder / RUN).exists():
-        return None
+        return
     try:
-        return read_object(folder / RUN)
+        before = read_object(folder / RUN)
     except (OSError, ValueError) as error:
         raise CheckpointMismatch(
             f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
         ) from error
-
-
-def check_same_run(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Refuse to resume a run with other settings than it was started with, more steps excepted.
-
-    Raises:
-        CheckpointMismatch: a setting, the model or the text is another.
-    """
-    before = {name: DEFAULTS[name] for name in DEFAULTS.keys() & settings.keys()} | dict(before)
-    free = {"steps"} if asks_for_more_steps(folder, before, settings) else set()
-    for name in sorted((before.keys() | settings.keys()) - free):
-        earlier, now = shown(before.get(name)), shown(settings.get(name))
-        if before.get(name) == settings.get(name):
+    now = json.loads(json.dumps(dict(settings)))
+    # What an earlier version did not have is what it does by default.
+    defaults = json.loads(json.dumps({field.name: field.default for field in fields(Training)[1:]}))
+    before = {name: defaults[name] for name in defaults.keys() & now.keys()} | before
+    free = {"steps", *unknown} if asks_for_more_steps(folder, before, now) else set(unknown)
+    for name in sorted((before.keys() | now.keys()) - free):
+        earlier, asked = shown(before.get(name)), shown(now.get(name))
+        if before.get(name) == now.get(name):
             continue
         if name in DIGESTS:
             raise CheckpointMismatch(
                 f"The run in {folder} was started with another {DIGESTS[name]}: its digest was {earlier}, and is "
-                f"{now}. Pass the {DIGESTS[name]} that the run was started with, or choose another folder."
+                f"{asked}. Pass the {DIGESTS[name]} that the run was started with, or choose another folder."
             )
         raise CheckpointMismatch(
-            f"The run in {folder} had {name}={earlier}, this one has {now}. "
+            f"The run in {folder} had {name}={earlier}, this one has {asked}. "
             "Resume it with the same settings, or choose another folder."
         )
-
-
-def unknown_digests(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Digests that the settings of an earlier version lack, as they are now; warned about."""
-    unknown = {name: settings[name] for name in DIGESTS if name in settings and name not in before}
-    if any(unknown.values()):
-        what = " and its ".join(DIGESTS[name] for name, value in unknown.items() if value)
-        warnings.warn(
-            f"The run in {folder} was started by a version that stored no digest of its {what}, so that they are not "
-            "compared. Make sure that they are those it was started with.",
-            RunUnchecked,
-            stacklevel=4,
-        )
-    return unknown
 
 
 def asks_for_more_steps(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
@@ -180,6 +138,6 @@ def asks_for_more_steps(folder: Path, before: Mapping[str, Any], settings: Mappi
         raise CheckpointMismatch(
             f"The rows of the run in {folder} grew over {earlier} steps, and would be cut short again for part of "
             f"{asked}. Ask for {earlier}, or train its result further in another folder (on the command line: "
-            "hf-posenc merge, then finetune with --length-stages 1)."
+            "hf-posenc merge, then finetune with --set length_stages=1)."
         )
     return asked > earlier

@@ -28,7 +28,7 @@ from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.training.config import Training
 from hf_posenc.training.loss_curve import LossPoint
-from hf_posenc.training.resume import CODE, CORPUS, MODEL, ROWS, UNFINISHED, check_before_reading, start_run
+from hf_posenc.training.resume import CODE, CORPUS, MODEL, OF_ROWS, ROWS, UNFINISHED, check_run, start_run
 from hf_posenc.training.rows import corpus_digest, count_of
 from hf_posenc.training.trained_parameters import RunStart
 
@@ -104,9 +104,8 @@ def check_folder(folder: Path, settings: dict[str, Any], *, resume: bool) -> Non
     Raises:
         CheckpointMismatch: it holds another, or one that was not asked to be resumed.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # only one of several processes may have loaded the weights
-        settings = {name: value for name, value in settings.items() if name != MODEL}
-    check_before_reading(folder, settings, resume=resume)
+    of_one = [MODEL] if int(os.environ.get("WORLD_SIZE", "1")) > 1 else []  # which may have loaded the weights alone
+    check_run(folder, settings, resume=resume, unknown=(*OF_ROWS, *of_one))
 
 
 def of_main_process(settings: dict[str, Any], processes: int) -> dict[str, Any]:

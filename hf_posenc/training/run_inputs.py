@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset
 
 from hf_posenc.core.files.paths import nearest_existing
+from hf_posenc.errors import TrainingImpossible, WrongKind, shown
 from hf_posenc.patching.model_geometry import is_causal
+from hf_posenc.patching.preconditions.weights import check_finite
+from hf_posenc.patching.state import base_model_of
+from hf_posenc.texts import TextSource
+from hf_posenc.texts.dataset_objects import is_dataset
 from hf_posenc.training.attention_groups import check_attention_groups
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
@@ -17,7 +22,6 @@ from hf_posenc.training.held_out_split import HeldOutSplit
 from hf_posenc.training.learning_rates import LearningRate, chosen_rate
 from hf_posenc.training.methods import Method, check_settings, method_of
 from hf_posenc.training.rows import held_out_rows, training_rows
-from hf_posenc.training.validate import check_model_and_settings, check_tokenizer, source_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -68,8 +72,10 @@ def run_plan(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Any, training: Training, *, held_out: Any
 ) -> RunPlan:
     """Check a run; arguments and errors are those of `finetune`."""
-    check_model_and_settings(model, training)
-    source = source_of("texts", texts)
+    check_model(model)
+    if not isinstance(training, Training):
+        raise WrongKind(f"Settings are needed, got {shown(training)}. Pass Training(length=..., steps=...).")
+    source = texts if is_rows(texts) else TextSource.of_texts("texts", texts)
     measured_on = held_out_of(held_out)
     causal = is_causal(model)
     if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
@@ -100,9 +106,41 @@ def read_inputs(
 
 
 def held_out_of(given: Any) -> Any:
-    """Where held-out documents come from; `HeldOutSplit` and None as they are.
+    """Where held-out documents come from; `HeldOutSplit`, ready rows and None as they are."""
+    ready = given is None or isinstance(given, HeldOutSplit) or is_rows(given)
+    return given if ready else TextSource.of_texts("held_out", given)
+
+
+def is_rows(texts: Any) -> bool:
+    """Whether texts are rows of token ids already: a data set of torch, and not of the library `datasets`."""
+    return isinstance(texts, Dataset) and not is_dataset(texts)
+
+
+def check_model(model: Any) -> None:
+    """Refuse a model that cannot be trained.
 
     Raises:
-        WrongKind: it is nothing of that.
+        UnsupportedModel: no adapter knows the model.
+        TrainingImpossible: its weights are on the meta device.
+        WeightsNotFinite: one of them is NaN or infinite.
     """
-    return given if given is None or isinstance(given, HeldOutSplit) else source_of("held_out", given)
+    base_model_of(model)
+    if any(weight.is_meta for weight in model.parameters()):
+        raise TrainingImpossible("The weights of this model are on the meta device. Load it before it is trained.")
+    check_finite(model)
+
+
+def check_tokenizer(tokenizer: Any, *, causal: bool) -> None:
+    """Refuse what is no tokenizer, or one without a mask token for a masked model.
+
+    Raises:
+        WrongKind: it is no tokenizer.
+        TrainingImpossible: it has no mask token.
+    """
+    if isinstance(tokenizer, str) or not callable(tokenizer):
+        raise WrongKind(f"A tokenizer is needed, got {shown(tokenizer)}. Pass AutoTokenizer.from_pretrained(...).")
+    if not causal and getattr(tokenizer, "mask_token_id", None) is None:
+        raise TrainingImpossible(
+            "This tokenizer has no mask token, which a masked model is trained and measured with. "
+            "Pass the model's own tokenizer, or set tokenizer.mask_token."
+        )

@@ -5,11 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hf_posenc.errors import TrainingImpossible, WrongKind, first_line, shown
 from hf_posenc.training.config import Training
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+
+def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
+    """`TrainingArguments` of a run; the caller's override the others.
+
+    Raises:
+        WrongKind: the caller's are no mapping.
+        TrainingImpossible: transformers does not know an argument, or refuses its value.
+    """
+    from transformers import TrainingArguments
+
+    if more is not None and not isinstance(more, Mapping):
+        raise WrongKind(f"arguments is a mapping from names to values, got {shown(more)}. Pass a dictionary.")
+    try:
+        return TrainingArguments(**{**settings, **(more or {})})
+    except (TypeError, ValueError, AttributeError, ImportError) as error:
+        raise TrainingImpossible(
+            f"TrainingArguments refuses what was asked for: {first_line(error)}. Correct arguments."
+        ) from error
 
 
 def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: bool) -> dict[str, Any]:

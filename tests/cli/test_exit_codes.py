@@ -65,7 +65,7 @@ USAGE: list[tuple[list[str], str]] = [
     ([*COMPARE[:-1], "FILE"], "cannot be written"),
     ([*TUNE, "--learning-rate", "nan"], "learning_rate"),
     ([*TUNE, "--method", "lroa"], "'lroa'"),
-    ([*TUNE, "--length", "99999"], "99999"),
+    ([*TUNE, "--set", "length=99999"], "99999"),
     (["finetune", *START, "-s", "yarn", "--out", "OUT"], "--factor"),
     ([*BENCH, "--kind", "gpt2"], "--kind"),
     (["export", *START, "-s", "yarn", "-f", "2", "--out", "FULL"], "not empty"),

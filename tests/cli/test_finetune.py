@@ -17,16 +17,16 @@ from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.cli import main
 from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.commands import finetune_setup
-from hf_posenc.cli.commands.finetune import held_out_words
+from hf_posenc.cli.commands import finetune
 from hf_posenc.cli.commands.finetune_result import compared, show_result
 from hf_posenc.cli.commands.finetune_setup import check_effect
+from hf_posenc.cli.finetune_settings import Reading, parsed
 from hf_posenc.cli.next_commands import after_finetune
 from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.trained_parameters import RunStart
 
-TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "2", "--length", "64", "--rank", "2"]
-TUNE += ["--eval-lengths", "64"]
+TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "2", "--set", "length=64"]
+TUNE += ["--set", "rank=2", "--set", "eval_lengths=64"]
 
 
 def run(words: list[str]) -> None:
@@ -38,7 +38,7 @@ def run(words: list[str]) -> None:
 @pytest.mark.slow
 def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Path, capsys) -> None:
     out = tmp_path / "run"
-    run([*TUNE, "--no-train-embeddings", "--out", str(out), "--json"])
+    run([*TUNE, "--set", "train_embeddings=false", "--out", str(out), "--json"])
     shown = capsys.readouterr()
     assert "LoRA matrices" in shown.err
     assert "resume" not in shown.err
@@ -47,7 +47,7 @@ def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Pa
     assert set(start["parameters"]) == {"LoRA matrices", "norms"}
     assert start["learning_rate"] == 1e-3
     more = ["3" if word == "2" and TUNE[n - 1] == "--steps" else word for n, word in enumerate(TUNE)]
-    run([*more, "--no-train-embeddings", "--out", str(out), "--json", "--resume"])
+    run([*more, "--set", "train_embeddings=false", "--out", str(out), "--json", "--resume"])
     shown = capsys.readouterr()
     assert "resumed from the checkpoint of step 2\n" in shown.err
     assert json.loads(shown.out)["start"]["resumed_from"] == 2
@@ -87,9 +87,9 @@ def test_an_interrupted_run_names_every_flag_of_its_command(tmp_path: Path, monk
 
     monkeypatch.setattr(hf_posenc.training, "finetune", interrupted, raising=False)
     with pytest.raises(SystemExit):
-        main([*TUNE, "--no-train-embeddings", "--out", str(tmp_path / "run")])
+        main([*TUNE, "--set", "train_embeddings=false", "--out", str(tmp_path / "run")])
     command = capsys.readouterr().err.split("resume with: ")[1]
-    assert " --no-train-embeddings " in command
+    assert " --set train_embeddings=false " in command
     assert command.rstrip().endswith("--resume")
 
 
@@ -97,42 +97,29 @@ def test_an_interrupted_run_names_every_flag_of_its_command(tmp_path: Path, monk
 def test_the_end_of_ones_own_text_is_held_out(tmp_path: Path, capsys, times: int, aside: bool) -> None:
     """A short text is trained on whole; what is measured instead is said."""
     (tmp_path / "own.txt").write_text("the cat sat on the mat. " * times)
-    run([*TUNE, "--text", str(tmp_path / "own.txt"), "--out", str(tmp_path / "run"), "--eval-windows", "4"])
+    run([*TUNE, "--text", str(tmp_path / "own.txt"), "--out", str(tmp_path / "run"), "--set", "eval_windows=4"])
     shown = capsys.readouterr()
     assert ("held out: the last" in shown.err) == aside
     assert ("The losses are of sources of Python's standard library" in " ".join(shown.out.split())) != aside
 
 
 def test_the_learning_rate_is_looked_for_instead_of_the_run(tmp_path: Path, monkeypatch, capsys) -> None:
-    defaults = {"steps": 4, "lowest": 1e-5, "highest": 1e-3, "progress": None}
-    monkeypatch.setattr(hf_posenc.training.range_test, "__kwdefaults__", defaults)
+    defaults = hf_posenc.training.find_learning_rate.__kwdefaults__
+    monkeypatch.setattr(
+        hf_posenc.training.find_learning_rate,
+        "__kwdefaults__",
+        {**defaults, "steps": 4, "lowest": 1e-5, "highest": 1e-3},
+    )
     (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 400)
     out = tmp_path / "out"
-    run(["find-learning-rate", *TUNE[1:], "--text", str(tmp_path / "text.txt"), "--out", str(out)])
+    run([*TUNE, "--find-learning-rate", "--text", str(tmp_path / "text.txt"), "--out", str(out)])
     printed = " ".join(capsys.readouterr().out.split())
-    found = json.loads((out / "learning_rate.json").read_text())
-    assert len(found["rates"]) == len(found["losses"]) == 4
-    assert f"Suggested: {found['suggested']:.1e}" in printed
     following = printed.partition("Next:")[2]
-    assert f"--learning-rate {found['suggested']:.1e}" in following
     assert "hf-posenc finetune --model" in following
-    assert {path.name for path in out.iterdir()} <= {"learning_rate.json", "learning_rate.png"}
-
-
-@pytest.mark.parametrize(
-    ("content", "said"), [({"body": "a text. " * 400}, "'text'"), ({"text": "a few words"}, "lengths")]
-)
-def test_held_out_text_that_the_run_would_refuse_is_refused_by_its_range_test(
-    tmp_path: Path, monkeypatch, capsys, content: dict[str, str], said: str
-) -> None:
-    """The command that is printed has to run: a wrong column used to show only there, after the test."""
-    (tmp_path / "text.jsonl").write_text(json.dumps({"text": "the cat sat on the mat. " * 400}))
-    (tmp_path / "other.jsonl").write_text(json.dumps(content))
-    words = ["--text", str(tmp_path / "text.jsonl"), "--held-out", str(tmp_path / "other.jsonl")]
-    monkeypatch.setattr("hf_posenc.training.learning_rate_finder.finetune", lambda *_, **__: pytest.fail("trained"))
-    with pytest.raises(SystemExit):
-        main(["find-learning-rate", *TUNE[1:], *words, "--out", str(tmp_path / "out")])
-    assert said in capsys.readouterr().err
+    assert "--set rank=2" in following
+    assert float(following.split()[-1]) > 0
+    assert "--find-learning-rate" not in following
+    assert not out.exists()
 
 
 def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
@@ -146,29 +133,39 @@ def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--method", "full", "--rank", "16"], "--rank has no effect with --method full."),
-        (["--recipe", "drope", "--rank", "16"], "--rank has no effect with --method full."),
-        (["--method", "ia3", "--alpha", "3"], "alpha=3.0"),
-        (["--method", "prompt", "--target-modules", "q_proj"], "target_modules"),
-        (["--method", "lroa"], "There is no method 'lroa'."),
-        (["--schedule", "cosin"], "'cosin'"),
-        (["--warmup", "1"], "warmup"),
-        (["--report-to", "nothing-known"], "nothing-known"),
-        (["--steps", "3", "--epochs", "1"], "epochs"),
+        (["--method", "full", "--set", "rank=8"], "rank=8 was asked for"),
+        (["--recipe", "drope", "--set", "rank=8"], "rank=8 was asked for"),
+        (["--method", "prompt", "--set", "target_modules=q_proj"], "target_modules"),
+        (["--method", "lroa"], "'lroa'"),
+        (["--set", "schedule=cosin"], "'cosine'"),
+        (["--set", "rank"], "NAME=VALUE"),
+        (["--set", "rnk=3"], "'rank'"),
+        (["--set", "streaming=maybe"], "streaming"),
+        (["--set", "report_to=nothing-known"], "nothing-known"),
+        (["--steps", "3", "--set", "epochs=1"], "epochs"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=" ".join,
 )
-@pytest.mark.parametrize("command", ["finetune", "find-learning-rate"])
 def test_settings_are_refused_before_a_model_is_loaded(
-    tmp_path: Path, monkeypatch, capsys, command: str, words: list[str], said: str
+    tmp_path: Path, monkeypatch, capsys, words: list[str], said: str
 ) -> None:
-    monkeypatch.setattr(finetune_setup, "load", lambda *_: pytest.fail("a model is loaded"))
+    monkeypatch.setattr(finetune, "load", lambda *_: pytest.fail("a model is loaded"))
     out = tmp_path / "run"
     with pytest.raises(SystemExit) as ended:
-        main([command, "-m", "starter:llama", "-f", "2", "--out", str(out), *words])
+        main(["finetune", "-m", "starter:llama", "-f", "2", "--out", str(out), *words])
     assert ended.value.code in (1, 2)
     assert said in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_settings_are_of_the_type_that_they_are_in_python() -> None:
+    words = ["length=2k", "target_modules=q_proj,v_proj", "eval_lengths=256,1k", "bf16=true", "warmup=0", "seed=3"]
+    settings, reading = parsed([*words, "text_field=body", r"document_separator=#\n"])
+    assert settings == {
+        "length": 2048, "target_modules": ("q_proj", "v_proj"), "eval_lengths": (256, 1024), "bf16": True, "warmup": 0,
+        "seed": 3,
+    }  # fmt: skip
+    assert (reading.text_field, reading.document_separator, reading.streaming) == ("body", "#\n", False)
 
 
 def test_a_run_without_a_complete_checkpoint_says_that_it_begins_anew() -> None:
@@ -184,18 +181,9 @@ def test_losses_have_as_many_digits_each(tmp_path: Path, capsys) -> None:
     assert ["512", "2×", "1.830", "1.830"] in rows
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({}, []),
-        ({"held_out": ["a b", "c"]}, ["--text", "a b", "--text", "c"]),
-        ({"held_out": ["a"], "text_field": "body"}, ["--text", "a", "--set", "text_field=body"]),
-        ({"held_out": ["a"], "document_separator": "#"}, ["--text", "a", "--set", "document_separator=#"]),
-    ],
-)
-def test_the_next_commands_measure_on_the_held_out_text(given: dict, words: list[str]) -> None:
-    options = SimpleNamespace(**{"held_out": None, "text_field": "text", "document_separator": None} | given)
-    assert held_out_words(options) == words
+def test_the_next_commands_measure_on_the_held_out_text() -> None:
+    words = ["--text", "a", *Reading(text_field="body", document_separator="#").words()]
+    assert words == ["--text", "a", "--set", "text_field=body", "--set", "document_separator=#"]
     model = patch_model(tiny_model("llama"), "yarn", factor=2)
     measure, *_ = map(shlex.split, after_finetune(Path("run"), model, words))
     assert measure == ["hf-posenc", "eval", "--model", "run", *words]

@@ -96,7 +96,8 @@ def test_a_run_is_repeated_and_resumed_with_the_same_formula_only(
     (tmp_path / "own.txt").write_text("the cat sat on the mat. " * 400)
     monkeypatch.chdir(tmp_path)
     words = ["finetune", "--model", str(small_llama), "--scheme", "own_slope", "--target-length", "0.5k"]
-    words += ["--length", "64", "--eval-lengths", "64", "--rank", "2", "--text", "own.txt", "--eval-windows", "2"]
+    words += ["--set", "length=64", "--set", "eval_lengths=64", "--set", "rank=2", "--set", "eval_windows=2"]
+    words += ["--text", "own.txt"]
     words += ["--import", "own_slope_file.py", "--out", "run", "--json"]
     first = call(*words, "--steps", "1")
     assert first.code == 0, first.err

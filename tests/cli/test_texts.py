@@ -72,9 +72,9 @@ def as_settings(reading: Sequence[str]) -> list[str]:
 def curve(call: Call, stored: Path, out: Path, form: tuple[str, ...], *more: str) -> Any:
     name, *reading = form
     answer = call(
-        "finetune", *MODEL, "--scheme", "yarn", "--factor", "2", "--text", str(stored / name), *reading,
-        "--length", "64", "--steps", "2", "--eval-every", "2", "--eval-lengths", "64", "--out", str(out), "--json",
-        *more,
+        "finetune", *MODEL, "--scheme", "yarn", "--factor", "2", "--text", str(stored / name), *as_settings(reading),
+        "--set", "length=64", "--steps", "2", "--set", "eval_every=2", "--set", "eval_lengths=64", "--out",
+        str(out), "--json", *more,
     )  # fmt: skip
     assert answer.code == 0, answer.err
     return answer.data["curve"]
@@ -85,7 +85,8 @@ def test_fine_tuning_reads_every_form(call: Call, stored: Path, tmp_path: Path) 
     first, *others = (curve(call, stored, tmp_path / str(n), form) for n, form in enumerate(FORMS))
     assert len(first) == 3
     assert all(other == first for other in others)
-    streamed = [curve(call, stored, tmp_path / f"s{n}", form, "--streaming") for n, form in enumerate(FORMS[:2])]
+    stream = ("--set", "streaming=true")
+    streamed = [curve(call, stored, tmp_path / f"s{n}", form, *stream) for n, form in enumerate(FORMS[:2])]
     assert streamed[0] == streamed[1]
     assert streamed[0] != first  # in the order of the text
 
@@ -93,9 +94,9 @@ def test_fine_tuning_reads_every_form(call: Call, stored: Path, tmp_path: Path) 
 @pytest.mark.slow
 def test_options_of_reading_need_to_fit_one_text(call: Call, stored: Path, tmp_path: Path) -> None:
     """Records to train on and a plain text to measure on: a column and a separator, each for one of them."""
-    held_out = ("--held-out", str(stored / "one.txt"), "--document-separator", r"\f")
+    held_out = ("--held-out", str(stored / "one.txt"), "--set", r"document_separator=\f")
     found = curve(call, stored, tmp_path / "one", ("a.jsonl", "--text-field", "body"), *held_out)
-    other = curve(call, stored, tmp_path / "two", ("a.parquet", "--held-out", str(stored / "saved")))
+    other = curve(call, stored, tmp_path / "two", ("a.parquet",), "--held-out", str(stored / "saved"))
     assert found == other
 
 
@@ -109,9 +110,8 @@ def test_probe_reads_records(call: Call, stored: Path) -> None:
 REFUSED = {
     "no such column": [*EVAL, "--text", "TEXTS/a.jsonl"],
     "no text to read": [*EVAL, "--set", "text_field=body"],
-    "nothing to split": [*EVAL, "--text", "TEXTS/saved", "--set", "document_separator=x"],
     "short documents": [*EVAL, "--text", "TEXTS/books", "-l", "60000"],
-    "nothing to stream": ["finetune", *MODEL, "-s", "yarn", "-f", "2", "--streaming"],
+    "nothing to stream": ["finetune", *MODEL, "-s", "yarn", "-f", "2", "--set", "streaming=true"],
 }
 
 

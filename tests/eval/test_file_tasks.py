@@ -135,7 +135,7 @@ def test_records_of_every_kind_of_file(tmp_path: Path) -> None:
     with pytest.raises(UnreadableDocuments, match="not valid JSON"):
         list(local_records([tmp_path], "t", ""))
     with pytest.raises(UnreadableDocuments, match="not a file of records"):
-        list(local_records([tmp_path / "x.csv"], "t", ""))
+        list(local_records([tmp_path / "x.txt"], "t", ""))
     assert texts_of({"answers": {"text": ["a"], "answer_start": [1]}}, ("answers",), "here") == ("a",)
 
 

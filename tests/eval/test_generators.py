@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
+from hf_posenc.eval.tasks.retrieval import found
 from hf_posenc.eval.texts.common_words import CommonWords, FrequentWords
 from hf_posenc.eval.texts.fit_length import most_units
 from hf_posenc.eval.texts.haystack import HAYSTACKS, insert_needles
 from hf_posenc.eval.texts.needles import CODE_KINDS, Niah
 from hf_posenc.eval.texts.passkey import passkey
 from hf_posenc.eval.texts.questions import Questions
-from hf_posenc.eval.texts.string_match import found
 from hf_posenc.eval.texts.variable_tracking import VariableTracking
 from hf_posenc.eval.texts.vocabulary import (
     WORDS,

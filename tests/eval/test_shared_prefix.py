@@ -8,7 +8,7 @@ from lm_eval.api.instance import Instance
 
 from hf_posenc import patch_model
 from hf_posenc.eval.lm.models import PosEncLM
-from hf_posenc.eval.lm.shared_prefix import carriers
+from hf_posenc.eval.lm.scorer import carriers
 
 from .conftest import TRAINED
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -131,3 +132,15 @@ def test_two_seeds_of_lora_and_the_way_back_to_the_adapter(tmp_path: Path, text:
     assert subprocess.run(command, capture_output=True, check=False).returncode == 1, "it is resumed on request only"
     adapted = from_pretrained(starter_path("llama"), peft_adapter=tmp_path / "run" / "seed-1")
     assert describe(adapted).scheme == "dca"
+
+
+def test_searched_factors_are_factors_and_beat_interpolation_on_other_text() -> None:
+    pytest.importorskip("cma", reason="the search needs pycma, the extra `search`")
+    words = ("--factor", "2", "--budget", "14", "--rows", "2")
+    command = [sys.executable, str(EXAMPLES / "search_longrope.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    factors = json.loads(done.stdout.partition("long_factor: ")[2].partition("\n")[0])
+    assert all(1 <= a <= b for a, b in pairwise(factors))
+    losses = dict(line.split() for line in done.stdout.splitlines() if line.startswith("  "))
+    assert float(losses["longrope"]) < float(losses["pi"]) - 0.1

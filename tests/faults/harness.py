@@ -36,8 +36,9 @@ COMPARE = [
 ]  # fmt: skip
 CELLS = 6  # schemes times lengths
 FINETUNE = [
-    "finetune", "--model", MODEL, "--scheme", "yarn", "--factor", "2", "--length", "64", "--steps", "6", "--rank", "2",
-    "--save-every", "2", "--text", TEXT, "--held-out", TEXT, "--eval-lengths", "256", "--json",
+    "finetune", "--model", MODEL, "--scheme", "yarn", "--factor", "2", "--set", "length=64", "--steps", "6",
+    "--set", "rank=2", "--set", "save_every=2", "--text", TEXT, "--held-out", TEXT, "--set",
+    "eval_lengths=256", "--json",
 ]  # fmt: skip
 
 

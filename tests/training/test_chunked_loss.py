@@ -198,13 +198,6 @@ def test_smoothed_labels_need_logits() -> None:
         assert not chunked
 
 
-def test_the_trial_draws_no_random_numbers() -> None:
-    model = llama().train()
-    before = torch.get_rng_state()
-    with chunked_loss(model, None, causal=True):
-        assert torch.equal(torch.get_rng_state(), before)
-
-
 MEMORY = """
 import torch
 from pathlib import Path

@@ -23,9 +23,9 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc import patch_model
-from hf_posenc.errors import HeldOutOverlap, InvalidInput, LengthContradiction, UnreadableDocuments, WrongKind
+from hf_posenc.errors import HeldOutOverlap, InvalidInput, LengthContradiction, UnreadableDocuments
 from hf_posenc.texts import Document, TextSource
-from hf_posenc.training.corpus import Corpus, tokenise
+from hf_posenc.training.corpus import tokenise
 from hf_posenc.training.dataset import PackedRows, SeparatedRows
 from hf_posenc.training.streamed_rows import StreamedRows
 
@@ -82,13 +82,6 @@ def test_tokens_lie_in_a_file_without_a_name(tokenizer, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert corpus.tokens.dtype == torch.int32
     assert corpus.tokens[:3].tolist() == [4, 5, 6]
-
-
-def test_reading_is_reported(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr("hf_posenc.training.corpus.BATCH", 1)
-    seen: list[tuple[int, int]] = []
-    tokenise(tokenizer, [Document("a", "w0 w1"), Document("b", "w2")], on_read=lambda *counts: seen.append(counts))
-    assert seen == [(1, 3), (2, 5)]
 
 
 MEMORY = """
@@ -176,16 +169,6 @@ def test_workers_share_the_rows(tokenizer) -> None:  # noqa: F811
     assert sorted(shared) == sorted(alone)
 
 
-def test_texts_without_a_row_are_refused(tokenizer) -> None:  # noqa: F811
-    model = patch_model(llama(), "yarn", factor=FACTOR)
-    with pytest.raises(LengthContradiction, match=r"have 6 tokens \(documents: 2\), less than one row of 64"):
-        run(model, tokenizer, ["w0 w1", "w2 w3"])
-    with pytest.raises(LengthContradiction, match="have 3 tokens, less than one row of 64"):
-        run(model, tokenizer, TextSource(("w0 w1",), streaming=True))
-    with pytest.raises(InvalidInput, match="100%"):
-        run(model, tokenizer, TextSource(("what is this " * 90,), streaming=True))
-
-
 def test_an_end_token_that_is_the_unknown_one_is_known(tokenizer) -> None:  # noqa: F811
     """GPT-2's end of a text is its unknown token: of short texts, half of all tokens and more are that one."""
     words = Tokenizer(models.WordLevel(tokenizer.get_vocab(), unk_token="<end>"))
@@ -249,11 +232,6 @@ def test_an_iterable_that_ends_is_read_again(tokenizer) -> None:  # noqa: F811
     assert len(passes) >= 2
 
 
-def test_corpora_in_memory() -> None:
-    corpus = Corpus.of([torch.tensor([5, 9]), torch.tensor([7])])
-    assert (corpus.starts.tolist(), corpus.highest) == ([0, 2], 9)
-
-
 class Strings(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return 2
@@ -265,12 +243,6 @@ class Strings(torch.utils.data.Dataset):
 class StringStream(torch.utils.data.IterableDataset):
     def __iter__(self) -> Iterator[Any]:
         yield from TEXTS
-
-
-@pytest.mark.parametrize(("rows", "told"), [(Strings(), "only text"), (StringStream(), "only str")])
-def test_data_sets_without_token_ids_are_refused(rows: Any, told: str, tokenizer) -> None:  # noqa: F811
-    with pytest.raises(WrongKind, match=f"no 'input_ids', {told}"):
-        run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, rows, steps=1)
 
 
 def test_datasets_of_token_ids_are_rows(tokenizer) -> None:  # noqa: F811

@@ -18,7 +18,7 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 needs_bitsandbytes = pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not among this package's dependencies"
 )
-TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "1", "--load-in-4bit"]
+TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "1", "--dtype", "4bit"]
 
 
 def test_it_is_refused_in_words_without_bitsandbytes(tmp_path, monkeypatch, capsys) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
 pytest.importorskip("accelerate", reason="launches are accelerate's")
@@ -248,28 +247,3 @@ def test_deepspeed_trains_to_the_weights_of_one(program: Path, tmp_path: Path) -
     seen = alone(program, one, tmp_path / "alone")
     check(tmp_path / "zero3", one, tmp_path / "alone", seen, "Parameter")
     assert list((tmp_path / "zero3" / "result").glob("checkpoint-*/global_step*/*zero*optim_states.pt"))
-
-
-@pytest.mark.parametrize("name", ["ddp", "fsdp2", "zero3"])
-def test_a_configuration_is_one_of_accelerate(name: str) -> None:
-    """It loads, all it says is an option of ``accelerate launch``, and its header says how to use it."""
-    from accelerate.commands.config.config_args import load_config_from_file
-    from accelerate.commands.launch import launch_command_parser
-
-    file = CONFIGURATIONS / f"{name}.yaml"
-    loaded = load_config_from_file(str(file))
-    kinds = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "zero3": "DEEPSPEED"}
-    assert loaded.distributed_type == kinds[name]
-    assert loaded.num_processes == 2
-    options = vars(launch_command_parser().parse_args(["program.py"]))
-    for settings in yaml.safe_load(file.read_text(encoding="utf-8")).values():
-        assert not isinstance(settings, dict) or settings.keys() <= options.keys()
-    if kinds[name] == "FSDP":
-        assert loaded.fsdp_config["fsdp_version"] == 2
-        assert loaded.fsdp_config["fsdp_state_dict_type"] == "FULL_STATE_DICT"
-    header = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    assert any(f"accelerate launch --config_file examples/accelerate/{name}.yaml" in line for line in header)
-
-
-def test_every_configuration_is_tested() -> None:
-    assert {file.stem for file in CONFIGURATIONS.glob("*.yaml")} == {"ddp", "fsdp2", "zero3"}

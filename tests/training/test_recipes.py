@@ -14,7 +14,7 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 from hf_posenc import load_starter, patch_model
 from hf_posenc.errors import CheckpointMismatch, LengthContradiction, TrainingImpossible
 from hf_posenc.training import RECIPES, Training, finetune
-from hf_posenc.training.growing_length import parts_at, split_rows
+from hf_posenc.training.length_trainer import parts_at, split_rows
 
 TRAINED, FACTOR = 16, 4
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,18 +11,14 @@ import pytest
 import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader
-from transformers import get_cosine_schedule_with_warmup
 
-from hf_posenc.core.lengths import doubling_lengths
 from hf_posenc.errors import (
-    CheckpointMismatch,
     FolderInUse,
     LengthContradiction,
     NoDiskSpace,
     TrainingImpossible,
 )
 from hf_posenc.texts import Document
-from hf_posenc.training import Training
 from hf_posenc.training.corpus import Corpus, tokenise
 from hf_posenc.training.dataset import (
     IGNORED_LABEL,
@@ -38,14 +32,11 @@ from hf_posenc.training.loss_curve import LossPoint, points
 from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.resume import (
     MANIFEST,
-    RUN,
     checkpoint_folders,
     file_sizes,
     last_complete,
-    start_run,
 )
 from hf_posenc.training.run_folder import check_checkpoint_space, exclusive_folder
-from hf_posenc.training.trainer_settings import evaluation_settings, trainer_settings
 
 from .test_finetune import tokenizer  # noqa: F401 (a fixture)
 
@@ -189,50 +180,6 @@ def test_masked_loss_is_per_hidden_token_of_the_whole_step() -> None:
     assert masked_loss(half, labels).item() == pytest.approx(exact.item(), rel=1e-5)  # not in bfloat16
 
 
-@pytest.mark.parametrize(
-    ("trained", "target", "lengths"),
-    [(16, 64, [16, 32, 64]), (16, 100, [16, 32, 64, 100]), (16, 16, [16]), (16, 17, [16, 17]), (16, 32, [16, 32])],
-)
-def test_lengths_double_up_to_the_target(trained: int, target: int, lengths: list[int]) -> None:
-    assert doubling_lengths(trained, target) == lengths
-
-
-def test_settings_reach_the_trainer() -> None:
-    training = Training(
-        length=64, steps=40, batch=3, accumulate=5, learning_rate=3e-4, warmup=0.2, seed=7, bf16=True, save_every=9,
-        eval_every=11,
-    )  # fmt: skip
-    arguments = trainer_settings(training, "there", keep=True, autocast=False)
-    expected = {
-        "output_dir": "there", "max_steps": 40, "per_device_train_batch_size": 3, "per_device_eval_batch_size": 1,
-        "gradient_accumulation_steps": 5, "learning_rate": 3e-4, "lr_scheduler_type": "cosine", "warmup_steps": 8,
-        "weight_decay": 0.0, "max_grad_norm": 1.0, "seed": 7, "data_seed": 7, "bf16": True, "save_strategy": "steps",
-        "save_steps": 9, "save_total_limit": 2, "logging_steps": 1, "remove_unused_columns": False, "report_to": "none",
-    }  # fmt: skip
-    assert {name: arguments[name] for name in expected} == expected
-    assert trainer_settings(training, "there", keep=False, autocast=False)["save_strategy"] == "no"
-    assert evaluation_settings(training, None, fresh=True) == {"eval_strategy": "no"}
-    for fresh in (True, False):
-        measured = evaluation_settings(training, {"64": None}, fresh=fresh)
-        assert measured["eval_on_start"] is fresh
-        assert (measured["eval_strategy"], measured["eval_steps"]) == ("steps", 11)
-
-
-def test_the_schedule_is_a_warm_up_and_half_a_cosine() -> None:
-    """What `Trainer` makes of these settings, and the formula."""
-    arguments = trainer_settings(Training(length=64, steps=20, warmup=0.25), "there", keep=True, autocast=False)
-    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = get_cosine_schedule_with_warmup(optimiser, arguments["warmup_steps"], arguments["max_steps"])
-    rates = []
-    for _ in range(20):
-        rates.append(optimiser.param_groups[0]["lr"])
-        optimiser.step()
-        schedule.step()
-    assert rates[:5] == pytest.approx([n / 5 for n in range(5)])
-    assert rates[5:] == pytest.approx([(1 + math.cos(math.pi * n / 15)) / 2 for n in range(15)])
-    assert all(one > two for one, two in pairwise(rates[5:]))
-
-
 def test_a_curve_is_the_trainers_log() -> None:
     log = [
         {"step": 0, "eval_16_loss": 4.0, "eval_64_loss": 5.0, "eval_16_runtime": 1.0},
@@ -288,25 +235,6 @@ def test_the_newest_whole_checkpoint_is_taken(run) -> None:
     assert last_complete(run) is None
 
 
-def test_a_folder_belongs_to_one_run(run) -> None:
-    start_run(run, {"steps": 3, "lengths": (1, 2)}, resume=True)
-    assert json.loads((run / RUN).read_text()) == {"steps": 3, "lengths": [1, 2]}
-    start_run(run, {"steps": 3, "lengths": (1, 2)}, resume=True)
-    for other in ({"steps": 3, "lengths": (1, 3)}, {"steps": 3}, {"steps": 3, "lengths": (1, 2), "more": 1}):
-        with pytest.raises(CheckpointMismatch, match="Resume it with the same settings"):
-            start_run(run, other, resume=True)
-    with pytest.raises(CheckpointMismatch, match="was started for 3 steps, and 2 were asked for"):
-        start_run(run, {"steps": 2, "lengths": (1, 2)}, resume=True)
-    start_run(run, {"steps": 4, "lengths": (1, 2), "train_embeddings": True}, resume=True)  # a longer run goes on
-    with pytest.raises(CheckpointMismatch, match="Resume it with the same settings"):
-        start_run(run, {"steps": "5", "lengths": (1, 2)}, resume=True)  # no number: of a script's own settings
-    with pytest.raises(CheckpointMismatch, match=r"holds checkpoints.+--resume"):
-        start_run(run, {"steps": 3, "lengths": (1, 2)}, resume=False)
-    (run / RUN).write_text("{")
-    with pytest.raises(CheckpointMismatch, match="cannot be read"):
-        start_run(run, {"steps": 3}, resume=True)
-
-
 def test_a_folder_is_held_while_it_lasts(tmp_path) -> None:
     with exclusive_folder(tmp_path / "new"), pytest.raises(FolderInUse), exclusive_folder(tmp_path / "new"):
         pass
@@ -332,40 +260,3 @@ def test_where_documents_cannot_be_read_apart() -> None:
         check_separate_packing(False, virtual_tokens=False)
     with pytest.raises(TrainingImpossible, match="virtual tokens"):
         check_separate_packing(True, virtual_tokens=True)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"length": 1}, {"steps": 0}, {"batch": 0}, {"accumulate": 0}, {"rank": 0}, {"save_every": 0}, {"eval_every": 0},
-        {"eval_windows": 0}, {"seed": -1}, {"seed": 2**32}, {"learning_rate": 0.0}, {"learning_rate": 1001.0},
-        {"learning_rate": math.nan}, {"warmup": 1.0}, {"warmup": -0.1}, {"packing": "apart"}, {"bf16": 1},
-        {"gradient_checkpointing": None}, {"chunked_loss": 0}, {"eval_lengths": 4}, {"eval_lengths": (1,)},
-        {"method": 3}, {"steps": True}, {"steps": 2.0}, {"warmup": True}, {"warmup": "0.1"}, {"learning_rate": True},
-        {"learning_rate": "1e-3"}, {"train_embeddings": 1}, {"eval_lengths": (4, True)}, {"eval_lengths": (2**31,)},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
-    with pytest.raises(TrainingImpossible, match=f"{next(iter(wrong))}|packing"):
-        Training(**{"length": 16, "steps": 1, **wrong})
-
-
-def test_settings_on_the_edge() -> None:
-    edge = {"length": 2, "steps": 1, "seed": 2**32 - 1, "learning_rate": 1000.0, "warmup": 0.0, "eval_lengths": (2,)}
-    assert Training(**edge).to_dict().items() >= edge.items()
-
-
-def test_settings_by_default() -> None:
-    """As they are documented; a run of an earlier version must mean the same in a later one."""
-    assert Training(length=8, steps=3).to_dict() == {
-        "length": 8, "steps": 3, "method": "lora", "batch": 1, "accumulate": 1, "learning_rate": None, "rank": 16,
-        "alpha": None, "target_modules": (), "train_embeddings": True, "warmup": 0.1, "schedule": "cosine",
-        "weight_decay": 0.0, "epochs": None, "length_stages": 1, "attention_groups": 1, "seed": 0, "packing": "joined",
-        "gradient_checkpointing": False, "bf16": False, "chunked_loss": None, "save_every": 20, "eval_every": None,
-        "eval_lengths": (), "eval_windows": 32, "report_to": (),
-    }  # fmt: skip
-
-
-def test_the_label_that_no_loss_counts_is_torchs_own() -> None:
-    assert torch.nn.CrossEntropyLoss().ignore_index == IGNORED_LABEL

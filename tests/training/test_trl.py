@@ -163,15 +163,6 @@ def test_the_example_trains_is_resumed_and_says_so(example: ModuleType, tmp_path
     assert float(capsys.readouterr().out.split("after:")[1].split()[0]) == pytest.approx(after, abs=1e-3)
 
 
-def test_conversations_about_the_standard_library_end_in_the_function_asked_about(example: ModuleType) -> None:
-    source = 'x = 1\n\n\ndef first():\n    """Say one.\n\n    And more."""\n\n\ndef silent():\n    pass\n'
-    (chat,) = example.about(source, characters=60)
-    asked = chat["prompt"][0]["content"]
-    assert asked.endswith('And more."""\n\nWhat does first do?')
-    assert chat["completion"] == [{"role": "assistant", "content": "Say one."}]
-    assert list(example.about("def (", characters=60)) == []
-
-
 TURNS = [
     {"role": "user", "content": "one"}, {"role": "assistant", "content": "two"},
     {"role": "user", "content": "three"}, {"role": "assistant", "content": "four"},

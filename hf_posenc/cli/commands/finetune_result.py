@@ -1,4 +1,4 @@
-"""What ``hf-posenc finetune`` shows at its end: losses before and after, by length, and where the result is."""
+"""What ``hf-posenc finetune`` shows at its end: losses before and after, by length, or the rates of a range test."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typer import Context
+
 from hf_posenc.cli import output
+from hf_posenc.cli.arguments import command_line
+from hf_posenc.cli.next_commands import show_next
 
 if TYPE_CHECKING:
-    from hf_posenc.training import LossPoint, Tuned
+    from hf_posenc.training import LossPoint, RangeTest, Tuned
 
 PLOT = "curve.png"
 
@@ -54,3 +58,25 @@ def compared(point: LossPoint, length: int) -> str:
         return ""
     mean, half = difference
     return f"{mean:+.3f}" if isnan(half) else f"{mean:+.3f} ± {half:.3f}"  # a single window has no interval
+
+
+def show_rate(tested: RangeTest, context: Context, as_json: bool) -> None:
+    """Show every fourth step of a learning-rate range test, and the command of the run at the rate it suggests."""
+    if as_json:
+        output.show_json(asdict(tested))
+        return
+    steps = list(zip(tested.rates, tested.differences, tested.smoothed, strict=True))
+    output.show_table(
+        ("learning rate", "loss minus before", "average"),
+        [[f"{rate:.1e}", f"{change:+.4f}", f"{average:+.4f}"] for rate, change, average in (*steps[:-1:4], steps[-1])],
+        title="learning-rate range test (nats/token)",
+    )
+    if tested.suggested is None:
+        output.show_text("No rate lowered the loss of the rows: the model has nothing to learn there.")
+        return
+    output.show_text(
+        f"Suggested: {tested.suggested:.1e}, a tenth of the last rate before the average of `loss minus before` rises "
+        "from its lowest value back to 0. Nothing was saved."
+    )
+    context.params["find_learning_rate"] = False
+    show_next([f"{command_line(context)} --learning-rate {tested.suggested:.1e}"])

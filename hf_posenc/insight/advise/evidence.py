@@ -61,7 +61,7 @@ WITH_TRAINING = (
         "longrope",
         "rotation",
         None,  # the published 512 are of searched factors, which the printed line does not have
-        "with factors from hf_posenc.training.longrope_search, Llama-2 went from 4k to 2048k",
+        "with factors from examples/search_longrope.py, Llama-2 went from 4k to 2048k",
         "arXiv:2402.13753",
     ),
     Shown("llama3", "rotation", 16, "Llama 3.1 went from 8k to 128k", "arXiv:2407.21783"),

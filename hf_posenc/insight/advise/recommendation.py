@@ -81,7 +81,7 @@ class Recommendation:
         if self.learning_rate is not None:
             words += ["--learning-rate", f"{self.learning_rate:g}"]
         if self.checkpointing:
-            words.append("--gradient-checkpointing")
+            words += ["--set", "gradient_checkpointing=true"]
         return shlex.join(words)
 
     @property

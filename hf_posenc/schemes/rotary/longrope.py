@@ -8,7 +8,7 @@ A query and all its keys are rotated alike: token i by the sequence length up to
 cache stores each key twice, under either rotation. One length for a whole call, as in other implementations, makes
 cached decoding differ from a single forward pass. All queries of an encoder have one length, that of their sequence.
 
-`hf_posenc.training.longrope_search.search_longrope` finds ``long_factor`` on a corpus. Without one the scaling is that
+``examples/search_longrope.py`` finds ``long_factor`` on a corpus. Without one the scaling is that
 of `ntk_parts`, an initial candidate of the paper's search, and ``short_factor`` is one throughout.
 
 Ding et al. 2024, "LongRoPE", arXiv:2402.13753, sections 3 and 4; microsoft/LongRoPE; transformers' ``longrope``.
@@ -160,7 +160,7 @@ class LongRoPE(Rotary):
         if factors is not None and len(factors) != pairs:
             raise OptionOutOfRange(
                 f"{name} must have {pairs} numbers, one a rotated pair of this model, got {len(factors)}. "
-                "hf_posenc.training.longrope_search.search_longrope finds them."
+                "examples/search_longrope.py finds them."
             )
         return tuple(map(float, factors or ()))
 

@@ -14,10 +14,8 @@ Smith 2015, "Cyclical Learning Rates for Training Neural Networks", arXiv:1506.0
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import cycle, islice, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -27,22 +25,16 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
 from hf_posenc.errors import TrainingImpossible
-from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.training.config import Training
-from hf_posenc.training.config_checks import LEARNING_RATE, check_count
 from hf_posenc.training.finetune import Texts, finetune
 from hf_posenc.training.held_out_split import HeldOutSplit
-from hf_posenc.training.learning_rates import chosen_rate
-from hf_posenc.training.methods import check_settings, method_of
-from hf_posenc.training.rows import count_of, held_out_rows, training_rows
-from hf_posenc.training.run_inputs import held_out_of
-from hf_posenc.training.validate import check_model_and_settings, source_of
+from hf_posenc.training.rows import count_of
+from hf_posenc.training.run_inputs import read_inputs, run_plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-STEPS = 50
-LOWEST, HIGHEST = 1e-6, 1.0
+STEPS, LOWEST, HIGHEST = 50, 1e-6, 1.0
 MEMORY = 0.8  # share of the average that a step leaves
 BELOW = 10  # the rate proposed is the highest usable one divided by this
 DIVERGED = 1.0  # nats/token that the loss may rise before the test ends
@@ -50,19 +42,17 @@ DIVERGED = 1.0  # nats/token that the loss may rise before the test ends
 
 @dataclass(frozen=True)
 class RangeTest:
-    """The result of a learning-rate range test.
+    """The result of a learning-rate range test, step by step; it ends early where the loss diverges.
 
     Attributes:
         rates: of each step, rising.
-        before: loss of the model as it is on the rows of each step, nats/token.
-        losses: loss of the trained model on them; the test ends early where it diverges.
-        smoothed: moving average of the difference.
+        differences: loss minus that of the model as it was, on the rows of each step, nats/token.
+        smoothed: their moving average.
         suggested: a peak learning rate; None where no rate lowered the loss.
     """
 
     rates: tuple[float, ...]
-    before: tuple[float, ...]
-    losses: tuple[float, ...]
+    differences: tuple[float, ...]
     smoothed: tuple[float, ...]
     suggested: float | None
 
@@ -72,113 +62,58 @@ class RangeTest:
         differences = [after - first for after, first in zip(losses, before, strict=False)]
         smoothed = moving_average(differences)
         usable = highest_usable(rates, smoothed)
-        suggested = None if usable is None else usable / BELOW
-        return cls(tuple(rates[: len(losses)]), tuple(before[: len(losses)]), tuple(losses), tuple(smoothed), suggested)
-
-    @property
-    def differences(self) -> tuple[float, ...]:
-        """Loss minus that of the model as it is, on the rows of each step."""
-        return tuple(after - first for after, first in zip(self.losses, self.before, strict=True))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; a loss that is not finite is None."""
-        return {
-            name: [one if math.isfinite(one) else None for one in value] if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
+        return cls(tuple(rates[: len(losses)]), tuple(differences), tuple(smoothed), usable and usable / BELOW)
 
 
 def find_learning_rate(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Any, training: Training, **settings: Any
-) -> RangeTest:
-    """Suggest a peak learning rate by `range_test` on a copy of the model, which needs memory for two models.
-
-    Args:
-        model: as `finetune` takes it, likewise ``tokenizer`` and ``texts``; it stays as it is.
-        tokenizer: of the model.
-        texts: training documents.
-        training: settings of the run that a rate is wanted for.
-        **settings: ``steps``, ``lowest``, ``highest``, ``held_out`` and ``progress`` of `range_test`.
-
-    Returns:
-        The losses at every rate, and the rate suggested by them: None where no rate lowered the loss.
-
-    Raises:
-        TrainingImpossible: a rate or the number of steps is out of range, or several processes were started.
-        PosEncError: as `finetune`.
-    """
-    return range_test(deepcopy(model), tokenizer, texts, training, **settings)
-
-
-def range_test(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     texts: Texts,
     training: Training,
     *,
+    held_out: Texts | HeldOutSplit | None = None,
     steps: int = STEPS,
     lowest: float = LOWEST,
     highest: float = HIGHEST,
-    held_out: Texts | HeldOutSplit | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> RangeTest:
-    """Train a model, which is of no use afterwards, at learning rates from ``lowest`` to ``highest``. Nothing is saved.
+    """Suggest a peak learning rate by a range test. The model is trained: pass a copy if it is needed afterwards.
+
+    Arguments are those of `finetune`, whose errors are raised as well. The length of the run in steps, its schedule,
+    its stages and its measurements have no part in the test; held-out text is read and checked alone.
 
     Args:
-        model: as `finetune` takes it.
+        model: to train.
         tokenizer: of the model.
         texts: training documents.
-        training: settings of the run that a rate is wanted for; its length in steps, its schedule, its measurements and
-            its stages have no part in the test.
-        steps: learning rates to try; the rows of each step are read twice.
+        training: settings of the run that a rate is wanted for.
+        held_out: held-out documents of the run.
+        steps: learning rates to try, 2 or more; the rows of each step are read twice.
         lowest: rate of the first step.
         highest: rate of the last one.
-        held_out: held-out documents of the run, as `finetune` takes them: read and checked as the run does, so that
-            what it would refuse is refused before the test, and not measured.
         progress: called after every step with the share done, 0 … 1, and the step's loss.
 
     Raises:
-        TrainingImpossible: a rate or the number of steps is out of range, or several processes were started.
-        PosEncError: as `finetune`.
+        TrainingImpossible: the rates do not rise, or several processes would share the rows.
     """
-    check_range(steps, lowest, highest)
-    check_model_and_settings(model, training)
-    method = method_of(training.method, model, causal=is_causal(model), rank=training.rank)
-    check_settings(training)
-    measured_on = held_out_of(held_out)
-    rows, end = training_rows(model, tokenizer, source_of("texts", texts), training, method, held_out=measured_on)
-    if measured_on is not None:
-        held_out_rows(model, tokenizer, measured_on, training, end)
-    count = steps * training.batch * training.accumulate
-    base = chosen_rate(training, model).value
-    rates = [lowest * (highest / lowest) ** (step / (steps - 1)) for step in range(steps)]
-    settings = replace(
-        training, steps=2 * steps, epochs=None, learning_rate=base, warmup=0.0, schedule="constant_with_warmup",
-        length_stages=1, report_to=(),
-    )  # fmt: skip
-    rising = RisingRate(rates, base)
-    finetune(
-        model, tokenizer, TwiceRead(rows, count, training.seed), settings, progress=progress, callbacks=[rising],
-        arguments={"logging_nan_inf_filter": False},
-    )  # fmt: skip
-    return RangeTest.of(rates, rising.losses[:steps], rising.losses[steps:])
-
-
-def check_range(steps: int, lowest: float, highest: float) -> None:
-    """Refuse rates that do not rise.
-
-    Raises:
-        TrainingImpossible: they do not, or there are less than two, or several processes would share the rows.
-    """
-    check_count("steps", steps, 2, 10_000)
-    for name, rate in (("lowest", lowest), ("highest", highest)):
-        LEARNING_RATE.check(name, rate)
-    if lowest >= highest:
-        raise TrainingImpossible(f"Rates from {lowest:g} to {highest:g} were asked for. Choose two that rise.")
+    if not (0 < lowest < highest and steps >= 2):
+        raise TrainingImpossible(f"{steps} rates from {lowest:g} to {highest:g} were asked for. Choose some that rise.")
     if PartialState(cpu=not torch.accelerator.is_available()).num_processes > 1:
         raise TrainingImpossible(
             "The learning-rate range test runs in one process. Start it without accelerate launch."
         )
+    plan = run_plan(model, tokenizer, texts, training, held_out=held_out)
+    inputs = read_inputs(plan, model, tokenizer, folder=None, on_read=None)
+    rates = [lowest * (highest / lowest) ** (step / (steps - 1)) for step in range(steps)]
+    settings = replace(
+        inputs.training, steps=2 * steps, epochs=None, warmup=0.0, schedule="constant_with_warmup", length_stages=1,
+        report_to=(),
+    )  # fmt: skip
+    rising = RisingRate(rates, inputs.rate.value)
+    rows = TwiceRead(inputs.rows, steps * training.batch * training.accumulate, training.seed)
+    keep_nan = {"logging_nan_inf_filter": False}
+    finetune(model, tokenizer, rows, settings, progress=progress, callbacks=[rising], arguments=keep_nan)
+    return RangeTest.of(rates, rising.losses[:steps], rising.losses[steps:])
 
 
 def moving_average(values: list[float]) -> list[float]:
