@@ -14,6 +14,8 @@ from contextlib import suppress
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from hf_posenc.core import memory
+
 ALLOCATION = "[memory]"  # what torch's profiler calls one
 
 
