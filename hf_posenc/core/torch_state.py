@@ -1,4 +1,4 @@
-"""Set a state of torch for a while, without a trace: random numbers from a fixed seed, evaluation mode, the default type."""
+"""Set a state of torch for a while: random numbers from a fixed seed, evaluation mode, the default data type."""
 
 from __future__ import annotations
 
