@@ -149,7 +149,7 @@ def refuse_other_base(module: PreTrainedModel, cls: type[Adapter]) -> None:
     Types that built-in adapters know, and those derived from others, may have models that the general adapter takes.
 
     Raises:
-        UnsupportedModel: it is.
+        UnsupportedModel: such an adapter is registered for the type, and the model has no module of its class.
     """
     named = getattr(module.config, "model_type", None) == cls.name
     if named and not cls.__module__.startswith("hf_posenc."):

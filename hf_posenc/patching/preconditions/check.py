@@ -154,7 +154,7 @@ def check_remembered(adapter: Adapter, base: nn.Module) -> None:
     """Refuse a model whose modules were built with other numbers than its configuration has now.
 
     Raises:
-        HostConfigInvalid: as it says.
+        HostConfigInvalid: a module has another value than the configuration.
     """
     for name, attribute, expected in adapter.remembered(base):
         live = getattr(base.get_submodule(name), attribute, None)
