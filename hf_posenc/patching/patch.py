@@ -32,7 +32,7 @@ from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.in_forward import check_not_in_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, probed_layers
-from hf_posenc.patching.outer_config import write_outer_config
+from hf_posenc.patching.patched_config import write_config, write_outer_config
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
 from hf_posenc.patching.preconditions.rotation import check_rotation, other_shapes
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
@@ -41,7 +41,7 @@ from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.stacks import patched_together, unpatch_together
 from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, patch_of, stacks_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
-from hf_posenc.patching.swap import swap, undo, write_config
+from hf_posenc.patching.swap import swap, undo
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.trained_length import take_lengths, trained_length_under, unscaled_geometry
 from hf_posenc.patching.validate_forward import check_forward
