@@ -189,7 +189,7 @@ def check_same_parameters(old: Scheme, new: Scheme, factor: float) -> None:
     """Refuse a factor under which a scheme has other parameters than those that were learned.
 
     Raises:
-        OptionOutOfRange: it has.
+        OptionOutOfRange: a parameter has another name or shape.
     """
     now, then = ({name: list(p.shape) for name, p in scheme.named_parameters()} for scheme in (old, new))
     if now != then:

@@ -23,7 +23,7 @@ from hf_posenc.patching.continuous_batching import remove_batching_check
 from hf_posenc.patching.float32 import restore_dtype
 from hf_posenc.patching.outer_config import restore_outer_config
 from hf_posenc.patching.state import STASH as STASH
-from hf_posenc.patching.state import Patch
+from hf_posenc.patching.state import Patch, PatchPlan
 from hf_posenc.patching.stored import peft_sidecar
 from hf_posenc.patching.stored.atomic_save import check_saver, remove_atomic_save
 from hf_posenc.patching.stored.config_guard import (
@@ -38,16 +38,15 @@ from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.patching.text_limits import restore_limits
 
 if TYPE_CHECKING:
-    from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
     from hf_posenc.schemes.base import Scheme
-    from hf_posenc.schemes.spec import Layout
 
 UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
 
 
-def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
+def swap(patch: Patch, plan: PatchPlan) -> None:
     """Give every layer its scheme and its patched class, and register the hooks; record the changes in ``patch``."""
+    base, adapter, schemes = plan.base, plan.adapter, plan.schemes
     attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
     add_schemes(patch, base, attentions, schemes)
     for attention in attentions:
@@ -121,25 +120,23 @@ def rename_unsplit_modules(patch: Patch) -> None:
             }
 
 
-def write_config(
-    patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry, host_length: int
-) -> None:
+def write_config(patch: Patch, plan: PatchPlan) -> None:
     """Write scheme and lengths into a copy of the configuration, for every module that had the old one.
 
     A copy, because two models may share a configuration object."""
-    old: Any = base.config
+    old: Any = plan.base.config
     new = copy.deepcopy(old)
-    lengths = geometry.trained_length, geometry.target_length, host_length
-    stored = SchemeConfig(chosen, *lengths).to_json()
+    geometry, host_length = plan.geometry, plan.adapter.host_length(old)
+    stored = SchemeConfig(plan.layout, geometry.trained_length, geometry.target_length, host_length).to_json()
     setattr(new, SCHEME_KEY, stored)
-    base.__dict__[ENTRY] = copy.deepcopy(stored)
-    if code := own_code(chosen):
+    plan.base.__dict__[ENTRY] = copy.deepcopy(stored)
+    if code := own_code(plan.layout):
         setattr(new, CODE_KEY, code)
     if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
         setattr(new, ROTATION_KEY, copy.deepcopy(dict(rotation)))
     new.__class__ = guarded_class(new.__class__)
     new.max_position_embeddings = max(geometry.target_length, host_length)
-    for module in (model, *model.modules()):
+    for module in (plan.model, *plan.model.modules()):
         if module.__dict__.get("config") is old:
             patch.configs.append((module, old))
             module.config = new
