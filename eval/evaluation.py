@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hf_posenc.core.evaluation_mode import evaluation_mode_if_live
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import doubling_lengths
+from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.documents import DocumentScore, document_scores

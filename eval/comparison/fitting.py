@@ -9,8 +9,8 @@ from typing import Any
 from uuid import uuid4
 
 from hf_posenc.core.lengths import Lengths, resolve_lengths
-from hf_posenc.core.random_state import drawn_from
 from hf_posenc.core.source_digest import is_foreign, source_digest
+from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.eval.comparison.terms_digest import terms_digest
 from hf_posenc.eval.lm.native_length import trained_length_under

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from hf_posenc.core.files.hf_errors import is_out_of_memory
 from hf_posenc.core.progress import ProgressCallback
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
 from hf_posenc.eval.comparison.fitting import fixed
@@ -23,7 +23,7 @@ from hf_posenc.eval.results.costs import save_costs
 from hf_posenc.eval.results.record import Record, State
 from hf_posenc.eval.results.store import Store
 from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.set_aside import scheme_set_aside
+from hf_posenc.patching.rollback import scheme_set_aside
 
 
 def measure_cells(

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hf_posenc.core import resident_memory
+from hf_posenc.core import memory
 from hf_posenc.core.nested_tensors import tensors_in
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.results.costs import Costs
@@ -46,7 +46,7 @@ class PeakMemory:
         self.memory_of = str(device) if on_cuda else "process"
         if on_cuda:
             torch.cuda.reset_peak_memory_stats(device)
-        self.measurable = on_cuda or resident_memory.reset_peak()
+        self.measurable = on_cuda or memory.reset_peak()
 
     def read(self) -> int | None:
         """The peak so far in bytes; None where the system does not tell."""
@@ -54,7 +54,7 @@ class PeakMemory:
             return None
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
-        return resident_memory.peak()
+        return memory.peak()
 
 
 def cache_per_token(model: Any) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hf_posenc.checkpoints.model_digest import model_digest
-from hf_posenc.core.files.free_space import check_disk_space
+from hf_posenc.core.files.paths import check_disk_space
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison, PosEncError, UnreadableDocuments, shown
 from hf_posenc.eval.catalogue import own_tasks
@@ -33,7 +33,7 @@ from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.eval.task_run import SharedOptions, load_tasks, refuse_unread
 from hf_posenc.eval.tasks.parse import longest_of
 from hf_posenc.eval.texts.measured_text import MeasuredText
-from hf_posenc.patching.set_aside import scheme_set_aside
+from hf_posenc.patching.rollback import scheme_set_aside
 from hf_posenc.schemes.entry import Entry
 
 PAGE, CELL, SCORE = 1 << 16, 1 << 14, 600

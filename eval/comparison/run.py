@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.core.evaluation_mode import evaluation_mode_if_live
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback
+from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.errors import FolderUnusable, shown
 from hf_posenc.eval.catalogue import check_files_named, check_known, check_text_used, check_trusted, without_groups
 from hf_posenc.eval.comparison.combine import combined

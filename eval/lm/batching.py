@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.eval.lm.log_probs import Head, suffix_states
 from hf_posenc.eval.lm.native_length import check_row
 from hf_posenc.eval.lm.spans import forget_longest, prefix_consistent, randomises

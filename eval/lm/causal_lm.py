@@ -21,7 +21,7 @@ from lm_eval.models.utils import resolve_max_length
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.request import option_names
-from hf_posenc.core import plugin_files
+from hf_posenc.core import plugins
 from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm import launch
@@ -77,7 +77,7 @@ class PosEncLM(KeyTokenScorer):
         **options: Any,
     ) -> None:
         if import_file is not None:
-            plugin_files.import_file(import_file)
+            plugins.import_file(import_file)
         if on_overflow not in ON_OVERFLOW:
             raise TaskOptionOutOfRange(
                 f"on_overflow must be one of {ON_OVERFLOW}, got {on_overflow!r}. Choose one of them."

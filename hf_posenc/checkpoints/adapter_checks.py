@@ -13,7 +13,7 @@ from hf_posenc.checkpoints.adapter_folder import PEFT_WEIGHTS, AdapterFolder
 from hf_posenc.checkpoints.restore import apply_scheme
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.patch import unpatch_model
-from hf_posenc.patching.preconditions.memory import check_rank_memory
+from hf_posenc.patching.preconditions.weights import check_rank_memory
 from hf_posenc.patching.state import base_model_of, parts_of
 from hf_posenc.patching.stored.peft_sidecar import position_parameters
 from hf_posenc.patching.stored.scheme_config import SchemeConfig

@@ -22,7 +22,7 @@ from hf_posenc.checkpoints.request import SchemeRequest, option_names
 from hf_posenc.checkpoints.restore import load_weights
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.patching.length_options import take_lengths
+from hf_posenc.patching.trained_length import take_lengths
 from hf_posenc.schemes.spec import SchemeSpec
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.plain_config import is_expressible
 from hf_posenc.checkpoints.tokenizer import copy_tokenizer
-from hf_posenc.core.files.free_space import check_disk_space
-from hf_posenc.core.files.paths import folder_to_write, nearest_existing
+from hf_posenc.core.files.paths import check_disk_space, folder_to_write, nearest_existing
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, shown
 from hf_posenc.patching.state import describe, is_patched

@@ -38,7 +38,7 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import PosEncError, TrainingImpossible, UnsupportedModel, WrongKind, shown
 from hf_posenc.forward.offloading import offloads_of
-from hf_posenc.patching.float32_copies import keep_in_float32
+from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR, write_sidecar_on_save

@@ -17,9 +17,8 @@ from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model, tiny_template
 from hf_posenc.checks.tolerances import tolerance_of
 from hf_posenc.checks.torch_settings import restore_settings
-from hf_posenc.core.evaluation_mode import evaluation_mode
-from hf_posenc.core.plugin_files import imported_files
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.plugins import imported_files
+from hf_posenc.core.torch_state import drawn_from, evaluation_mode
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
 from hf_posenc.patching.trained_length import trained_length_of_patch

@@ -17,7 +17,7 @@ from hf_posenc.checks.forward import (
 from hf_posenc.checks.registry import register_check
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
 from hf_posenc.checks.training import gradients
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import describe, scheme_of
 from hf_posenc.schemes.base import Scheme, implements

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedConfig, StaticCache
 
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.forward.host_calls import cache_argument
 from hf_posenc.patching.state import base_model_of
 

@@ -17,7 +17,7 @@ from hf_posenc.checks.forward import (
     random_tokens,
 )
 from hf_posenc.checks.registry import register_check
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.patching.patch import patch_model
 
 

@@ -17,7 +17,7 @@ from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
 from hf_posenc.checks.registry import register_check
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patching.state import base_model_of
 

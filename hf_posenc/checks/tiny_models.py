@@ -24,7 +24,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 
 TRAINED_LENGTH = 32
 WIDTH, HEADS, KV_HEADS, LAYERS, VOCABULARY = 64, 4, 2, 2, 96

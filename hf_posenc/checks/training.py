@@ -10,7 +10,7 @@ from hf_posenc.checks.case import Case
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward_with_grad, random_tokens
 from hf_posenc.checks.registry import register_check
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 
 
 @register_check("gradients")

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from hf_posenc.cli.global_options import DEBUG, separated
 from hf_posenc.core.lazy import explained_imports
-from hf_posenc.core.plugin_files import import_file
+from hf_posenc.core.plugins import import_file
 
 WAIT_PASSIVELY = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 """Waiting OpenMP threads give their core away; by default they spin, and slow other processes down."""

@@ -24,7 +24,7 @@ from typer import Context, Option
 
 from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.files.atomic import write_bytes
-from hf_posenc.core.plugin_files import import_file, imported_files
+from hf_posenc.core.plugins import import_file, imported_files
 from hf_posenc.errors import nearest, shown
 
 RUN_CONFIG = "config.yaml"

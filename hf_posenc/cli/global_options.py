@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.core.plugin_files import imported_files
+from hf_posenc.core.plugins import imported_files
 
 DEBUG = "--debug"
 IMPORT = "--import"

@@ -26,3 +26,6 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 def _kept(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # else the tensor could be part of no later training
         return torch.tensor(values, dtype=dtype, device=device)
+
+
+HALF = (torch.float16, torch.bfloat16)

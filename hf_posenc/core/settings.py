@@ -21,8 +21,9 @@ def check_fields(settings: Any, refusal: type[PosEncError]) -> None:
     from pydantic import ValidationError
 
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    kind: Any = type(settings)
     try:
-        validator(type(settings)).model_validate(values)
+        validator(kind).model_validate(values)
     except ValidationError as error:
         first = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))  # of a union, the closest match
         name, rule = str(first["loc"][0]), first["msg"].replace("Input", "It")

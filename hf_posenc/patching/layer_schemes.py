@@ -12,7 +12,7 @@ import torch
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import CannotCombine
 from hf_posenc.forward.forward_hook import MOVE
-from hf_posenc.patching.preconditions.memory import check_parameter_memory
+from hf_posenc.patching.preconditions.weights import check_parameter_memory
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.build import build
 from hf_posenc.schemes.spec import Layout, Plan, SchemeSpec, layout, plan

@@ -1,4 +1,4 @@
-"""Restore a model after a change, whichever library made the change."""
+"""Restore a model after a change, whichever library made the change; set its scheme aside for a while."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from hf_posenc.patching.state import STASH
+from hf_posenc.patching.patch import unpatch_model
+from hf_posenc.patching.state import STASH, is_patched
 
 
 @contextmanager
@@ -55,3 +56,23 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
         name: value.copy() if isinstance(value, (dict, set)) and name != STASH else value
         for name, value in module.__dict__.items()
     }
+
+
+@contextmanager
+def scheme_set_aside(model: nn.Module) -> Iterator[None]:
+    """Run the block on a model without its scheme, which it has again afterwards, learned parameters included.
+
+    A model without a scheme is left as it is. Inside the block the model may be patched and unpatched again.
+
+    Raises:
+        ModelInUse: a forward pass computes with the model.
+    """
+    if not is_patched(model):
+        yield
+        return
+    restore = snapshot(model)
+    unpatch_model(model)
+    try:
+        yield
+    finally:
+        restore()

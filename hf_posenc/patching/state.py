@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +16,41 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.forward.current_forward import OWNER
+from hf_posenc.forward.offloading import change_class
 from hf_posenc.patches.general.adapter import GeneralAdapter, embeds_tokens, unsupported
 from hf_posenc.patches.registry import adapter_failures, adapter_has_failed, adapter_of_config
 from hf_posenc.patching.report import PatchReport
 
 if TYPE_CHECKING:
+    from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
     from hf_posenc.patching.config_changes import ConfigRecord
     from hf_posenc.schemes.base import Scheme
     from hf_posenc.schemes.spec import Layout
 
+
 STASH = "posenc_patch"  # of a base model: its `Patch`
+
+
+@dataclass(frozen=True)
+class PatchPlan:
+    """A patch as it was decided, before anything is touched; every stage of `patch_model` reads it.
+
+    Attributes:
+        model: as the caller holds it, with its head.
+        base: the base model inside it, which is patched.
+        adapter: of the base model.
+        geometry: of the base model, with the lengths of the patch.
+        layout: the schemes that were asked for, by layer.
+        schemes: one a layer; the same object in all of them where it may be shared.
+    """
+
+    model: nn.Module
+    base: nn.Module
+    adapter: Adapter
+    geometry: Geometry
+    layout: Layout
+    schemes: list[Scheme]
 
 
 @dataclass
@@ -146,7 +171,7 @@ def refuse_other_base(module: PreTrainedModel, cls: type[Adapter]) -> None:
     Types that built-in adapters know, and those derived from others, may have models that the general adapter takes.
 
     Raises:
-        UnsupportedModel: it is.
+        UnsupportedModel: such an adapter is registered for the type, and the model has no module of its class.
     """
     named = getattr(module.config, "model_type", None) == cls.name
     if named and not cls.__module__.startswith("hf_posenc."):
@@ -205,3 +230,24 @@ def scheme_of(model: nn.Module) -> Scheme:
     base, _ = base_model_of(model)
     patch_of(base)
     return next(m.scheme for m in base.modules() if OWNER in m.__dict__)  # type: ignore[return-value]
+
+
+@contextmanager
+def unpatched_view(patch: Patch) -> Iterator[None]:
+    """Run the block with the classes and configurations from before the patch, and the weights of now.
+
+    Configurations are read and written behind patched classes, of which some show a copy of theirs.
+    """
+    classes = [(module, type(module)) for module, _ in patch.classes]
+    configs = [(module, vars(module)["config"]) for module, _ in patch.configs]
+    for module, cls in reversed(patch.classes):
+        change_class(module, cls)
+    for module, config in patch.configs:
+        vars(module)["config"] = config
+    try:
+        yield
+    finally:
+        for module, cls in classes:
+            change_class(module, cls)
+        for module, config in configs:
+            vars(module)["config"] = config

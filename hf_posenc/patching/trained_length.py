@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from hf_posenc.core.geometry import Geometry
+from hf_posenc.errors import LengthContradiction
 from hf_posenc.patches.validate_adapter import checked_trained_length, geometry_of
 from hf_posenc.patching.layer_schemes import layout_of
-from hf_posenc.patching.length_options import take_lengths
+from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.build import replaces_rotation
 
 if TYPE_CHECKING:
@@ -74,3 +77,49 @@ def overwrites_scaling(adapter: Adapter, config: Any, chosen: Layout, geometry: 
         return False
     plans = [chosen.plan_of(layer, geometry.layers) for layer in chosen.representatives(geometry.layers)]
     return any(replaces_rotation(plan, geometry) for plan in plans)
+
+
+LENGTH_ALIASES = {
+    "original_max": "trained_length",
+    "pretraining_length": "trained_length",
+    "train_length": "trained_length",
+    "max_len": "target_length",
+    "target": "target_length",
+}
+
+
+def take_lengths(options: dict[str, Any], **given: int | None) -> dict[str, int | None]:
+    """The lengths given, with those taken out of ``options`` that stand there under another name.
+
+    Args:
+        options: of `patch_model`; aliases are removed.
+        **given: ``trained_length`` and ``target_length``, in tokens.
+
+    Raises:
+        LengthContradiction: a length is given under two names.
+    """
+    for alias in sorted(LENGTH_ALIASES.keys() & options.keys()):
+        name = LENGTH_ALIASES[alias]
+        if given[name] is not None:
+            raise LengthContradiction(f"{alias} is another name of {name}, and both are given. Give one of the two.")
+        given[name] = options.pop(alias)
+    return given
+
+
+def model_geometry(model: nn.Module) -> Geometry:
+    """The geometry of a model at its own trained length, as its adapter reads it from the configuration.
+
+    Raises:
+        UnsupportedModel: there is no adapter for the model.
+    """
+    base, adapter = base_model_of(model)
+    return unscaled_geometry(adapter, base.config)
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether tokens do not see later ones: a decoder, and no encoder.
+
+    Raises:
+        UnsupportedModel: there is no adapter for the model.
+    """
+    return model_geometry(model).causal

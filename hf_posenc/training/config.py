@@ -26,6 +26,9 @@ Names: TypeAlias = Annotated[tuple[str, ...], Strict(False)]  # or a list
 Lengths: TypeAlias = Annotated[tuple[Length, ...], Strict(False)]
 
 
+MethodName = Literal["full", "lora", "dora", "lora_plus", "ia3", "prompt", "prefix"]
+
+
 @dataclass(frozen=True)
 class Training:
     """Settings of `hf_posenc.training.finetune`.
@@ -71,7 +74,7 @@ class Training:
 
     length: Length
     steps: Count | None = None
-    method: Literal["full", "lora", "dora", "lora_plus", "ia3", "prompt", "prefix"] = "lora"
+    method: MethodName = "lora"
     batch: Count = 1
     accumulate: Count = 1
     learning_rate: Rate | None = None

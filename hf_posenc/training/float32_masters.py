@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from hf_posenc.core.half_precision import HALF
+from hf_posenc.core.constants import HALF
 
 
 def in_half_precision(model: nn.Module) -> bool:

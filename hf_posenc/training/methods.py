@@ -16,7 +16,7 @@ from transformers import Conv1D
 
 from hf_posenc.checkpoints.four_bit import is_quantised
 from hf_posenc.errors import TrainingImpossible, nearest, shown
-from hf_posenc.patching.preconditions.memory import check_rank_memory
+from hf_posenc.patching.preconditions.weights import check_rank_memory
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.training.trained_layers import (
     base_modules,

@@ -11,9 +11,9 @@ from torch.utils.data import Dataset
 
 from hf_posenc.core.lengths import doubling_lengths
 from hf_posenc.errors import HeldOutOverlap, LengthContradiction
-from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.preconditions.weights import check_vocabulary
 from hf_posenc.patching.state import base_model_of, describe, is_patched
+from hf_posenc.patching.trained_length import is_causal
 from hf_posenc.texts import TextSource, rendered
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import Corpus, OnRead, digest, tokenise

@@ -19,7 +19,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from hf_posenc.checkpoints.four_bit import is_quantised
 from hf_posenc.checkpoints.model_digest import sampled_weights_digest
 from hf_posenc.core.files.atomic import folder_created, write_json
-from hf_posenc.core.files.free_space import check_disk_space
+from hf_posenc.core.files.paths import check_disk_space
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import FolderInUse
 from hf_posenc.patching.stored.own_code import digest_of_own

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.core.default_dtype import float32_by_default
 from hf_posenc.core.geometry import LayerKind
+from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.attention import parameters_of
 from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blindness

@@ -19,7 +19,7 @@ from accelerate import init_empty_weights
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from hf_posenc.core.default_dtype import float32_by_default
+from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import UnsupportedModel
 
 FACTORIES = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)

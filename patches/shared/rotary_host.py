@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import ROPE_INIT_FUNCTIONS
 
+from hf_posenc.core.constants import HALF
 from hf_posenc.core.geometry import HostRotary, Layout, Rotation, geometric
-from hf_posenc.core.half_precision import HALF
 from hf_posenc.errors import UnsupportedModel, shown
 from hf_posenc.forward.current_forward import ATTENTION, OWNER, current_forward
 from hf_posenc.forward.placement import scheme_on

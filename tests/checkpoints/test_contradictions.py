@@ -21,8 +21,7 @@ from hf_posenc import (
 )
 from hf_posenc.checkpoints.restore import apply_scheme
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
-from hf_posenc.patching.stored.scheme_fields import FORMAT
+from hf_posenc.patching.stored.scheme_config import FORMAT, SchemeConfig
 
 from .conftest import FACTOR, TRAINED
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from hf_posenc import from_pretrained, get_peft_model, load_peft_adapter, patch_model, unpatch_model
 from hf_posenc.checkpoints.peft import save_peft_adapter
-from hf_posenc.patching import float32_copies
+from hf_posenc.patching import float32
 from hf_posenc.patching.stored.peft_sidecar import position_parameters
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
@@ -102,7 +102,7 @@ def test_unpatching_gives_copies_that_were_there_before_their_dtype_back(make_mo
     assert {name: weight.dtype for name, weight in model.named_parameters()} != dtypes  # they train in float32
     unpatch_model(model)
     assert {name: weight.dtype for name, weight in model.named_parameters()} == dtypes
-    assert not any(float32_copies.MARK in module.__dict__ or module._forward_hooks for module in model.modules())
+    assert not any(float32.MARK in module.__dict__ or module._forward_hooks for module in model.modules())
     assert torch.equal(logits_of(model), before)
 
 
@@ -180,6 +180,6 @@ def test_peft_is_told_to_keep_the_dtype(make_model) -> None:
 
 def test_values_inside_other_values_are_cast() -> None:
     half = torch.ones(2, dtype=torch.bfloat16)
-    found = float32_copies.cast({"a": [half, 1], "b": (half.long(), None)}, float32_copies.HALF, torch.float32)
+    found = float32.cast({"a": [half, 1], "b": (half.long(), None)}, float32.HALF, torch.float32)
     assert found["a"][0].dtype == torch.float32
     assert found["b"][0].dtype == torch.int64

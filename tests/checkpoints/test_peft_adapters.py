@@ -69,6 +69,7 @@ def test_learned_positions_are_saved_in_every_order(kind, scheme, order, adapter
     assert torch.equal(logits_of(on_patched), want)
 
 
+@pytest.mark.slow
 def test_without_the_package_peft_refuses_them_and_would_lose_them(
     make_model, logits_of, adapter, run_in_new_process, tmp_path
 ) -> None:

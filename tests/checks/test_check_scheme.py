@@ -43,6 +43,7 @@ def test_a_check_that_does_not_apply_is_skipped_and_not_passed() -> None:
     checks.assert_passes("causality", Case("gpt2", "alibi"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
 @pytest.mark.parametrize("check", CHECKS)
 def test_every_check_of_a_third_party_scheme(check: str, model: str) -> None:
@@ -75,6 +76,7 @@ def test_large_models_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(CHECKS) - seen == {*on_copies, *graphs, "native_export"}
 
 
+@pytest.mark.slow
 def test_a_wrong_scheme_fails() -> None:
     failed = {one.check for one in checks.check_scheme(tiny_model("llama"), StaleDynamicNTK, factor=4) if one.failed}
     assert {"cache", "batch"} <= failed

@@ -23,6 +23,7 @@ def check(case: Case) -> None:
     assert not deviation.failed, deviation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in ONE_PER_HOOKS if case.model_name != "bert_decoder"], ids=str)
 def test_compiled_equals_eager(case: Case) -> None:
     """A BERT decoder shares its modules with BERT and its masks with GPT-2: left to the full matrix."""
@@ -35,6 +36,7 @@ def test_every_case_compiles(case: Case) -> None:
     check(case)
 
 
+@pytest.mark.slow
 def test_compiling_warns_of_nothing() -> None:
     """The compiler warns, once a process, where it traces through a cache of Python's: of "silent incorrectness"."""
     model = patch_model(tiny_model("gpt2"), "alibi", factor=2)

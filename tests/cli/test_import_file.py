@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.cli.next_commands import command
-from hf_posenc.core import plugin_files
+from hf_posenc.core import plugins
 from hf_posenc.schemes import registry
 
 from .conftest import Call
@@ -35,7 +35,7 @@ class OwnSlope(Scheme):
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in another process."""
-    monkeypatch.setattr(plugin_files, "_IMPORTED", {})
+    monkeypatch.setattr(plugins, "_IMPORTED", {})
     for name in ("own_helper", "own_slope_file"):
         sys.modules.pop(name, None)
     registry._SCHEMES.pop("own_slope", None)

@@ -66,6 +66,7 @@ def run(llama, tokenizer, tmp_path) -> Callable:
     return compared
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_evaluate(run, llama, tokenizer) -> None:
     rows = run("unpatched,pi", factor_per_length=True).rows
     for scheme in ("unpatched", "pi"):
@@ -97,6 +98,7 @@ def test_one_factor_for_all_lengths_unless_asked(run) -> None:
     assert refitted[TRAINED] != pytest.approx(fixed[TRAINED], rel=1e-6)  # control: the two are told apart
 
 
+@pytest.mark.slow
 def test_a_repeated_comparison_measures_nothing(run, measured, tmp_path) -> None:
     run()
     first = {name: (tmp_path / name).read_bytes() for name in FILES[1:]}

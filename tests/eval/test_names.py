@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hf_posenc import get_peft_model, load_starter, patch_model
-from hf_posenc.core import plugin_files
+from hf_posenc.core import plugins
 from hf_posenc.errors import UnknownScheme
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.lm.models import PosEncLM
@@ -50,7 +50,7 @@ def file_of_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Forgotten after the test, as is what it registers."""
     (tmp_path / "scheme_in_a_file.py").write_text(SCHEME)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugin_files, "_IMPORTED", {})
+    monkeypatch.setattr(plugins, "_IMPORTED", {})
     yield tmp_path / "scheme_in_a_file.py"
     sys.modules.pop("scheme_in_a_file", None)
     registry._SCHEMES.pop("alibi_of_a_file", None)

@@ -267,6 +267,7 @@ def test_errors_of_independent_windows_are_lm_evals(llama, tokenizer) -> None:
             assert row.clusters == row.n
 
 
+@pytest.mark.slow
 def test_differences_are_those_of_the_exported_documents(run, tmp_path: Path) -> None:
     comparison = run(against="unpatched")
     lines = [json.loads(line) for line in (tmp_path / "documents.jsonl").read_text(encoding="utf-8").splitlines()]

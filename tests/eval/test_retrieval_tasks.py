@@ -145,6 +145,7 @@ def test_partial_answers_score_their_share(tokenizer) -> None:
     assert results["acc_L900_D100,none"] == 1.0  # the last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["posenc_niah_multivalue", "posenc_vt"])
 def test_scores_are_those_of_the_logged_samples(llama, tokenizer, name: str) -> None:
     """Recomputed from the logged texts by a plain forward of the plain model."""
@@ -262,6 +263,7 @@ def test_prompts_come_from_the_seed_alone(tokenizer, name: str) -> None:
     assert alone["prompts"] == first[0]["prompts"][len(first[0]["prompts"]) // 2 :]  # whatever else is asked for
 
 
+@pytest.mark.slow
 def test_prompts_do_not_depend_on_the_hash_seed() -> None:
     script = (
         "from hf_posenc.eval.texts.needles import Niah;"

@@ -130,6 +130,7 @@ CALLS: dict[str, Read] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @torch.no_grad()

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from hf_posenc import patch_model
 from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, VOCABULARY, tiny_model
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 
 from ..docs.test_gpu_kernels import table
 

@@ -116,6 +116,7 @@ def schemes(advice: Advice) -> list[str]:
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cache_and_weights_of_llama_2_7b() -> None:
     """2 × 32 layers × 4096 channels × 2 bytes = 512 KiB a token; Meta gives 6.74 billion parameters."""
     memory = advise(llama_7b(), "128k").memory
@@ -124,6 +125,7 @@ def test_cache_and_weights_of_llama_2_7b() -> None:
     assert memory.weights == 2 * 6_738_415_616
 
 
+@pytest.mark.slow
 def test_cache_and_weights_of_llama_3_8b() -> None:
     """8 of 32 heads: 128 KiB a token; 8.03 billion parameters."""
     memory = advise(llama_8b(), "128k").memory
@@ -132,6 +134,7 @@ def test_cache_and_weights_of_llama_3_8b() -> None:
     assert memory.weights == 2 * 8_030_261_248
 
 
+@pytest.mark.slow
 def test_cache_of_other_types_and_of_encoders() -> None:
     assert advise(llama_7b(), "8k", dtype="float32").memory.token == 1024 * 1024
     assert advise(tiny_bert(), TARGET).memory.cache == 0
@@ -202,6 +205,7 @@ def test_configuration_folder_and_model_get_one_advice(tmp_path: Path) -> None:
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_self_extend_leaves_more_room_than_its_authors() -> None:
     """Their README has a group of 5 for 15,800 tokens: distances end at 4,096 with it, here at two thirds."""
     options = next(one.options for one in advise(llama_7b(), 15_800).zero_shot if one.scheme == "self_extend")
@@ -238,6 +242,7 @@ def test_options_by_rule_are_never_out_of_range(trained: int, factor: float) -> 
                 build(plan(name, rule(geometry)), geometry, model)
 
 
+@pytest.mark.slow
 @given(trained=st.integers(2, 2**17), factor=st.floats(1, 500))
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_option_is_refused_on_llama_at_any_length(trained: int, factor: float) -> None:
@@ -260,6 +265,7 @@ def test_too_small_a_group_would_be_refused() -> None:
         patch_model(tiny("llama"), "self_extend", target_length=TARGET, window=8, group=2)
 
 
+@pytest.mark.slow
 def test_base_of_abf_follows_the_bound() -> None:
     """arXiv:2405.14591: at least 0.0424 L^1.628, so 9.1 million for 128k; never less than Llama 2 Long's."""
     options = {one.scheme: one.options for one in advise(llama_7b(), "128k").training}
@@ -267,12 +273,14 @@ def test_base_of_abf_follows_the_bound() -> None:
     assert {one.scheme: one.options for one in advise(llama_7b(), "8k").training}["abf"]["base"] == 500_000.0
 
 
+@pytest.mark.slow
 def test_a_base_the_model_has_already_is_no_advice() -> None:
     config = llama_8b(rope_parameters={"rope_type": "default", "rope_theta": 500_000.0})
     assert "abf" in advise(config, "16k").refused
     assert "abf" in schemes(advise(config, "64k"))  # control
 
 
+@pytest.mark.slow
 def test_defaults_that_follow_the_model_are_written_out() -> None:
     options = {one.scheme: one.options for one in advise(llama_7b(), "16k").recommendations}
     assert options["dca"] == {"chunk": 3072, "local": 512}
@@ -302,6 +310,7 @@ def test_the_trained_length_itself_can_be_used_better() -> None:
     assert schemes(advise(tiny_gpt2(), TRAINED)) == []
 
 
+@pytest.mark.slow
 def test_scaling_in_the_configuration_is_accounted_for() -> None:
     rope = {**LLAMA3, "original_max_position_embeddings": 8192}
     config = llama_8b(max_position_embeddings=131072, rope_parameters=rope)
@@ -401,6 +410,7 @@ def test_transformers_own_yarn_where_there_is_no_adapter() -> None:
     assert float(unscaled.rotary_emb.inv_freq[-1] / stretched.rotary_emb.inv_freq[-1]) == pytest.approx(4)
 
 
+@pytest.mark.slow
 def test_a_native_scaling_that_nothing_reads_is_not_advised() -> None:
     assert advise(CTRLConfig(n_positions=4096), "32k").native is None
     assert advise(GPTJConfig(n_embd=64, n_layer=1, n_head=2, rotary_dim=8), "32k").native is None
@@ -421,6 +431,7 @@ def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
 # -- ranking and warnings ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_schemes_with_evidence_for_the_factor_come_first() -> None:
     at_4, at_8 = (schemes(advise(llama_7b(), 4096 * factor)) for factor in (4, 8))
     for first in (at_4[:2], at_8[:2]):  # alike in loss; which one is faster depends on the machine
@@ -431,12 +442,14 @@ def test_schemes_with_evidence_for_the_factor_come_first() -> None:
     assert all(one.beyond for one in at_16 if one.kept == 16 * 4096)
 
 
+@pytest.mark.slow
 def test_schemes_that_evict_come_last_and_keep_less() -> None:
     zero_shot = advise(llama_7b(), "128k").zero_shot
     assert [one.scheme for one in zero_shot[-2:]] == ["sinks", "lm_infinite"]
     assert zero_shot[-2].cache == 4095 * 512 * 1024
 
 
+@pytest.mark.slow
 def test_a_factor_beyond_all_evidence_is_warned_of() -> None:
     found = " ".join(advise(llama_7b(), "512k").warnings)
     assert "without training; the farthest is dca, 8 × (arXiv:2402.17463)" in found
@@ -444,6 +457,7 @@ def test_a_factor_beyond_all_evidence_is_warned_of() -> None:
     assert "without training" not in " ".join(advise(llama_7b(), "16k").warnings)  # control
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ram", "warned"), [(2**30, True), (2**50, False), (None, False)])
 def test_memory_is_compared(monkeypatch: pytest.MonkeyPatch, ram: int | None, warned: bool) -> None:
     monkeypatch.setattr("hf_posenc.insight.advise.memory.reported_memory", lambda: ram)
@@ -452,6 +466,7 @@ def test_memory_is_compared(monkeypatch: pytest.MonkeyPatch, ram: int | None, wa
     assert ("Weights and the full cache of one text take 76.6 GiB; this machine has 1 GiB of RAM" in found) == warned
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_gpu_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: 24 * 2**30)
     assert "24 GiB of GPU memory" in " ".join(advise(llama_7b(), "128k").warnings)
@@ -492,6 +507,7 @@ def test_sizes(count: int, written: str) -> None:
     assert size(count) == written
 
 
+@pytest.mark.slow
 def test_ratios_are_written_without_exponents() -> None:
     """At 64m tokens, 16,384 times Llama 2's, of which the square is beyond nine digits."""
     text = str(advise(llama_7b(), "64m"))
@@ -513,6 +529,7 @@ def test_text_and_json(kind: str) -> None:
     assert found["training"][0]["finetune"].startswith("hf-posenc finetune --model some/model --scheme ")
 
 
+@pytest.mark.slow
 def test_training_of_an_8b_model_has_its_rate_and_memory() -> None:
     """525 of the 568 million trained numbers are embeddings; 2e-5 is LongLoRA's rate at 7B and 13B."""
     config = LlamaConfig(

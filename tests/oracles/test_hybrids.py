@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from hf_posenc import describe, patch_model, scheme_of
-from hf_posenc.core.rotation.layouts import weight_rows
+from hf_posenc.core.rotation.apply import weight_rows
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.schemes.hybrid.irope import IRoPE
 

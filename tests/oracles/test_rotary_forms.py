@@ -15,8 +15,7 @@ from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention
 
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.geometry import Layout, Rotation, geometric
-from hf_posenc.core.rotation.apply import rotate, table
-from hf_posenc.core.rotation.layouts import weight_rows
+from hf_posenc.core.rotation.apply import rotate, table, weight_rows
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.rotary.rotary import RoPE
 

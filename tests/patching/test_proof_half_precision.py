@@ -87,6 +87,7 @@ def quantised(model: LlamaForCausalLM) -> LlamaForCausalLM:
     return model
 
 
+@pytest.mark.slow
 @HALF
 @pytest.mark.parametrize("scheme", [record.name for record in list_schemes()])
 @pytest.mark.filterwarnings("ignore::hf_posenc.errors.NothingStretched")

@@ -241,6 +241,7 @@ def test_a_failed_probe_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPat
     assert stated(model) == before[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["yarn+logn", "self_extend"])
 def test_a_compiled_graph_follows(scheme: str) -> None:
     model, ids = patched("llama", scheme, 4), random_tokens(tiny_model("llama"), LENGTH)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.core.files.slug import slug
+from hf_posenc.core.files.paths import slug
 
 HOSTILE = [
     "",

@@ -19,7 +19,7 @@ from transformers import (
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 from hf_posenc import patch_model
-from hf_posenc.patching.model_geometry import is_causal
+from hf_posenc.patching.trained_length import is_causal
 
 SHAPE = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4

@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from verdict import Score, Scores
 
 from hf_posenc import patch_model
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.entry import Entry, entries_of
 

@@ -101,6 +101,7 @@ def lora_alone(model: Any, rank: int) -> Any:
     from hf_posenc.checkpoints.peft import get_peft_model
     from hf_posenc.training.trained_layers import linear_layers
 
+    torch.manual_seed(0)  # its matrices are drawn
     config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=linear_layers(model))
     return get_peft_model(model, config)
 

@@ -20,7 +20,7 @@ from torch.nn.attention import flex_attention as flex
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes.flex_mask import Mask, mask_of, number
-from hf_posenc.core.half_precision import HALF
+from hf_posenc.core.constants import HALF
 from hf_posenc.core.regions import Band, Region
 from hf_posenc.core.terms import Bias, BlockBias, KeyBias, ToeplitzBias
 from hf_posenc.core.tracing import is_traced

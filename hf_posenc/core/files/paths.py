@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.errors import (
     FolderUnusable,
     ModelNotFound,
+    NoDiskSpace,
     WrongKind,
     shown,
 )
@@ -62,3 +66,38 @@ def folder_to_write(given: Any) -> str:
             f"{shown(name)} cannot be a folder, because {str(existing)!r} is a file. Choose another one."
         )
     return name
+
+
+PLAIN = re.compile(r"[a-z0-9_][a-z0-9._+=-]*")
+DIGESTED = re.compile(r".*-[0-9a-f]{12}")
+RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")  # of Windows, with any ending
+LONGEST = 80  # characters, all of them one byte
+
+
+def slug(name: str) -> str:
+    """A file name for ``name`` without an ending: at most 80 bytes, valid on every system, unique."""
+    plain = PLAIN.fullmatch(name) and not DIGESTED.fullmatch(name) and not RESERVED.fullmatch(name)
+    if plain and len(name) <= LONGEST and not name.endswith("."):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    kept = re.sub(r"[^a-z0-9._+=-]+", "-", name.lower())[: LONGEST - 16].strip(".-")
+    return f"x-{kept}-{digest}" if kept else f"x-{digest}"
+
+
+def check_disk_space(folder: Path, needed: int, what: str) -> None:
+    """Refuse a run whose files will not fit.
+
+    Args:
+        folder: where the files will be written.
+        needed: bytes.
+        what: name of the files, as it begins a sentence.
+
+    Raises:
+        NoDiskSpace: the disk of ``folder`` has less free space.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise NoDiskSpace(
+            f"{what} of this run take some {needed:,} bytes, and {free:,} are free on the disk of {folder}. "
+            "Free some space, or choose another folder."
+        )

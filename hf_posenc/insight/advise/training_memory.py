@@ -13,13 +13,16 @@ of 1.25 of what the tensors of a real step take.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_posenc.errors import PosEncError
+
+if TYPE_CHECKING:
+    from hf_posenc.training.config import MethodName
 
 FLOAT32 = 4
 TRAINED = 4 * FLOAT32
@@ -59,7 +62,7 @@ class TrainingMemory:
 
 
 def training_memory(
-    model: PreTrainedModel, length: int, *, method: str = "lora", rank: int = 16, train_embeddings: bool = True
+    model: PreTrainedModel, length: int, *, method: MethodName = "lora", rank: int = 16, train_embeddings: bool = True
 ) -> TrainingMemory | None:
     """Memory of a training step of a model on the meta device, which PEFT is put around.
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from hf_posenc.core import resident_memory
+from hf_posenc.core import memory
 
 ALLOCATION = "[memory]"  # what torch's profiler calls one
 
@@ -26,7 +26,7 @@ def peak(run: Callable[[], None]) -> int:
 
 def has_high_water() -> bool:
     """Whether the kernel's high-water mark can be reset."""
-    return resident_memory.reset_peak()
+    return memory.reset_peak()
 
 
 def high_water(run: Callable[[], None]) -> int:
@@ -36,11 +36,11 @@ def high_water(run: Callable[[], None]) -> int:
         OSError: the high-water mark cannot be reset.
     """
     give_back()
-    if not resident_memory.reset_peak():
+    if not memory.reset_peak():
         raise OSError("the high-water mark of this process cannot be reset")
-    before = resident_memory.resident() or 0
+    before = memory.resident() or 0
     run()
-    return max(0, (resident_memory.peak() or 0) - before)
+    return max(0, (memory.peak() or 0) - before)
 
 
 def give_back() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import OptionOutOfRange
 
 VOCABULARY = 1024  # small, so that the head does not hide the layers

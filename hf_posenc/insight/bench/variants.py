@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patching.patch import patch_model

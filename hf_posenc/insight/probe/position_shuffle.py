@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.insight.probe.attention_rows import weights_of
 from hf_posenc.insight.probe.capture import attentions_of, capture_attention
-from hf_posenc.patching.model_geometry import is_causal
 from hf_posenc.patching.state import base_model_of
+from hf_posenc.patching.trained_length import is_causal
 
 HIDDEN = "hidden_states"
 RowsCallback = Callable[[int, slice, Tensor, Tensor], None]

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.tokenizer import tokenizer_of
-from hf_posenc.core.evaluation_mode import evaluation_mode
 from hf_posenc.core.memory import check_text_memory
 from hf_posenc.core.progress import StepCallback
+from hf_posenc.core.torch_state import evaluation_mode
 from hf_posenc.errors import (
     UnknownOption,
 )
@@ -26,7 +26,7 @@ from hf_posenc.insight.probe.variant import (
     measure,
 )
 from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.set_aside import scheme_set_aside
+from hf_posenc.patching.rollback import scheme_set_aside
 from hf_posenc.patching.state import describe, is_patched
 from hf_posenc.schemes.entry import UNPATCHED
 from hf_posenc.schemes.spec import SchemeSpec

@@ -25,7 +25,7 @@ from hf_posenc.insight.probe.loss_by_context import (
     loss_by_context,
 )
 from hf_posenc.insight.probe.position_shuffle import changes
-from hf_posenc.patching.model_geometry import is_causal
+from hf_posenc.patching.trained_length import is_causal
 
 ATTENTION_TEXTS = 4  # attention weights vary less between texts than losses do
 

@@ -20,7 +20,7 @@ from hf_posenc.core.geometry import (
     Rotation,
     geometric,
 )
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import (
     CannotCombine,
     FractionalPosition,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hf_posenc.core.random_state import drawn_from
+from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
 from hf_posenc.insight.properties.target import ROUNDING, PropertyTarget
 

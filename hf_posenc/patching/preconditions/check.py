@@ -6,24 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hf_posenc.errors import AlreadyPatched, CheckpointMismatch
-from hf_posenc.patching.preconditions.host import (
-    check_existing_scaling,
-    check_foreign_forward,
-    check_layer_count,
-    check_remembered,
+from hf_posenc.errors import (
+    AlreadyPatched,
+    AlreadyScaled,
+    CheckpointMismatch,
+    ForeignPatch,
+    HostConfigInvalid,
+    TrainingImpossible,
+    UnsupportedModel,
+    shown,
 )
+from hf_posenc.forward.offloading import is_foreign
+from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table, reads_rows
 from hf_posenc.patching.preconditions.host_config import (
     check_complete,
     check_lengths_and_rotation,
     check_one_configuration,
 )
-from hf_posenc.patching.preconditions.tables import check_tables
+from hf_posenc.patching.preconditions.rotation import PUT_BACK
 from hf_posenc.patching.preconditions.weights import check_finite, check_floating
 from hf_posenc.patching.preconditions.wrappers import check_reducer, check_single_model, check_unsharded
-from hf_posenc.patching.state import STASH, adapted_modules, describe
+from hf_posenc.patching.state import STASH, PatchPlan, adapted_modules, describe
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.swap import out_of_use
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.build import rotates
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
@@ -65,20 +72,11 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
     check_finite(model)
 
 
-def check_schemes(
-    model: nn.Module,
-    base: nn.Module,
-    adapter: Adapter,
-    geometry: Geometry,
-    schemes: list[Scheme],
-    *,
-    trained_length_given: bool,
-) -> None:
-    """Refuse a model that these schemes cannot be put on as a whole.
+def check_schemes(plan: PatchPlan, *, trained_length_given: bool) -> None:
+    """Refuse a model that the schemes of a plan cannot be put on as a whole.
 
     Args:
-        model, base, adapter, geometry: of the model.
-        schemes: one a layer.
+        plan: of the patch.
         trained_length_given: whether the caller says what length the weights were trained for.
 
     Raises:
@@ -89,9 +87,124 @@ def check_schemes(
         HostConfigInvalid: modules of the model remember another configuration.
         ForeignPatch: another library replaced the ``forward`` of a module.
     """
+    base, adapter, geometry, schemes = plan.base, plan.adapter, plan.geometry, plan.schemes
     check_existing_scaling(adapter, base.config, schemes, trained_length_given=trained_length_given)
     check_layer_count(adapter, base, geometry)
     check_remembered(adapter, base)
     check_foreign_forward(adapter, base, schemes[0])
     check_tables(adapter, base, schemes[0], geometry)
-    check_reducer(model, (p for s in schemes for p in s.parameters()), out_of_use(adapter, base, schemes))
+    check_reducer(plan.model, (p for s in schemes for p in s.parameters()), out_of_use(adapter, base, schemes))
+
+
+def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, trained_length_given: bool) -> None:
+    """Refuse to put a scheme on a rotation that the configuration scales already.
+
+    Raises:
+        AlreadyScaled: the scheme would overwrite that scaling, or cannot be put on top of it.
+    """
+    scaling = adapter.scaled_already(config)
+    if scaling is None:
+        return
+    if not trained_length_given and any(s.replaces_host and rotates(s) for s in schemes):
+        name = next((s.extra_repr() for s in schemes if any(part.stretches for part in s.schemes)), "yarn")
+        other = "" if scaling in adapter.length_dependent else f', or stretch what is there: scheme="host+{name}"'
+        raise AlreadyScaled(
+            f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
+            f"trained_length= to say what the weights saw before{other}."
+        )
+    if not all(s.replaces_host for s in schemes) and scaling in adapter.length_dependent:
+        raise AlreadyScaled(
+            f"This model's frequencies change with the length ({scaling}); nothing can be put on top of them. "
+            'Use a scheme that replaces them, such as "dynamic_ntk", with trained_length=.'
+        )
+
+
+def check_layer_count(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
+    """Refuse a base model whose attention layers cannot all be patched.
+
+    Raises:
+        UnsupportedModel: it has none, or another number than its configuration says.
+    """
+    found = adapter.attention_count(base)
+    if found == 0 == geometry.layers:
+        raise UnsupportedModel(f"This {type(base).__name__} has no layers. Pass a model with attention.")
+    if found == 0:
+        classes = ", ".join(cls.__name__ for cls in adapter.attention)
+        raise UnsupportedModel(
+            f"This {type(base).__name__} has no attention layer that can be patched: {type(adapter).__name__} knows "
+            f"{classes}. Patch the model before it is rewritten, or add its attention class to the adapter."
+        )
+    if found != geometry.layers:
+        raise UnsupportedModel(
+            f"This {type(base).__name__} has {found} attention layers that can be patched, and its configuration "
+            f"says {geometry.layers}. Set num_hidden_layers to the layers that it has, or patch the whole model, as "
+            "its class makes it, before it is cut or rewritten."
+        )
+
+
+def check_remembered(adapter: Adapter, base: nn.Module) -> None:
+    """Refuse a model whose modules were built with other numbers than its configuration has now.
+
+    Raises:
+        HostConfigInvalid: a module has another value than the configuration.
+    """
+    for name, attribute, expected in adapter.remembered(base):
+        live = getattr(base.get_submodule(name), attribute, None)
+        if live != expected:
+            raise HostConfigInvalid(
+                f"{attribute} of {name} in this {type(base).__name__} is {shown(live)}, and its configuration gives "
+                f"{shown(expected)}: one of the two was changed after the model was built. {PUT_BACK}"
+            )
+
+
+def check_foreign_forward(adapter: Adapter, base: nn.Module, scheme: Scheme) -> None:
+    """Refuse modules whose ``forward`` was replaced on the instance, as the replaced class would never be called.
+
+    Raises:
+        ForeignPatch: another library did that.
+    """
+    for module in (*adapter.attentions(base), *(module for module, _ in adapter.swaps(base, scheme))):
+        if is_foreign(module):
+            raise ForeignPatch(
+                f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide "
+                "the patch. Undo the other patch first, or reload the model."
+            )
+
+
+INNER = "base_layer"  # what PEFT calls the layer that it has wrapped
+
+
+def check_tables(adapter: Adapter, base: Any, scheme: Scheme, geometry: Geometry) -> None:
+    """Refuse to patch a model whose position table PEFT has wrapped; raises as `check_own_table` does.
+
+    Raises:
+        HostConfigInvalid: the table has another number of rows than the configuration says.
+    """
+    first = {id(module): kept.get(FIRST_ROW, 0) for module, kept in adapter.attributes(base)}
+    tables = [module for module, cls in adapter.swaps(base, scheme) if issubclass(cls, SchemePositionTable)]
+    for name, module in base.named_modules():
+        if module in tables:
+            check_own_table(name, module, base)
+    rows = min((table.num_embeddings - first.get(id(table), 0) for table in tables), default=geometry.table)
+    if rows != geometry.table:
+        said = base.config.max_position_embeddings
+        raise HostConfigInvalid(
+            f"max_position_embeddings of this {type(base).__name__} is {said}, which gives {geometry.table} positions, "
+            f"and its position table has rows for {rows}. Set it to {said + rows - geometry.table}."
+        )
+
+
+def check_adapted_tables(model: nn.Module) -> None:
+    """Refuse what PEFT has added to a patched model.
+
+    Raises:
+        TrainingImpossible: it adapts a position table that the scheme does not read row by row.
+    """
+    for name, module in model.named_modules():
+        table = module._modules.get(INNER)
+        if isinstance(table, SchemePositionTable) and not reads_rows(table.scheme):
+            raise TrainingImpossible(
+                f"PEFT adapts the rows of the position table {name}, and scheme {table.scheme.extra_repr()!r} does not "
+                "read it row by row. Leave it out of target_modules; a table that the scheme keeps trains with "
+                "modules_to_save."
+            )

@@ -7,15 +7,21 @@ leaves the weights of one scheme under the configuration of another, which load 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from torch import nn
 
+from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.files.staged import staged
+from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.forward.offloading import offloaded_values
-from hf_posenc.patching.state import STASH
-from hf_posenc.patching.stored.saver_check import check_said
+from hf_posenc.patching.in_forward import own_stack
+from hf_posenc.patching.state import STASH, is_patched, stacks_of
+from hf_posenc.patching.stored.config_guard import SCHEME_KEY
+from hf_posenc.patching.stored.peft_sidecar import BASE_KEY
 from hf_posenc.patching.text_limits import raise_limits_in
 
 METHOD = "save_pretrained"
@@ -64,3 +70,51 @@ def remove_atomic_save(model: nn.Module) -> None:
     """Undo `install_atomic_save`."""
     if isinstance(model.__dict__.get(METHOD), AtomicSave):
         del model.__dict__[METHOD]
+
+
+def check_saver(base: nn.Module) -> None:
+    """Refuse the innermost ``save_pretrained`` that runs now, where what it saves does not say the scheme of ``base``.
+
+    Raises:
+        CheckpointMismatch: the configuration that is being saved lacks the scheme.
+    """
+    saver = _saver(own_stack())
+    if saver is None or not any(module is base for module in saver.modules()):
+        return
+    adapters = getattr(saver, "peft_config", None)
+    if not adapters:
+        check_said(saver)
+    elif stacks_of(saver) and not all(BASE_KEY in vars(config) for config in adapters.values()):
+        raise _lost(saver, base)
+
+
+def check_said(model: nn.Module) -> None:
+    """Refuse to save a model whose configuration does not say what each of its patched parts carries.
+
+    Raises:
+        CheckpointMismatch: a patched part has another scheme than the configuration, or one stack has none.
+    """
+    config: Any = getattr(model, "config", None)
+    said = getattr(config, SCHEME_KEY, None)
+    for module in model.modules():
+        if STASH in module.__dict__ and said != vars(module)[ENTRY]:
+            raise _lost(model, module)
+    for name, stack in stacks_of(model).items():
+        if said is not None and not is_patched(stack):
+            raise CheckpointMismatch(
+                f"The {name} of this {type(model).__name__} is not patched any more, but the configuration records a "
+                "scheme for both stacks. Call unpatch_model(model), or patch both stacks, before saving."
+            )
+
+
+def _saver(frames: Iterable[FrameType]) -> nn.Module | None:
+    callers = (frame.f_locals.get("self") for frame in frames if frame.f_code.co_name == METHOD)
+    return next((one for one in callers if isinstance(one, nn.Module)), None)
+
+
+def _lost(model: nn.Module, part: nn.Module) -> CheckpointMismatch:
+    together = ", or patch both stacks at once: patch_model(model, scheme)" if stacks_of(model) else ""
+    return CheckpointMismatch(
+        f"A {type(part).__name__} inside this {type(model).__name__} is patched, but the configuration that is being "
+        f"saved does not record its scheme. Save that part alone, or call unpatch_model on it{together}."
+    )
