@@ -16,7 +16,7 @@ One stretch a pair is grown from the best known ones by CMA-ES:
 Factors are at least 1 and never fall with the pair, as the paper's search demands, and x = 0 is the seed itself: one
 stretch for all pairs (position interpolation), that of a larger base (NTK) or the one by parts, whichever fits the text
 best. The paper evolves lists by mutation and crossover; CMA-ES (Hansen 2016, arXiv:1604.00772; pycma) gets as far in
-tens of evaluations. It needs pycma: pip install 'hf-posenc[search]'
+tens of evaluations. It needs pycma: pip install cma
 
 Ding et al. 2024, "LongRoPE", arXiv:2402.13753, section 3.2.
 """

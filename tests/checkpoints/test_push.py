@@ -90,7 +90,7 @@ def test_a_failed_upload_keeps_the_folder_and_says_how_to_send_it(
     assert (tmp_path / "config.json").exists()
 
 
-@pytest.mark.parametrize("command", ["finetune", "merge", "export"])
+@pytest.mark.parametrize("command", ["merge", "export"])
 def test_a_command_asks_before_it_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline, as tests are: refused before anything is written."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

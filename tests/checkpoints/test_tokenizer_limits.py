@@ -61,7 +61,7 @@ def run(*words: str) -> None:
 def test_finetune_merge_and_export(base: Path, tmp_path: Path, method: str) -> None:
     """Every folder on the way, the checkpoints of the run included."""
     out, plain = tmp_path / "run", tmp_path / "plain"
-    words = ["-s", "yarn", "-f", str(FACTOR), "--steps", "1", "--length", "64", "--eval-lengths", "64"]
+    words = ["-s", "yarn", "-f", str(FACTOR), "--steps", "1", "--set", "length=64", "--set", "eval_lengths=64"]
     run("finetune", "-m", str(base), *words, "--method", method, "--out", str(out))
     folders = [out, out / "checkpoint-1"]
     if method == "lora":

@@ -34,6 +34,8 @@ def test_every_page_has_its_sections_and_its_links_lead_somewhere(name: str) -> 
     assert set(expected) - set(titles) <= {"Cost", "Neighbours"}
     assert text.count("```{math}") == len(RECORDS[name].formula.split("\n\n"))
     for target in LINK.findall(text.partition("## Code")[0]):
+        if target == "../families.md":  # written with the site
+            continue
         scheme = Path(target).stem
         assert scheme in RECORDS if "/" not in target else (DOCS / "schemes" / target).resolve().exists(), target
 

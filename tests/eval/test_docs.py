@@ -112,7 +112,7 @@ def test_missing_sources_raise(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("datasets.load_dataset", offline)
     with pytest.raises(UnreadableDocuments, match="no file and no folder"):
         list(documents([str(tmp_path / "nowhere.txt")], "text"))
-    with pytest.raises(UnreadableDocuments, match="no text files"):
+    with pytest.raises(UnreadableDocuments, match="no such files"):
         list(documents([str(tmp_path)], "text"))
     with pytest.raises(UnreadableDocuments, match="no documents"):
         list(documents([], "text"))

@@ -135,7 +135,7 @@ def test_two_seeds_of_lora_and_the_way_back_to_the_adapter(tmp_path: Path, text:
 
 
 def test_searched_factors_are_factors_and_beat_interpolation_on_other_text() -> None:
-    pytest.importorskip("cma", reason="the search needs pycma, the extra `search`")
+    pytest.importorskip("cma", reason="the search needs pycma")
     words = ("--factor", "2", "--budget", "14", "--rows", "2")
     command = [sys.executable, str(EXAMPLES / "search_longrope.py"), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
