@@ -10,7 +10,7 @@ from typing import Any
 
 import tomllib
 
-EXTRAS = ("train", "eval", "plot", "search")  # what users install; the tools of the tests are taken as pip has them
+EXTRAS = ("train", "eval", "plot")  # what users install; the tools of the tests are taken as pip has them
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ from hf_posenc.checkpoints.adapter_checks import (
 from hf_posenc.checkpoints.adapter_folder import read_adapter_weights, read_position_parameters
 from hf_posenc.checkpoints.auto import auto_enabled
 from hf_posenc.checkpoints.peft_methods import FOLDER_ARGUMENTS, check_methods
-from hf_posenc.checkpoints.prompt_cache import preparing as preparing
-from hf_posenc.checkpoints.prompt_shapes import fill_in_shapes
+from hf_posenc.checkpoints.prompts import fill_in_shapes
+from hf_posenc.checkpoints.prompts import preparing as preparing
 from hf_posenc.checkpoints.scheme_adapter import scheme_adapter
 from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.patching.float32 import keep_in_float32, restore_dtype

@@ -18,7 +18,10 @@ SOURCES = "file, folder or hub:NAME:SPLIT; may be repeated"
 
 Text = Annotated[
     list[str] | None,
-    Option(help=f"Text to measure on: {SOURCES}; default: held-out sources of the standard library."),
+    Option(
+        help=f"Text to measure on: {SOURCES}; default: held-out sources of the standard library.",
+        rich_help_panel="Text",
+    ),
 ]
 TextField = Annotated[
     str, Option(help="Column of the text in jsonl, json, csv, parquet and datasets; without text, messages is read.")

@@ -38,4 +38,6 @@ def validator(kind: type[Any]) -> type[BaseModel]:
 
     hints = get_type_hints(kind, include_extras=True)
     declared: Any = {field.name: (hints[field.name], ...) for field in fields(kind)}
-    return create_model(kind.__name__, __config__=ConfigDict(strict=True, protected_namespaces=()), **declared)
+    return create_model(
+        kind.__name__, __config__=ConfigDict(strict=True, allow_inf_nan=False, protected_namespaces=()), **declared
+    )

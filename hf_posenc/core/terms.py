@@ -202,7 +202,7 @@ class Terms:
         )
 
     @property
-    def plain(self) -> bool:
+    def scales_only(self) -> bool:
         """Whether the model's own attention function can compute them: scales alone, which multiply the queries."""
         return self.only("row_scale")
 

@@ -42,5 +42,5 @@ def check_context_parallel(scheme: Scheme, terms: Terms, mask: Any) -> None:
     Raises:
         BackendCannotCarry: context parallelism is active, and the terms need more than a token's own position.
     """
-    if context_parallel_active() and (scheme.needs_whole_text or not terms.plain or mask is not None):
+    if context_parallel_active() and (scheme.needs_whole_text or not terms.scales_only or mask is not None):
         refuse_context_parallel(scheme)

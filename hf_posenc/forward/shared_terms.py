@@ -70,7 +70,7 @@ class SharedTerms:
     def of(cls, terms: Terms) -> SharedTerms:
         """Terms as a scheme made them."""
         factor, terms = query_factor(terms)
-        return cls(terms, factor, key_copies(terms.regions), terms.plain)
+        return cls(terms, factor, key_copies(terms.regions), terms.scales_only)
 
 
 @dataclass(frozen=True)

@@ -32,16 +32,16 @@ from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.in_forward import check_not_in_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, probed_layers
-from hf_posenc.patching.outer_config import write_outer_config
+from hf_posenc.patching.patched_config import write_config, write_outer_config
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
 from hf_posenc.patching.preconditions.rotation import check_rotation, other_shapes
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.stacks import patched_together, unpatch_together
-from hf_posenc.patching.state import STASH, Patch, base_model_of, patch_of, stacks_of
+from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, patch_of, stacks_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
-from hf_posenc.patching.swap import swap, undo, write_config
+from hf_posenc.patching.swap import swap, undo
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.patching.trained_length import take_lengths, trained_length_under, unscaled_geometry
 from hf_posenc.patching.validate_forward import check_forward
@@ -49,10 +49,7 @@ from hf_posenc.schemes.base import implements
 from hf_posenc.schemes.spec import SchemeSpec
 
 if TYPE_CHECKING:
-    from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patches.adapter import Adapter
     from hf_posenc.schemes.base import Scheme
-    from hf_posenc.schemes.spec import Layout
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -136,9 +133,9 @@ def _patch(
         lengths = resolve_lengths(configured=configured, factor=factor, **given)
         geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
         schemes = build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
-        length_given = given["trained_length"] is not None
-        check_schemes(model, base, adapter, geometry, schemes, trained_length_given=length_given)
-        report = _install(model, base, adapter, geometry, chosen, schemes)
+        plan = PatchPlan(model, base, adapter, geometry, chosen, schemes)
+        check_schemes(plan, trained_length_given=given["trained_length"] is not None)
+        report = _install(plan)
     if factor is None and target_length is None and report.proof.verdict == "identity":
         warn_of_no_stretch(report, schemes[0])
 
@@ -154,20 +151,19 @@ def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
         )
 
 
-def _install(
-    model: nn.Module, base: nn.Module, adapter: Adapter, geometry: Geometry, chosen: Layout, schemes: list[Scheme]
-) -> PatchReport:
+def _install(plan: PatchPlan) -> PatchReport:
     """Swap the classes and prove that outputs move; or roll back and raise."""
+    model, base, adapter, geometry = plan.model, plan.base, plan.adapter, plan.geometry
     with explain_run_errors(adapter, base):
-        probe = EffectProbe(adapter, base, geometry, probed_layers(chosen, geometry))
-    patch, shapes = Patch(model=model, layout=chosen), other_shapes(base)
+        probe = EffectProbe(adapter, base, geometry, probed_layers(plan.layout, geometry))
+    patch, shapes = Patch(model=model, layout=plan.layout), other_shapes(base)
     try:
-        swap(patch, adapter, base, schemes)
+        swap(patch, plan)
         with evaluation_mode(base):
             check_heads(base, geometry)
         if shapes is not None:
             raise shapes
-        write_config(patch, model, base, chosen, geometry, adapter.host_length(base.config))
+        write_config(patch, plan)
         write_outer_config(model, vars(base)[ENTRY])
         patch.record = ConfigRecord.of(base, adapter, geometry)
         if probe.runs_alone and not isinstance(adapter, GeneralAdapter):  # which has observed whole forward passes
@@ -176,7 +172,7 @@ def _install(
         with explained_forward(adapter, base):
             proof = probe.verdict(patch)
         swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
-        patch.report = report = PatchReport.of(base, chosen, geometry, proof, swapped=swapped, frozen=frozen)
+        patch.report = report = PatchReport.of(base, plan.layout, geometry, proof, swapped=swapped, frozen=frozen)
         base.__dict__[STASH] = patch
         if getattr(model, "peft_config", None):
             patch.in_float32 += keep_in_float32(model)

@@ -8,7 +8,6 @@ whose classes are the original ones for the moment.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.lengths import check_factor, resolve_lengths
 from hf_posenc.core.lock import patch_lock
 from hf_posenc.core.torch_state import float32_by_default
@@ -27,14 +25,12 @@ from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.validate_adapter import explained_forward
 from hf_posenc.patching.in_forward import check_not_in_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes, probed_layers
-from hf_posenc.patching.outer_config import update_outer_config
+from hf_posenc.patching.patched_config import update_config, update_outer_config
 from hf_posenc.patching.preconditions.wrappers import explain_run_errors
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.stacks import alone_with
 from hf_posenc.patching.state import base_model_of, patch_of, stacks_of, unpatched_view
-from hf_posenc.patching.stored.config_guard import SCHEME_KEY
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
 from hf_posenc.schemes.base import KEPT, Scheme
 
@@ -43,7 +39,6 @@ if TYPE_CHECKING:
     from hf_posenc.patching.config_changes import ConfigRecord
     from hf_posenc.patching.report import Proof
     from hf_posenc.patching.state import Patch
-    from hf_posenc.schemes.spec import Layout
 
 M = TypeVar("M", bound=nn.Module)
 OF_A_MODULE = frozenset(vars(nn.Module())) | set(KEPT)  # attributes that stay an object's own
@@ -108,7 +103,7 @@ def _set_factor(model: nn.Module, factor: float) -> None:
         for old, new in pairs:
             check_same_parameters(old, new, factor)
         proof = _take_over_all(base, patch, record, pairs, geometry, probed_layers(layout, geometry))
-        _write(base, patch, record, layout, geometry)
+        update_config(base, patch, record, layout, geometry)
         swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
         patch.report = PatchReport.of(base, layout, geometry, proof, swapped=swapped, frozen=frozen)
 
@@ -153,21 +148,6 @@ def _take_over_all(
         raise
 
 
-def _write(base: nn.Module, patch: Patch, record: ConfigRecord, layout: Layout, geometry: Geometry) -> None:
-    """Write the new lengths into the configuration, and into what is known of it and of KV caches."""
-    host_length: int = record.scheme["host_length"]
-    stored = SchemeConfig(layout, geometry.trained_length, geometry.target_length, host_length).to_json()
-    written = {SCHEME_KEY: stored, "max_position_embeddings": max(geometry.target_length, host_length)}
-    for config in {id(vars(module)["config"]): vars(module)["config"] for module, _ in patch.configs}.values():
-        for name, value in written.items():
-            setattr(config, name, copy.deepcopy(value))
-    base.__dict__[ENTRY] = copy.deepcopy(stored)  # another object: caches have noted the old one
-    entries = record.entries | copy.deepcopy(written)
-    patch.record = replace(record, scheme=entries[SCHEME_KEY], geometry=geometry, entries=entries)
-    if patch.model is not None:
-        update_outer_config(patch.model, stored)
-
-
 def scheme_pairs(base: nn.Module, schemes: list[Scheme]) -> Iterator[tuple[Scheme, Scheme]]:
     """Every scheme object of a patched model, copies that PEFT trains in their place included, and its successor."""
     holders = [base] if "posenc" in base._modules else base.__dict__[ATTENTIONS]
@@ -189,7 +169,7 @@ def check_same_parameters(old: Scheme, new: Scheme, factor: float) -> None:
     """Refuse a factor under which a scheme has other parameters than those that were learned.
 
     Raises:
-        OptionOutOfRange: it has.
+        OptionOutOfRange: a parameter has another name or shape.
     """
     now, then = ({name: list(p.shape) for name, p in scheme.named_parameters()} for scheme in (old, new))
     if now != then:

@@ -22,6 +22,7 @@ from hf_posenc.patches.registry import adapter_failures, adapter_has_failed, ada
 from hf_posenc.patching.report import PatchReport
 
 if TYPE_CHECKING:
+    from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
     from hf_posenc.patching.config_changes import ConfigRecord
     from hf_posenc.schemes.base import Scheme
@@ -29,6 +30,27 @@ if TYPE_CHECKING:
 
 
 STASH = "posenc_patch"  # of a base model: its `Patch`
+
+
+@dataclass(frozen=True)
+class PatchPlan:
+    """A patch as it was decided, before anything is touched; every stage of `patch_model` reads it.
+
+    Attributes:
+        model: as the caller holds it, with its head.
+        base: the base model inside it, which is patched.
+        adapter: of the base model.
+        geometry: of the base model, with the lengths of the patch.
+        layout: the schemes that were asked for, by layer.
+        schemes: one a layer; the same object in all of them where it may be shared.
+    """
+
+    model: nn.Module
+    base: nn.Module
+    adapter: Adapter
+    geometry: Geometry
+    layout: Layout
+    schemes: list[Scheme]
 
 
 @dataclass
@@ -149,7 +171,7 @@ def refuse_other_base(module: PreTrainedModel, cls: type[Adapter]) -> None:
     Types that built-in adapters know, and those derived from others, may have models that the general adapter takes.
 
     Raises:
-        UnsupportedModel: it is.
+        UnsupportedModel: such an adapter is registered for the type, and the model has no module of its class.
     """
     named = getattr(module.config, "model_type", None) == cls.name
     if named and not cls.__module__.startswith("hf_posenc."):

@@ -1,14 +1,12 @@
-"""Swap a model's classes, hooks, parameters and configuration, recording each change, and undo the recorded ones."""
+"""Swap a model's classes, hooks and parameters, recording each change, and undo the recorded ones."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.forward.current_forward import ATTENTION, ATTENTIONS, OWNER
 from hf_posenc.forward.forward_hook import prepare_forward
 from hf_posenc.forward.offloading import (
@@ -21,33 +19,23 @@ from hf_posenc.forward.offloading import (
 from hf_posenc.patches.shared.rotary_host import keep_loader_name
 from hf_posenc.patching.continuous_batching import remove_batching_check
 from hf_posenc.patching.float32 import restore_dtype
-from hf_posenc.patching.outer_config import restore_outer_config
+from hf_posenc.patching.patched_config import restore_config, restore_outer_config
 from hf_posenc.patching.state import STASH as STASH
-from hf_posenc.patching.state import Patch
+from hf_posenc.patching.state import Patch, PatchPlan
 from hf_posenc.patching.stored import peft_sidecar
 from hf_posenc.patching.stored.atomic_save import check_saver, remove_atomic_save
-from hf_posenc.patching.stored.config_guard import (
-    CODE_KEY,
-    ROPE_KEY,
-    ROTATION_KEY,
-    SCHEME_KEY,
-    guarded_class,
-)
-from hf_posenc.patching.stored.own_code import own_code
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
 from hf_posenc.patching.text_limits import restore_limits
 
 if TYPE_CHECKING:
-    from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
     from hf_posenc.schemes.base import Scheme
-    from hf_posenc.schemes.spec import Layout
 
 UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
 
 
-def swap(patch: Patch, adapter: Adapter, base: nn.Module, schemes: list[Scheme]) -> None:
+def swap(patch: Patch, plan: PatchPlan) -> None:
     """Give every layer its scheme and its patched class, and register the hooks; record the changes in ``patch``."""
+    base, adapter, schemes = plan.base, plan.adapter, plan.schemes
     attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
     add_schemes(patch, base, attentions, schemes)
     for attention in attentions:
@@ -119,40 +107,6 @@ def rename_unsplit_modules(patch: Patch) -> None:
             model.__dict__[UNSPLIT_MODULES] = {
                 name for old in names for name in (old, renamed.get(old, old)) if name in left or old not in renamed
             }
-
-
-def write_config(
-    patch: Patch, model: nn.Module, base: nn.Module, chosen: Layout, geometry: Geometry, host_length: int
-) -> None:
-    """Write scheme and lengths into a copy of the configuration, for every module that had the old one.
-
-    A copy, because two models may share a configuration object."""
-    old: Any = base.config
-    new = copy.deepcopy(old)
-    lengths = geometry.trained_length, geometry.target_length, host_length
-    stored = SchemeConfig(chosen, *lengths).to_json()
-    setattr(new, SCHEME_KEY, stored)
-    base.__dict__[ENTRY] = copy.deepcopy(stored)
-    if code := own_code(chosen):
-        setattr(new, CODE_KEY, code)
-    if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
-        setattr(new, ROTATION_KEY, copy.deepcopy(dict(rotation)))
-    new.__class__ = guarded_class(new.__class__)
-    new.max_position_embeddings = max(geometry.target_length, host_length)
-    for module in (model, *model.modules()):
-        if module.__dict__.get("config") is old:
-            patch.configs.append((module, old))
-            module.config = new
-
-
-def restore_config(patch: Patch, base: nn.Module) -> None:
-    """Restore the configuration; as a copy with the caller's changes, where it was changed since the patch."""
-    changes = {} if patch.record is None else patch.record.changes(base)
-    for number, (module, old) in enumerate(patch.configs):
-        if number == 0:
-            config = copy.deepcopy(old) if changes else old
-            vars(config).update(changes)
-        module.config = config
 
 
 def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:

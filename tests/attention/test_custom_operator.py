@@ -122,6 +122,7 @@ def test_scores_are_seen_where_they_are_held() -> None:
     assert max(graphs.largest) >= scores
 
 
+@pytest.mark.slow
 def test_an_exported_file_holds_no_operator() -> None:
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1,

@@ -72,6 +72,7 @@ for folder in map(str, Path(".").glob("patched-*")):
 """
 
 
+@pytest.mark.slow
 def test_every_loader_without_the_package_is_refused(make_model, run_in_new_process, tmp_path) -> None:
     """Auto classes, concrete classes, configurations, pipelines; tokenizers load as ever."""
     for kind, scheme in (("llama", "yarn"), ("llama", "t5"), ("gpt2", "alibi"), ("bert", "alibi")):

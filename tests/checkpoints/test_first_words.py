@@ -47,6 +47,7 @@ assert "'Load this checkpoint with hf_posenc.from_pretrained, or call hf_posenc.
 """
 
 
+@pytest.mark.slow
 def test_the_function_to_call_comes_before_any_other_advice(make_model, run_in_new_process, tmp_path: Path) -> None:
     make_model("llama").save_pretrained(tmp_path / "base")
     model = patch_model(make_model("llama"), "yarn", factor=4)

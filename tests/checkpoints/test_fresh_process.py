@@ -52,11 +52,13 @@ for job in jobs:
 """
 
 
+@pytest.mark.slow
 def test_there_is_one_for_every_hook(cases) -> None:
     schemes = [scheme_of(case.apply(case.fresh())) for case in cases]
     assert {hook for scheme in schemes for hook in HOOKS if implements(scheme, hook)} == set(HOOKS)
 
 
+@pytest.mark.slow
 def test_numbers_are_equal(cases, run_in_new_process, tmp_path) -> None:
     """Types, shards and device maps are dealt out among the schemes; Auto classes load them after `enable_auto`."""
     jobs = []
@@ -131,6 +133,7 @@ if Version(peft.__version__) >= Version(MIN_PEFT_VERSION):  # transformers refus
     ORDERS += [patch_then_add, add_then_patch]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # PEFT reads what transformers has renamed
 def test_adapters_saved_by_others_are_equal(cases, run_in_new_process, tmp_path) -> None:
     """PEFT and transformers save them, in every order of patch and adapter; no function of this package is called."""

@@ -12,6 +12,7 @@ pytest.importorskip("peft", reason="hooks in PEFT need the extra `train`")
 HOOKED = "import peft; assert hasattr(peft.PeftModel.save_pretrained, 'posenc_hooked')"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [
@@ -26,6 +27,7 @@ def test_any_order_of_imports(first):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_control_without_this_package_nothing_is_hooked():
     done = subprocess.run([sys.executable, "-c", HOOKED], capture_output=True, text=True)
     assert "AssertionError" in done.stderr

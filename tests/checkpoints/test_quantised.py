@@ -57,6 +57,7 @@ def unpack(model: nn.Module) -> nn.Module:
     return model
 
 
+@pytest.mark.slow
 def test_quantised_projections_are_called_and_their_weights_not_used(cases) -> None:
     """Every hook: a scheme on packed weights computes what it computes on the same weights unpacked."""
     for case in cases:

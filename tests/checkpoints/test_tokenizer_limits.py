@@ -57,6 +57,7 @@ def run(*words: str) -> None:
     assert ended.value.code in (0, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["lora", "full"])
 def test_finetune_merge_and_export(base: Path, tmp_path: Path, method: str) -> None:
     """Every folder on the way, the checkpoints of the run included."""

@@ -60,6 +60,7 @@ def check(case: Case) -> None:
     assert graphs == 1, "a step was recompiled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ONE_PER_ROUTE, ids=str)
 def test_one_graph_for_all_steps(case: Case) -> None:
     check(case)

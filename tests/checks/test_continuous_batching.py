@@ -74,6 +74,7 @@ def test_eager_models(scheme: str) -> None:
     assert worst(model, prompts, generate_batch(model, prompts)) < CLOSE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["alibi", "dca"])
 def test_a_request_can_be_forked(scheme: str) -> None:
     model = patched(scheme)

@@ -96,6 +96,7 @@ def test_rolling_and_generation_are_kept_too(llama, tokenizer, tmp_path) -> None
     assert (lm.loglikelihood_rolling(rolling), lm.generate_until(generation)) == first
 
 
+@pytest.mark.slow
 def test_cached_requests_are_those_of_the_lengths(llama, tokenizer, tmp_path, monkeypatch) -> None:
     import lm_eval.caching.cache as cache
 

@@ -43,6 +43,7 @@ def results(folder: Path, done: subprocess.CompletedProcess[str]) -> dict:
     return json.loads(found.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_stock_command_with_the_path_of_a_task_and_names(folder: Path) -> None:
     tasks = f"{TASKS / 'posenc_token_nll.yaml'},posenc_ppl"
     output = results(folder, command(folder, "-m", "lm_eval", "--include_path", str(TASKS), "--tasks", tasks))
@@ -53,12 +54,14 @@ def test_stock_command_with_the_path_of_a_task_and_names(folder: Path) -> None:
     assert output["configs"]["posenc_ppl"]["metadata"]["lengths"] == [100, TRAINED]
 
 
+@pytest.mark.slow
 def test_stock_command_does_not_know_our_names_alone(folder: Path) -> None:
     """Control: with this mended, ``python -m hf_posenc.eval`` is no longer needed."""
     done = command(folder, "-m", "lm_eval", "--include_path", str(TASKS), "--tasks", "posenc_ppl")
     assert "no model for this name" in done.stderr
 
 
+@pytest.mark.slow
 def test_our_command_knows_names(folder: Path) -> None:
     output = results(folder, command(folder, "-m", "hf_posenc.eval", "--tasks", "posenc_passkey"))
     assert f"acc_L{TRAINED}_D50,none" in output["results"]["posenc_passkey"]

@@ -93,6 +93,7 @@ def test_an_interval_of_no_width_is_not_shown() -> None:
     assert "has 0 % accuracy (no interval, 2 documents)" in said
 
 
+@pytest.mark.slow
 def test_compare_asks_the_unpatched_model_first(llama, tokenizer, tmp_path) -> None:
     """A random model finds no key; its loss of the answer is still reported, by length and depth."""
     options = {"tokenizer": tokenizer, "lengths": [2 * TRAINED], "keys": 3, "depths": [0.0, 1.0], "samples": 2}

@@ -173,6 +173,7 @@ def test_codes_have_their_form(seed: int) -> None:
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", identifier(rng))
 
 
+@pytest.mark.slow
 @given(
     start=st.integers(1, 50), steps=st.lists(st.integers(1, 40), min_size=1, max_size=30), length=st.integers(50, 2000)
 )

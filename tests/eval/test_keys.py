@@ -71,6 +71,7 @@ def terms(cls: type, **options: Any) -> str:
     return terms_digest([cls(geometry(), **options)])
 
 
+@pytest.mark.slow
 def test_an_edited_scheme_never_shows_the_old_number(edit: Edit, llama, tokenizer, tmp_path, monkeypatch) -> None:
     pytest.importorskip("matplotlib")
     seen: list[str] = []

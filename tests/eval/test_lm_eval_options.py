@@ -66,6 +66,7 @@ def test_options_of_generation_reach_the_requests(llama, tokenizer, tmp_path: Pa
         generation_of("max_gen_toks")
 
 
+@pytest.mark.slow
 def test_examples_system_instruction_and_chat_template_are_in_the_prompt(llama, tokenizer, tmp_path: Path) -> None:
     folder = task_folder(tmp_path)
     (prompt, _) = samples(run(llama, tokenizer, folder, num_fewshot=2, system_instruction="Count."))[0]["arguments"][0]

@@ -51,6 +51,7 @@ def test_a_name_and_a_scheme_are_a_patched_model(folder, llama, tokenizer) -> No
     assert scores(named) == pytest.approx(scores(live), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_scheme_without_a_factor_is_warned_of_when_its_model_is_measured(folder) -> None:
     options = {"tasks": ["posenc_ppl"], "lengths": [TRAINED], "samples": 2, "scored": 16, "device": "cpu"}
     with pytest.warns(NothingStretched, match="yarn was given no factor"):
@@ -123,6 +124,7 @@ def test_evaluate_by_name(folder, tmp_path) -> None:
     assert len(json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["rows"]) == len(evaluation.rows)
 
 
+@pytest.mark.slow
 def test_stock_lm_eval_finds_the_model_type() -> None:
     """lm-eval 0.4.13 reads no entry points; a task file given by its path brings the model types along."""
     program = (
@@ -192,6 +194,7 @@ def test_a_checkpoint_without_a_head_is_refused(llama, tokenizer, tmp_path) -> N
         PosEncLM(str(tmp_path), device="cpu")
 
 
+@pytest.mark.slow
 def test_the_model_types_of_lm_eval_stay() -> None:
     """In a process of its own: lm-eval registers its types only where the registry is empty."""
     code = (

@@ -54,6 +54,7 @@ def growth(kind: str, scored: int) -> tuple[float, float]:
     return float(size), float(score)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scored", [8, LENGTH], ids=["the last tokens", "all tokens"])
 def test_logits_of_whole_texts_are_never_held(scored: int) -> None:
     stock, expected = growth("stock", scored)

@@ -24,6 +24,7 @@ def loss(evaluation: Any) -> float:
     return next(row.value for row in evaluation.rows if row.metric == "nll")
 
 
+@pytest.mark.slow
 def test_bundled_models_are_named(tmp_path: Path) -> None:
     model, tokenizer = load_starter("llama")
     want = loss(evaluate(model, tokenizer, **FEW))
@@ -57,6 +58,7 @@ def file_of_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     registry._CLASSES.pop("alibi_of_a_file", None)
 
 
+@pytest.mark.slow
 def test_a_scheme_of_a_file_is_known_to_a_model_type_of_lm_eval(file_of_a_scheme: Path) -> None:
     """As ``--model_args`` writes it."""
     words = "pretrained=starter:llama,scheme=alibi_of_a_file"
@@ -66,6 +68,7 @@ def test_a_scheme_of_a_file_is_known_to_a_model_type_of_lm_eval(file_of_a_scheme
     assert loss(evaluate(own, **FEW)) == loss(evaluate("starter:llama", scheme="alibi", **FEW))
 
 
+@pytest.mark.slow
 def test_an_adapter_is_named_and_its_base_found_or_given(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
     model, tokenizer = load_starter("llama")

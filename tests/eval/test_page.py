@@ -160,6 +160,7 @@ def test_markdown_keeps_its_tables() -> None:
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in lines)
 
 
+@pytest.mark.slow
 def test_a_large_comparison_stays_small_and_is_the_same_twice() -> None:
     large = comparison(
         [f"scheme_{n}:option={n}" for n in range(12)], [256 * 2**n for n in range(8)],

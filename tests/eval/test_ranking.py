@@ -87,6 +87,7 @@ def test_the_front_is_what_nothing_dominates(metric: str, sign: int) -> None:
     assert 0 < len(expected) < 30
 
 
+@pytest.mark.slow
 def test_ranks_are_made_of_the_same_cells(llama, tokenizer, tmp_path: Path, capsys: Any) -> None:
     plain = compare(llama, "unpatched,pi,window:size=64", tokenizer=tokenizer, out=tmp_path, **SMALL)
     assert rankings(plain) == {}

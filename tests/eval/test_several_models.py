@@ -96,6 +96,7 @@ def test_models_by_name_with_other_tokenizers_are_refused_before_the_first_is_lo
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_model_is_compared_with_its_base_whatever_training_left_in_its_tokenizer(
     llama, tuned, tokenizer, tmp_path
 ) -> None:

@@ -66,6 +66,7 @@ def test_tasks_on_local_files_are_compared(run, llama, tokenizer, tmp_path: Path
     assert found.about["options"] == {"data": [str(file)], "question_tokens": 200}
 
 
+@pytest.mark.slow
 def test_cells_are_measured_again_where_the_content_of_the_file_changed(run, tmp_path: Path, measured) -> None:
     file = questions(tmp_path / "data")
     run(options={"data": str(file)})

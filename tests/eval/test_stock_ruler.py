@@ -17,6 +17,7 @@ pytest.importorskip("wonderwords", reason="RULER's tasks need it: pip install 'h
 pytest.importorskip("nltk", reason="RULER's tasks need it: pip install 'hf-posenc[ruler]'")
 
 
+@pytest.mark.slow
 def test_the_limit_counts_at_every_length_and_requests_are_whole(llama, tokenizer) -> None:
     out = evaluate(llama, tokenizer, tasks=["niah_single_1"], lengths=[600, 700], limit=2, log_samples=True)
     assert [(row.length, row.n, row.metric) for row in out.rows] == [(600, 2, "match"), (700, 2, "match")]

@@ -53,6 +53,7 @@ def test_a_budget_draws_from_a_finer_grid() -> None:
     assert candidates(entry, 8.0, 256, budget=1) == [entry]
 
 
+@pytest.mark.slow
 def test_a_budget_is_kept(llama, tokenizer, tmp_path) -> None:
     """On modules of the standard library where no text is named."""
     given = SMALL | {"lengths": [TRAINED]}
@@ -60,6 +61,7 @@ def test_a_budget_is_kept(llama, tokenizer, tmp_path) -> None:
     assert [len(one["tried"]) for one in found.about["tuned"]["options"]] == [2, 2]
 
 
+@pytest.mark.slow
 def test_the_best_of_the_grid_is_chosen(llama, tokenizer, texts, tmp_path) -> None:
     measured, development = texts
     given = {"tokenizer": tokenizer, **SMALL}
@@ -86,6 +88,7 @@ def test_the_best_of_the_grid_is_chosen(llama, tokenizer, texts, tmp_path) -> No
     assert "development.py" in report
 
 
+@pytest.mark.slow
 def test_tuning_again_measures_nothing(llama, tokenizer, texts, tmp_path, monkeypatch) -> None:
     from hf_posenc.eval.comparison import measure
 

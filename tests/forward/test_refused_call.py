@@ -64,6 +64,7 @@ def test_the_call_can_be_made_again(scheme: str, kind: str, past: int, refused: 
     torch.testing.assert_close(found, whole[:, past:], atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_without_it_the_logits_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control."""
     monkeypatch.setattr(LayerSnapshot, "restore", lambda before: None)

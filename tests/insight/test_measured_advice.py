@@ -23,6 +23,7 @@ def measured() -> Advice:
     return measured_advice(advise(STARTER, TARGET), STARTER, samples=SAMPLES)
 
 
+@pytest.mark.slow
 def test_every_recommendation_has_the_loss_of_its_own_line(measured: Advice) -> None:
     from transformers import AutoTokenizer
 
@@ -68,6 +69,7 @@ def test_an_option_of_measuring_alone_is_refused(words: list[str]) -> None:
     assert isinstance(result.exception, BadArgument)
 
 
+@pytest.mark.slow
 def test_a_text_that_is_too_short_is_refused(tmp_path: Path) -> None:
     """Otherwise the published order would be shown as if it were the measured one."""
     (tmp_path / "short.txt").write_text("Hello there.")

@@ -42,6 +42,7 @@ def imported(file: str) -> Iterator[str]:
             yield statement.module.split(".")[0]
 
 
+@pytest.mark.slow
 def test_every_import_is_a_dependency() -> None:
     run = subprocess.run([sys.executable, "-c", SESSION], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr

@@ -203,6 +203,7 @@ USUAL = settings(deadline=None, derandomize=True, suppress_health_check=list(Hea
 BRIEF = settings(USUAL, stateful_step_count=10, phases=UNSHRUNK)
 
 
+@pytest.mark.slow
 def test_random_sequences_of_operations() -> None:
     run_state_machine_as_test(Life, settings=settings(BRIEF, max_examples=30))
 
@@ -227,6 +228,7 @@ class Forgetful(Life):
             )
 
 
+@pytest.mark.slow
 def test_control_a_wrong_state_is_noticed() -> None:
     with pytest.raises(AssertionError, match="attributes of"):
         run_state_machine_as_test(Forgetful, settings=settings(BRIEF, max_examples=60))

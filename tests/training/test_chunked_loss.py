@@ -222,6 +222,7 @@ print(grown(lambda h, w, t: functional.cross_entropy(functional.linear(h, w), t,
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is read from /proc")
 def test_memory_is_less_than_a_third() -> None:
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)

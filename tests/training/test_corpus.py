@@ -113,6 +113,7 @@ print(json.dumps({"before": before, "after": written, "tokens": len(corpus.token
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
     """4 million tokens take 32 MiB as int64, and more than 1 GiB while a tokenizer holds all of them."""
     line = json.dumps({"text": "w " * 16_000}) + "\n"

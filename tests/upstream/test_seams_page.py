@@ -31,6 +31,7 @@ def found() -> Seams:
     return seam_names.seams()
 
 
+@pytest.mark.slow
 def test_the_page_lists_each_name(found: Seams) -> None:
     text = page(found)
     assert all(f"`{name}" in text and f"`{module}`" in text for module, name in found)

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context, Option
 
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import AsJson, Device, Dtype, TrustTasks, command_line, dtype_of, model_named, words_of
+from hf_posenc.cli.arguments import (
+    AsJson,
+    Device,
+    Dtype,
+    TrustTasks,
+    command_line,
+    dtype_of,
+    model_named,
+    of_model,
+    of_output,
+    words_of,
+)
 from hf_posenc.cli.commands.compare_result import finish
 from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.output_paths import check_output_folder
@@ -27,7 +38,7 @@ def compare(
     context: Context,
     model: Annotated[
         list[str],
-        Option(
+        of_model(
             "--model",
             "-m",
             help="Folder of a model, a PEFT adapter or a fine-tuning run; hub name; starter:llama; may be repeated.",
@@ -35,7 +46,7 @@ def compare(
     ],
     schemes: Annotated[
         list[str],
-        Option(
+        of_model(
             "--schemes",
             "-s",
             help="yarn,self_extend:group=8,window=128,unpatched; may be repeated. unpatched is the baseline.",
@@ -45,7 +56,7 @@ def compare(
     tasks: Tasks = None,
     samples: Samples = None,
     text: Text = None,
-    out: Annotated[Path, Option(help="Folder of the results; the same command resumes there.")] = Path(
+    out: Annotated[Path, of_output(help="Folder of the results; the same command resumes there.")] = Path(
         "results/compare"
     ),
     against: Annotated[

@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Context, Option
+from typer import Context
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -20,6 +20,8 @@ from hf_posenc.cli.arguments import (
     TrustTasks,
     dtype_of,
     model_named,
+    of_model,
+    of_output,
     scheme_options,
     words_of,
 )
@@ -38,7 +40,7 @@ def evaluate(
     context: Context,
     model: Model,
     scheme: Annotated[
-        str | None, Option("--scheme", "-s", help="Scheme to patch in first; default: leave the model unchanged.")
+        str | None, of_model("--scheme", "-s", help="Scheme to patch in first; default: leave the model unchanged.")
     ] = None,
     factor: Factor = None,
     target_length: TargetLength = None,
@@ -48,7 +50,7 @@ def evaluate(
     samples: Samples = None,
     text: Text = None,
     settings: Settings = None,
-    out: Annotated[Path | None, Option(help="Also write the rows and lm-eval's results to this JSON file.")] = None,
+    out: Annotated[Path | None, of_output(help="Also write the rows and lm-eval's results to this JSON file.")] = None,
     trust_tasks: TrustTasks = False,
     dtype: Dtype = None,
     device: Device = None,

@@ -16,6 +16,7 @@ from hf_posenc.cli.arguments import (
     SchemeOptions,
     TargetLength,
     floating_dtype,
+    of_model,
     scheme_options,
 )
 from hf_posenc.cli.bad_argument import BadArgument
@@ -55,14 +56,14 @@ def finetune(
     context: Context,
     model: Model,
     scheme: Annotated[
-        str | None, Option("--scheme", "-s", help="Scheme to patch in first; default: the scheme of the checkpoint.")
+        str | None, of_model("--scheme", "-s", help="Scheme to patch in first; default: the scheme of the checkpoint.")
     ] = None,
     factor: Factor = None,
     target_length: TargetLength = None,
     option: SchemeOptions = None,
     dtype: Annotated[
         str | None,
-        Option(
+        of_model(
             callback=dtype_or_4bit,
             help="Data type of the weights, such as bfloat16, or 4bit for QLoRA; default: as stored (starters: "
             "float32).",

@@ -26,7 +26,7 @@ from hf_posenc.patching.preconditions.host_config import (
 from hf_posenc.patching.preconditions.rotation import PUT_BACK
 from hf_posenc.patching.preconditions.weights import check_finite, check_floating
 from hf_posenc.patching.preconditions.wrappers import check_reducer, check_single_model, check_unsharded
-from hf_posenc.patching.state import STASH, adapted_modules, describe
+from hf_posenc.patching.state import STASH, PatchPlan, adapted_modules, describe
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.swap import out_of_use
 from hf_posenc.schemes.base import Scheme
@@ -72,20 +72,11 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
     check_finite(model)
 
 
-def check_schemes(
-    model: nn.Module,
-    base: nn.Module,
-    adapter: Adapter,
-    geometry: Geometry,
-    schemes: list[Scheme],
-    *,
-    trained_length_given: bool,
-) -> None:
-    """Refuse a model that these schemes cannot be put on as a whole.
+def check_schemes(plan: PatchPlan, *, trained_length_given: bool) -> None:
+    """Refuse a model that the schemes of a plan cannot be put on as a whole.
 
     Args:
-        model, base, adapter, geometry: of the model.
-        schemes: one a layer.
+        plan: of the patch.
         trained_length_given: whether the caller says what length the weights were trained for.
 
     Raises:
@@ -96,12 +87,13 @@ def check_schemes(
         HostConfigInvalid: modules of the model remember another configuration.
         ForeignPatch: another library replaced the ``forward`` of a module.
     """
+    base, adapter, geometry, schemes = plan.base, plan.adapter, plan.geometry, plan.schemes
     check_existing_scaling(adapter, base.config, schemes, trained_length_given=trained_length_given)
     check_layer_count(adapter, base, geometry)
     check_remembered(adapter, base)
     check_foreign_forward(adapter, base, schemes[0])
     check_tables(adapter, base, schemes[0], geometry)
-    check_reducer(model, (p for s in schemes for p in s.parameters()), out_of_use(adapter, base, schemes))
+    check_reducer(plan.model, (p for s in schemes for p in s.parameters()), out_of_use(adapter, base, schemes))
 
 
 def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, trained_length_given: bool) -> None:
@@ -154,7 +146,7 @@ def check_remembered(adapter: Adapter, base: nn.Module) -> None:
     """Refuse a model whose modules were built with other numbers than its configuration has now.
 
     Raises:
-        HostConfigInvalid: as it says.
+        HostConfigInvalid: a module has another value than the configuration.
     """
     for name, attribute, expected in adapter.remembered(base):
         live = getattr(base.get_submodule(name), attribute, None)

@@ -81,7 +81,7 @@ def check_one_configuration(model: Any, base: Any) -> None:
     """Refuse a model whose configuration says other positions than that of its base model, which computes with its own.
 
     Raises:
-        HostConfigInvalid: as it says.
+        HostConfigInvalid: the two configurations differ in length or rotation.
     """
     outer, config = getattr(model, "config", None), base.config
     for name in (LENGTHS[0], ROTATIONS[0]) if type(outer) is type(config) else ():

@@ -1,9 +1,8 @@
-"""Refuse models whose rotary modules and configuration disagree, and say which of the two was changed.
+"""Refuse models whose rotary modules and configuration disagree.
 
 What a patch keeps of a rotation, what it stretches and how long the weights were trained is computed from the
-configuration. A rotary module remembers the one it was built with: its frequencies, twice where it keeps a copy for a
-scaling by the length; what its cosines are multiplied with; the kind of scaling; and the length. A module made anew
-from the present configuration is compared with it.
+configuration. A rotary module remembers the one it was built with: its frequencies, what its cosines are multiplied
+with, the kind of scaling, and the length. A module made anew from the present configuration is compared with it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.errors import ForeignPatch, HostConfigInvalid, PosEncError, first_line, shown
+from hf_posenc.errors import HostConfigInvalid, PosEncError, first_line, shown
 from hf_posenc.patches.shared.rotary_host import is_cast_of
 
 ROUNDING = 1e-5  # relative
@@ -39,8 +38,7 @@ def check_rotation(base: nn.Module, *, trained_length_given: bool) -> None:
         trained_length_given: whether the caller says what length the weights were trained for.
 
     Raises:
-        HostConfigInvalid: the configuration was changed, or it cannot be told which side.
-        ForeignPatch: the frequencies of a rotary module were.
+        HostConfigInvalid: a length, a kind of scaling, a factor or a frequency differs between the two.
     """
     cls = type(base).__name__
     for name, module, fresh in rotary_modules(base):
@@ -55,7 +53,10 @@ def check_rotation(base: nn.Module, *, trained_length_given: bool) -> None:
                 )
         for buffer, live, expected in frequencies_of(module, fresh):
             if expected is None or (live.shape == expected.shape and not alike(live, expected)):
-                raise changed_side(name, buffer, module, cls)
+                raise HostConfigInvalid(
+                    f"{name}.{buffer} of this {cls} holds other frequencies than its configuration gives: one of the "
+                    f"two was changed after the model was built. {PUT_BACK}"
+                )
         for factor in remembered(module, FACTOR):
             was, now = getattr(module, factor), getattr(fresh, factor, None)
             if now is None or abs(was - now) > ROUNDING * abs(was):
@@ -106,7 +107,7 @@ def check_length(name: str, module: Any, fresh: Any, cls: str) -> None:
     """Refuse a length that is not the one that a rotary module was built with, which nothing computes with.
 
     Raises:
-        HostConfigInvalid: as it says.
+        HostConfigInvalid: the module was built with another length.
     """
     was, now = getattr(module, LENGTH, None), getattr(fresh, LENGTH, None)
     if was is not None and was != now:
@@ -125,40 +126,15 @@ def remembered(module: Any, end: str) -> list[str]:
 def frequencies_of(module: Any, fresh: Any) -> Iterator[tuple[str, Tensor, Tensor | None]]:
     """Names of a module's buffers of frequencies, what is in them, and in those of a new one, which may have none."""
     names = [name for name, buffer in module._buffers.items() if name.endswith(FREQUENCIES) and buffer is not None]
-    live = {name: module._buffers[name] for name in names if not (copy_of(name, module) and follows_length(module))}
+    live = {name: module._buffers[name] for name in names if not (has_copy(name, module) and follows_length(module))}
     if any(buffer.is_meta for buffer in live.values()):
         return
     yield from ((name, buffer.detach().cpu(), fresh._buffers.get(name)) for name, buffer in live.items())
 
 
-def copy_of(name: str, module: Any) -> str | None:
-    """Name of the buffer that keeps the frequencies of another as they were; None where there is none."""
-    copy = name.removesuffix(FREQUENCIES) + UNSCALED + FREQUENCIES
-    return copy if copy in module._buffers else None
-
-
-def changed_side(name: str, buffer: str, module: Any, cls: str) -> PosEncError:
-    """The refusal of frequencies that are not those of the configuration, with the side that was changed.
-
-    A buffer and its copy are both what the module was built with, unless somebody wrote into one of them.
-    """
-    other = copy_of(buffer, module) or buffer.replace(UNSCALED, "")
-    kept = None if other == buffer or follows_length(module) else module._buffers.get(other)
-    if kept is None:
-        return HostConfigInvalid(
-            f"{name}.{buffer} of this {cls} holds other frequencies than its configuration gives: one of the two was "
-            f"changed after the model was built. {PUT_BACK}"
-        )
-    if alike(module._buffers[buffer].cpu(), kept.cpu()):
-        return HostConfigInvalid(
-            f"rope_parameters and widths of this {cls} give other frequencies than {name}.{buffer}, which holds those "
-            f"that it was built with: the configuration was changed afterwards. {PUT_BACK}"
-        )
-    return ForeignPatch(
-        f"{name}.{buffer} of this {cls} was changed after the model was built and differs from its configuration, "
-        "from which a patch computes it. Set rope_parameters in the configuration instead, and load the model with "
-        "that: from_pretrained(NAME, config=config)."
-    )
+def has_copy(name: str, module: Any) -> bool:
+    """Whether a module keeps the frequencies of a buffer in another one, which does not follow the length."""
+    return name.removesuffix(FREQUENCIES) + UNSCALED + FREQUENCIES in module._buffers
 
 
 def follows_length(module: Any) -> bool:

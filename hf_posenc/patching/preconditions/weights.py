@@ -26,7 +26,7 @@ def check_finite(model: nn.Module) -> None:
     """Refuse a model one of whose parameters holds NaN or infinity; quantised weights and the meta device are skipped.
 
     Raises:
-        WeightsNotFinite: one does.
+        WeightsNotFinite: a parameter holds such a value.
     """
     for name, weight in model.named_parameters():
         if not weight.is_floating_point() or weight.dtype.itemsize < 2 or weight.is_meta or weight.numel() == 0:
@@ -106,7 +106,7 @@ def check_parameter_memory(chosen: Plan, geometry: Geometry) -> None:
     """Refuse schemes whose learned parameters take more than half of main memory.
 
     Raises:
-        OptionOutOfRange: one does.
+        OptionOutOfRange: the parameters of a scheme take more.
     """
     for cls, options in chosen.parts:
         counts = [value for value in options.values() if isinstance(value, int)]
@@ -138,7 +138,7 @@ def check_rank_memory(rank: int, numbers: int, copies: int = 1) -> None:
         copies: of each number that are held at once.
 
     Raises:
-        NoMemory: they do.
+        NoMemory: the matrices take more than main memory.
     """
     needed, available = copies * BYTES_PER_NUMBER * rank * numbers, main_memory()
     if needed > available:

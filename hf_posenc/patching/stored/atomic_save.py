@@ -76,7 +76,7 @@ def check_saver(base: nn.Module) -> None:
     """Refuse the innermost ``save_pretrained`` that runs now, where what it saves does not say the scheme of ``base``.
 
     Raises:
-        CheckpointMismatch: as it says.
+        CheckpointMismatch: the configuration that is being saved lacks the scheme.
     """
     saver = _saver(own_stack())
     if saver is None or not any(module is base for module in saver.modules()):
@@ -92,7 +92,7 @@ def check_said(model: nn.Module) -> None:
     """Refuse to save a model whose configuration does not say what each of its patched parts carries.
 
     Raises:
-        CheckpointMismatch: as it says.
+        CheckpointMismatch: a patched part has another scheme than the configuration, or one stack has none.
     """
     config: Any = getattr(model, "config", None)
     said = getattr(config, SCHEME_KEY, None)

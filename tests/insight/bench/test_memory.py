@@ -58,6 +58,7 @@ def measured(measure: str) -> dict[str, int]:
     return json.loads(run.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", MEASURES)
 def test_a_known_peak(measure: str) -> None:
     peaks = measured(measure)

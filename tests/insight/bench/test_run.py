@@ -82,6 +82,7 @@ def measured(model: PreTrainedModel, schemes: str, lengths: list[int], **more: A
     return list(bench(model, schemes, lengths, **{"device": Metered(), "rounds": 2, **more}))
 
 
+@pytest.mark.slow
 def test_cells_come_in_order_with_all_that_they_are_compared_with(model: PreTrainedModel) -> None:
     cells = measured(model, "yarn,alibi", [32, 48], cases=("prefill", "decode", "train"))
     asked = [

@@ -107,6 +107,7 @@ def test_a_model_without_a_head_has_no_loss(build: Build) -> None:
     assert not has_lm_head(build("llama").model)
 
 
+@pytest.mark.slow
 def test_the_effective_length_of_a_starter() -> None:
     """Trained on 256 tokens: text hurts beyond, and YaRN brings heads back to where they looked."""
     model, tokenizer = load_starter("llama")
@@ -138,6 +139,7 @@ def test_the_patch_is_removed_after_errors(monkeypatch: pytest.MonkeyPatch) -> N
     assert not is_patched(model)
 
 
+@pytest.mark.slow
 def test_a_table_is_evaluated_up_to_its_end() -> None:
     """GPT-2's ends at 256, so what a scheme does at 512 has nothing to be compared with."""
     model, tokenizer = load_starter("gpt2")
