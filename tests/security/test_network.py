@@ -31,7 +31,7 @@ COMMANDS = {
     "eval": ["eval", *LLAMA, "--lengths", "256", "--tasks", "posenc_ppl", "--samples", "1"],
     "bench": ["bench", *LLAMA, "-s", "alibi", "-l", "64", "--rounds", "1"],
     "export": ["export", *LLAMA, "--scheme", "yarn", "--factor", "2", "--out", "plain"],
-    "finetune": ["finetune", *LLAMA, "-s", "pi", "-f", "2", "--length", "64", "--steps", "1", "--out", "run",
+    "finetune": ["finetune", *LLAMA, "-s", "pi", "-f", "2", "--set", "length=64", "--steps", "1", "--out", "run",
                  "--eval-lengths", "64"],
     "a model of the hub": ["check", "--model", "nobody/nothing", "--scheme", "yarn", "--factor", "2"],
 }  # fmt: skip
