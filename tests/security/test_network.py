@@ -32,7 +32,7 @@ COMMANDS = {
     "bench": ["bench", *LLAMA, "-s", "alibi", "-l", "64", "--rounds", "1"],
     "export": ["export", *LLAMA, "--scheme", "yarn", "--factor", "2", "--out", "plain"],
     "finetune": ["finetune", *LLAMA, "-s", "pi", "-f", "2", "--set", "length=64", "--steps", "1", "--out", "run",
-                 "--eval-lengths", "64"],
+                 "--set", "eval_lengths=64"],
     "a model of the hub": ["check", "--model", "nobody/nothing", "--scheme", "yarn", "--factor", "2"],
 }  # fmt: skip
 
