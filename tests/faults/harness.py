@@ -32,7 +32,7 @@ LIMIT = 1200  # seconds until a child is given up; on an idle machine it takes a
 TEXT = HERE / "text.txt"
 COMPARE = [
     "compare", "--model", MODEL, "--schemes", "unpatched,pi,yarn", "--lengths", "256,512", "--samples", "2",
-    "--scored", "16", "--tasks", "posenc_ppl", "--text", TEXT, "--quiet",
+    "--set", "scored=16", "--tasks", "posenc_ppl", "--text", TEXT,
 ]  # fmt: skip
 CELLS = 6  # schemes times lengths
 FINETUNE = [
