@@ -112,7 +112,7 @@ def check_total(label: str | list[str], size: int) -> None:
     """Refuse text that takes more than half of the memory as tokens; all of it is tokenised at once.
 
     Raises:
-        UnreadableDocuments: it does.
+        UnreadableDocuments: the tokens would take more than half of the memory.
     """
     wanted, room = size * AS_TOKENS, main_memory() // 2
     if wanted > room:

@@ -132,7 +132,7 @@ def check_not_quantised(checkpoint: Checkpoint, hf_kwargs: dict[str, Any]) -> No
     """Refuse a base whose weights are quantised: their grid does not hold the sum.
 
     Raises:
-        NotExpressible: it is.
+        NotExpressible: the weights are quantised.
     """
     key = "quantization_config"
     if hf_kwargs.get(key) is not None or checkpoint.config.get(key) is not None:

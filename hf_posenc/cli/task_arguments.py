@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Context, Option
@@ -49,16 +49,6 @@ Settings = Annotated[
         rich_help_panel=MEASUREMENT,
     ),
 ]
-Keys = Annotated[int, Option(min=1, help="Passkeys, needles or questions, each at every depth.")]
-Scored = Annotated[int, Option(min=1, help="Tokens scored at the end of each window.")]
-FactorPerLength = Annotated[
-    bool,
-    Option(
-        "--factor-per-length",
-        help="Patch anew for every length with factor = length / trained length; default: once, for the longest.",
-    ),
-]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Write nothing but errors to the screen.")]
 
 
 def measured_settings(
@@ -108,14 +98,3 @@ def merged_words(context: Context) -> list[str]:
             raise BadArgument(f"--set takes NAME=VALUE, got {word!r}. Write for example --set seed=1.")
     context.params["settings"] = words
     return words
-
-
-def check_settings(context: Context, tasks: Sequence[str]) -> None:
-    """Refuse settings of tasks, on the command line or in ``--config``, that none of the tasks reads.
-
-    Raises:
-        UnknownOption: there is one.
-    """
-    from hf_posenc.eval.catalogue import TASKS_READING, check_settings_read
-
-    check_settings_read([name for name in TASKS_READING if is_given(context, name, in_file=True)], tasks)

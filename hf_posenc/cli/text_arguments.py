@@ -64,12 +64,17 @@ def two_sources(
     *,
     streaming: bool = False,
 ) -> tuple[TextSource | None, TextSource | None]:
-    """Two texts of one command, of which the first may be streamed.
+    """Two texts of one command, of which the first may be streamed; an option of reading needs to fit one of them.
 
     Raises:
-        UnreadableDocuments: a text cannot be found.
+        UnreadableDocuments: it fits neither, or a text cannot be found.
     """
-    return text_source(first, field, separator, streaming=streaming), text_source(second, field, separator)
+    every = text_source([*(first or ()), *(second or ())], field, separator)
+    if every is None:
+        return None, None
+    every.check_options()
+    one, other = text_source(first, FIELD, None, streaming=streaming), text_source(second, FIELD, None)
+    return one and one.fitted(field, every.separator), other and other.fitted(field, every.separator)
 
 
 def check_reading(texts: Sequence[str] | None, field: str, separator: str | None) -> None:

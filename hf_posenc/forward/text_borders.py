@@ -62,7 +62,7 @@ def check_said(name: str, value: Any, starts: Tensor | None, tokens: Tensor) -> 
     """Refuse a keyword that says other texts than positions or mask do; on a GPU one text is believed.
 
     Raises:
-        MaskMismatch: it does.
+        MaskMismatch: the keyword says other texts.
     """
     if not isinstance(value, Tensor) or value.is_floating_point():
         raise InvalidInput(f"{name} must be whole numbers in a tensor, got {shown(value)}. Pass torch.tensor(…).")

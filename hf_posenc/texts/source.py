@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -99,6 +99,7 @@ class TextSource:
             UnreadableDocuments: one cannot be read.
             MissingPackage: a package is missing that reads them.
         """
+        self.check_options()
         for number, part in enumerate(self.parts, 1):
             if isinstance(part, str):
                 yield Document(f"document {number}", checked(part, "text", f"document {number}"))
@@ -108,6 +109,37 @@ class TextSource:
                 yield from dataset_documents(part.load(streaming=self.streaming), self.field, str(part))
             else:
                 yield from dataset_documents(part, self.field)
+
+    def check_options(self) -> None:
+        """Refuse a separator without plain text to divide, and a column without records to take it from.
+
+        Raises:
+            UnreadableDocuments: one of the two can have no effect.
+        """
+        if self.separator is not None and not self.has_plain_text:
+            raise UnreadableDocuments(
+                "A document separator divides plain text files, and there is none. Leave the separator out."
+            )
+        if self.field != TEXT and not self.has_records:
+            raise UnreadableDocuments(
+                f"The text field {self.field!r} is a column of records, and there are plain texts alone. Leave it out."
+            )
+
+    def fitted(self, field: str, separator: str | None) -> TextSource:
+        """The same texts, read with those of the two options that can take effect on them."""
+        return replace(
+            self, field=field if self.has_records else TEXT, separator=separator if self.has_plain_text else None
+        )
+
+    @property
+    def has_plain_text(self) -> bool:
+        """Whether there are plain text files, which a separator divides."""
+        return any(kind in PLAIN for part in self.parts for kind in kinds_of(part))
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there are records, whose column is named."""
+        return any(kind not in PLAIN for part in self.parts for kind in kinds_of(part))
 
     def files(self) -> set[Path]:
         """The files and folders among the parts, by their full names."""
@@ -125,6 +157,18 @@ def part_of(given: object) -> Any:
     if isinstance(given, str) and given.startswith(PREFIX):
         return HubDataset.parse(given)
     return Path(given) if isinstance(given, (str, os.PathLike)) else given
+
+
+def kinds_of(part: Any) -> set[str]:
+    """The formats in a part of a source, as ends of file names; a dataset counts as Parquet, a `str` as nothing."""
+    if isinstance(part, str):
+        return set()
+    path = part.expanduser() if isinstance(part, Path) else None
+    if path is None or is_saved_dataset(path):
+        return {".parquet"}
+    if not os.path.isdir(path):
+        return {kind_of(path) if kind_of(path) in FORMATS else ".txt"}
+    return {kind_of(file) for file in files_below(path)}
 
 
 def path_documents(path: Path, field: str, separator: str | None) -> Iterator[Document]:

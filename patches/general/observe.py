@@ -177,7 +177,7 @@ def refuse_shared_keys(model: Any, keys: Mapping[str, Tensor]) -> None:
         keys: of each attention module by its name, in the order of the layers.
 
     Raises:
-        UnsupportedModel: it has.
+        UnsupportedModel: a layer attends to the keys of another one.
     """
     earlier: dict[str, Tensor] = {}
     for name, own in keys.items():
@@ -198,7 +198,7 @@ def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:
     """Refuse attention with a positional bias of its own, or over keys that another, rotated query has chosen.
 
     Raises:
-        UnsupportedModel: it does.
+        UnsupportedModel: a call has a bias, or keys that were chosen.
     """
     chosen = [name for name, value in call.items() if "indices" in name and value is not None]
     biased = [name for name, value in call.items() if "bias" in name and value is not None]

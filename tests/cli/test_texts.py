@@ -110,6 +110,7 @@ def test_probe_reads_records(call: Call, stored: Path) -> None:
 REFUSED = {
     "no such column": [*EVAL, "--text", "TEXTS/a.jsonl"],
     "no text to read": [*EVAL, "--set", "text_field=body"],
+    "nothing to split": [*EVAL, "--text", "TEXTS/saved", "--set", "document_separator=x"],
     "short documents": [*EVAL, "--text", "TEXTS/books", "-l", "60000"],
     "nothing to stream": ["finetune", *MODEL, "-s", "yarn", "-f", "2", "--set", "streaming=true"],
 }

@@ -17,7 +17,7 @@ from datasets import Dataset, DatasetDict
 from hf_posenc.errors import UnreadableDocuments, WrongKind
 from hf_posenc.texts import Document, TextSource, rendered
 
-from .formats import saved
+from .formats import parquet, saved
 
 CHAT = '{"messages": [{"role": "user", "content": "Hello?"}]}'
 BROKEN: list[tuple[str, str | bytes, str]] = [
@@ -170,3 +170,16 @@ def test_a_text_larger_than_memory_is_refused_as_one_document(tmp_path: Path, mo
 def test_an_empty_name_is_not_the_current_folder() -> None:
     with pytest.raises(UnreadableDocuments, match="name of a text is empty"):
         TextSource.of_names("")
+
+
+def test_a_separator_needs_plain_text(tmp_path: Path) -> None:
+    for given in (parquet(tmp_path, ["one"]), saved(tmp_path, ["one"]), Dataset.from_dict({"text": ["one"]})):
+        with pytest.raises(UnreadableDocuments, match="divides plain text files"):
+            read(given, separator="\n")
+
+
+def test_a_column_needs_records(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    for given in (tmp_path / "a.txt", tmp_path):
+        with pytest.raises(UnreadableDocuments, match="'body' is a column of records"):
+            read(given, field="body")
