@@ -24,10 +24,10 @@ def documents(sources: Sequence[str], field: str, separator: str | None = None) 
         UnreadableDocuments: a source is neither a file, a folder nor a dataset, or a record has no such field.
     """
     if not sources:
-        raise UnreadableDocuments('The task has no documents. Pass --metadata \'{"docs": "notes.txt"}\'.')
+        raise UnreadableDocuments("The task has no documents. Pass --set docs=notes.txt, or --metadata in lm-eval.")
     for source in sources:
         if source.startswith(PREFIX) or Path(source).expanduser().exists():
-            yield from TextSource.of_names(source, field=field, separator=separator).documents()
+            yield from TextSource.of_names(source).fitted(field, separator).documents()
         else:
             yield from dataset(source, field)
 
