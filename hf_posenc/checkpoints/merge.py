@@ -27,6 +27,7 @@ from hf_posenc.checkpoints.tokenizer import copy_tokenizer
 from hf_posenc.core.files.paths import check_disk_space, folder_to_write, nearest_existing
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, shown
+from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import describe, is_patched
 from hf_posenc.patching.text_limits import raise_limits_in
 
@@ -173,3 +174,23 @@ def logits_of(model: nn.Module, ids: Tensor) -> Tensor:
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}  # type: ignore[union-attr]
     with torch.no_grad():
         return model(input_ids=ids, **more)[0]
+
+
+def load_unpatched(name_or_path: str | os.PathLike[str], **hf_kwargs: Any) -> tuple[nn.Module, str | None]:
+    """Load a model; merge its PEFT adapter into the weights, and remove its scheme.
+
+    Args:
+        name_or_path, **hf_kwargs: as `from_pretrained` takes them.
+
+    Returns:
+        The model without scheme, and the name of the scheme it was saved with; None where it had none.
+
+    Raises:
+        NotExpressible: its adapter cannot be merged.
+        PosEncError: as `from_pretrained`.
+    """
+    model = merge_adapter(from_pretrained(name_or_path, **hf_kwargs))
+    if not is_patched(model):
+        return model, None
+    scheme = describe(model).scheme
+    return unpatch_model(model), scheme

@@ -17,16 +17,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import CONFIG_NAME
+from transformers import CONFIG_NAME, logging
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_posenc.checkpoints.adapter_folder import base_of_adapter, base_revision, local_folder
 from hf_posenc.checkpoints.hub import is_hub_adapter, of_other_names
-from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders, last_complete
+from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, shown
 from hf_posenc.patching.stored.peft_sidecar import PEFT_CONFIG
 from hf_posenc.starters.loading import DTYPE, FOLDER, PREFIX, starter_path
 
+logger = logging.get_logger(__name__)
+
+RUN, MANIFEST = "run.json", "complete.json"
+"""Files of a fine-tuning run: what it was, and, in each of its checkpoints, a manifest of all other files."""
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 
 
@@ -168,3 +173,33 @@ def moved_bundled(base: str) -> str:
     path = Path(base)
     moved = path.parts[-3:-1] == FOLDER.parts[-2:] and (FOLDER / path.name).is_dir() and not path.exists()
     return f"{PREFIX}{path.name}" if moved else base
+
+
+def last_complete(folder: Path) -> str | None:
+    """The newest checkpoint whose files all match its manifest; None where there is none."""
+    for checkpoint in reversed(checkpoint_folders(folder)):
+        try:
+            listed: Any = read_object(checkpoint / MANIFEST)
+        except (OSError, ValueError):
+            listed = None
+        if listed is not None and listed == file_sizes(checkpoint):
+            return str(checkpoint)
+        logger.warning(f"{checkpoint} is not complete and is skipped. Delete it to save space.")
+    return None
+
+
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """The checkpoint folders of a run, oldest first."""
+    found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rpartition("-")[2].isdigit()]
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint folder was written after, from its name."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Bytes of every file in a checkpoint, by name, the manifest's own left out."""
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+    return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}

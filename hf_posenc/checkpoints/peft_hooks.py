@@ -16,7 +16,8 @@ merge    what trained in float32 gets the dtype of the base
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,23 @@ from hf_posenc.checkpoints.adapter_checks import (
     load_position_parameters,
     match_base,
 )
-from hf_posenc.checkpoints.adapter_folder import read_adapter_weights, read_position_parameters
+from hf_posenc.checkpoints.adapter_folder import AdapterFolder, read_adapter_weights, read_position_parameters
 from hf_posenc.checkpoints.auto import auto_enabled
+from hf_posenc.checkpoints.hub import hub_options
 from hf_posenc.checkpoints.peft_methods import FOLDER_ARGUMENTS, check_methods
 from hf_posenc.checkpoints.prompts import fill_in_shapes
 from hf_posenc.checkpoints.prompts import preparing as preparing
-from hf_posenc.checkpoints.scheme_adapter import scheme_adapter
+from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.patching.float32 import keep_in_float32, restore_dtype
 from hf_posenc.patching.preconditions.check import check_adapted_tables
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched, scheme_holder
+from hf_posenc.patching.stored.config_guard import GUARD_KEY
 from hf_posenc.patching.stored.peft_sidecar import (
     CONVERTED_FROM,
+    PEFT_CONFIG,
+    SIDECAR,
     position_parameters,
     unguard_adapter_config,
     write_sidecar_on_save,
@@ -164,3 +169,31 @@ def join_training(model: Any, *, float32: bool) -> None:
     if float32:
         keep_in_float32(model)
     write_sidecar_on_save(scheme_holder(model), model.peft_config)
+
+
+def scheme_adapter(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> AdapterFolder | None:
+    """The adapter of that name if it was trained under a scheme; None for any other, of which PEFT says what is wrong.
+
+    Args:
+        name: folder or Hub name.
+        hub: keywords of the call that loads it, of which those of the Hub are read (such as ``revision``).
+
+    Raises:
+        PeftAdapterMismatch: it was trained under a scheme, and its sidecar is damaged or missing.
+    """
+    options = {key: value for key, value in hub_options(hub).items() if value and key not in ("proxies", "subfolder")}
+    subfolder = hub.get("subfolder") or ""
+    folder = Path(name)
+    try:
+        if not folder.is_dir():
+            from huggingface_hub import hf_hub_download
+
+            folder = Path(hf_hub_download(str(name), PEFT_CONFIG, subfolder=subfolder or None, **options)).parent
+        else:
+            folder = folder / subfolder
+        guarded = GUARD_KEY in read_object(folder / PEFT_CONFIG)
+    except (OSError, ValueError):
+        return None
+    if not guarded and not (folder / SIDECAR).exists():
+        return None
+    return AdapterFolder.open(name, **options, subfolder=subfolder)

@@ -22,8 +22,7 @@ from hf_posenc import (
     load_starter,
     patch_model,
 )
-from hf_posenc.checkpoints.model_name import ModelName, is_bundled, local_name, moved_bundled
-from hf_posenc.checkpoints.run_checkpoints import MANIFEST, RUN, file_sizes
+from hf_posenc.checkpoints.model_name import MANIFEST, RUN, ModelName, file_sizes, is_bundled, local_name, moved_bundled
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, UnknownStarter, WrongKind
 from hf_posenc.insight.bench import bench
 from hf_posenc.insight.probe import probe

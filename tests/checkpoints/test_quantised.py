@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM, TorchAoConfig
 
 from hf_posenc import from_pretrained, patch_model, unpatch_model
-from hf_posenc.checkpoints.four_bit import is_quantised
+from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.checkpoints.model_digest import model_digest, sampled_weights_digest
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
 from hf_posenc.errors import WeightsNotFinite

@@ -122,10 +122,10 @@ def test_a_weight_that_is_missing(tmp_path: Path) -> None:
     save_file({n: w for n, w in weights.items() if n != name}, tmp_path / "t5" / "model.safetensors",
               metadata={"format": "pt"})  # fmt: skip
 
-    from hf_posenc.checkpoints import missing_parameters
+    from hf_posenc.checkpoints import restore
 
     seen: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(missing_parameters.logger, "warning", seen.append)
+        patch.setattr(restore.logger, "warning", seen.append)
         from_pretrained(tmp_path / "t5")
     assert any("lacks" in message and "t5" in message for message in seen)

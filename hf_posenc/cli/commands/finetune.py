@@ -197,7 +197,7 @@ def check_unused(out: Path, resuming: bool) -> None:
     Raises:
         BadArgument: it holds checkpoints, and the run is not resumed; or a model, or results of another command.
     """
-    from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders
+    from hf_posenc.checkpoints.model_name import RUN, checkpoint_folders
 
     check_output_folder("--out", out)
     if not (out / RUN).is_file() and any((out / name).is_file() for name in MODEL_FILES):

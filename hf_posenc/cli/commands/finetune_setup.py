@@ -64,8 +64,7 @@ def texts_of(
 
 def load(named: ModelName, scheme: str | None, options: Mapping[str, Any], dtype: str | None) -> nn.Module:
     """Load the model, patched."""
-    from hf_posenc.checkpoints.four_bit import four_bit_keywords
-    from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.load import four_bit_keywords, from_pretrained
 
     quantised = four_bit_keywords() if dtype == FOUR_BIT else {}
     loading = loading_of(named, None if dtype == FOUR_BIT else dtype) | quantised
