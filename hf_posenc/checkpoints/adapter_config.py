@@ -57,8 +57,7 @@ def drop_unset_unknown_keys(config: Mapping[str, Any], where: str) -> dict[str, 
     from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftConfig
 
     kind, kinds = config.get("peft_type"), PEFT_TYPE_TO_CONFIG_MAPPING
-    newer = newer_release(config.get("peft_version"))
-    advice = f"It was written by peft {newer}: pip install -U peft." if newer else "Correct it, or save it again."
+    advice = "Correct it, or update PEFT if a later one wrote it: pip install -U peft."
     if not isinstance(kind, str) or kind not in kinds:
         names = [str(one.value) for one in kinds]
         close = nearest(kind, names)  # type: ignore[arg-type]
@@ -70,15 +69,3 @@ def drop_unset_unknown_keys(config: Mapping[str, Any], where: str) -> dict[str, 
                 f"{where} has the key {shown(name)}, which this PEFT does not know.{nearest(name, known)} {advice}"
             )
     return {name: value for name, value in config.items() if name in known}
-
-
-def newer_release(written: Any) -> str | None:
-    """The release of PEFT that wrote a configuration, if it is newer than the one installed."""
-    import peft
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        release = Version(written.partition("@")[0])
-    except (AttributeError, InvalidVersion):
-        return None
-    return str(release) if release > Version(peft.__version__) else None

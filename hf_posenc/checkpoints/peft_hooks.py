@@ -33,6 +33,7 @@ from hf_posenc.checkpoints.adapter_checks import (
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder, read_adapter_weights, read_position_parameters
 from hf_posenc.checkpoints.auto import auto_enabled
 from hf_posenc.checkpoints.hub import hub_options
+from hf_posenc.checkpoints.peft import adapter_staged
 from hf_posenc.checkpoints.peft_methods import FOLDER_ARGUMENTS, check_methods
 from hf_posenc.checkpoints.prompts import fill_in_shapes
 from hf_posenc.checkpoints.prompts import preparing as preparing
@@ -124,13 +125,21 @@ def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def saving(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """``save_pretrained``: the scheme of the base is written beside the adapter."""
-    if is_patched(model):
-        write_sidecar_on_save(scheme_holder(model), model.peft_config)
-    given = inspect.signature(original).bind(model, *args, **kwargs).arguments
-    begun = CONVERTED_FROM.set(given.get("path_initial_model_for_weight_conversion"))
+    """``save_pretrained``: the scheme of the base is written beside the adapter, and all files replace the old ones.
+
+    What goes to the Hub, or is written by one of several processes, is not staged.
+    """
+    call = inspect.signature(original).bind(model, *args, **kwargs)
+    given, options = call.arguments, {**call.arguments, **call.arguments.get("kwargs", {})}
+    begun = CONVERTED_FROM.set(options.get("path_initial_model_for_weight_conversion"))
     try:
-        return original(model, *args, **kwargs)
+        if not is_patched(model):
+            return original(model, *args, **kwargs)
+        write_sidecar_on_save(scheme_holder(model), model.peft_config)
+        if options.get("push_to_hub") or not options.get("is_main_process", True):
+            return original(model, *args, **kwargs)
+        with adapter_staged(model, given["save_directory"]) as given["save_directory"]:
+            return original(*call.args, **call.kwargs)
     finally:
         CONVERTED_FROM.reset(begun)
 
