@@ -18,7 +18,6 @@ from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.config import config_content
 from hf_posenc.checkpoints.hub import hub_options, of_other_names, with_hub_options
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.validate import check_folder, check_layer_count
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, UnsupportedModel, shown
 from hf_posenc.patches.registry import adapter_names
@@ -82,12 +81,9 @@ class Checkpoint:
         if named.revision is not None:
             hub = hub | {"revision": named.revision}
         hf_kwargs = with_hub_options(hf_kwargs, hub)
-        check_folder(name)
         with explained_errors(name):
             config = config_content(name, hf_kwargs)
             check_lengths_and_rotation(config, name)
-            if hf_kwargs.get("config") is None and not hf_kwargs.get("subfolder"):
-                check_layer_count(config, name)  # else weights and configuration are not those of this folder
         model_scheme = SchemeConfig.of_config(config, name)
         adapter = None if folder is None else AdapterFolder.open(folder, **of_adapter)
         return cls(name, Path(name) if os.path.isdir(name) else None, config, model_scheme, adapter, hub)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -30,6 +31,9 @@ from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.stored.scheme_config import SchemeConfig, describe_plan
 from hf_posenc.patching.trained_length import take_lengths
 from hf_posenc.schemes.spec import Plan, SchemeSpec, option_names_of, parts_of_spec, plan
+
+LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer")
+LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h)\.(\d+)\.")
 
 __all__ = ["disable_auto", "enable_auto", "from_pretrained"]
 
@@ -87,6 +91,8 @@ def from_pretrained(
     hf_kwargs = with_hub_options(hf_kwargs, checkpoint.hub)
     model, info = load_weights(checkpoint, chosen, keywords=keywords, **require_safetensors(hf_kwargs))
     check_no_missing_weights(model, info, checkpoint.name)
+    if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
+        check_layer_count(checkpoint, info)
 
     loaded: nn.Module = model
     if checkpoint.adapter is not None:
@@ -204,6 +210,25 @@ def agree(wanted: Plan, stored: Plan) -> bool:
         for (cls, mine), (_, theirs) in zip(wanted.parts, stored.parts, strict=True)
         for name, value in mine.items()
     )
+
+
+def check_layer_count(checkpoint: Checkpoint, info: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint with weights of more layers than its configuration says, which transformers would leave out.
+
+    Args:
+        checkpoint: that was loaded.
+        info: transformers' loading report.
+
+    Raises:
+        CheckpointMismatch: the numbers differ.
+    """
+    depth = next((checkpoint.config[key] for key in LAYER_COUNT_KEYS if key in checkpoint.config), None)
+    numbers = {int(found[1]) for weight in info.get("unexpected_keys", ()) if (found := LAYER.search(weight))}
+    if depth is not None and max(numbers, default=0) >= depth:
+        raise CheckpointMismatch(
+            f"The checkpoint {checkpoint.name} has weights of {max(numbers) + 1} layers, and its configuration says "
+            f"{depth}. Correct the number, or pass config= for a part of the model."
+        )
 
 
 def four_bit_keywords() -> dict[str, Any]:

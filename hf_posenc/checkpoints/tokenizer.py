@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from transformers import CONFIG_NAME
+
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import of_other_names
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.validate import CONFIG
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, ModelNotFound
 
@@ -36,7 +37,7 @@ def load_tokenizer(name: str, **kwargs: Any) -> Any:
 
 def is_guarded(name: str) -> bool:
     """Whether a name is that of a folder with a patched checkpoint."""
-    return (Path(name) / CONFIG).is_file() and Checkpoint.open(name).model_scheme is not None
+    return (Path(name) / CONFIG_NAME).is_file() and Checkpoint.open(name).model_scheme is not None
 
 
 def tokenizer_of(named: ModelName, **hub: Any) -> Any:
