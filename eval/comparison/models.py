@@ -45,9 +45,8 @@ class MeasuredModel:
         if self.tokenizer is not None or not isinstance(self.model, (str, os.PathLike)):
             return None
         hub = {option: self.arguments[option] for option in HUB_OPTIONS if self.arguments.get(option) is not None}
-        peft, name = self.arguments.get("peft"), os.fspath(self.model)
         with suppress(PosEncError, OSError, ValueError):  # which is reported with the model
-            return tokenizer_of(ModelName.of(peft, base=name, hub=hub) if peft else ModelName.of(name, hub=hub), **hub)
+            return tokenizer_of(ModelName.of(self.model, adapter=self.arguments.get("peft") or None, hub=hub))
         return None
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
+from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.core.lazy import explained_imports
-from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, PosEncError
+from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, PosEncError, nearest, shown
 from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
 from hf_posenc.patching.stored.own_code import warn_of_changed_code
 from hf_posenc.patching.stored.peft_sidecar import (
@@ -28,8 +31,13 @@ from hf_posenc.patching.stored.peft_sidecar import (
     SIDECAR,
     read_json,
     sidecar_digest,
+    unguard_adapter_config,
 )
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+
 
 PEFT_WEIGHTS = "adapter_model.safetensors"
 
@@ -87,26 +95,19 @@ def explained_peft_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def base_of_adapter(folder: str) -> str | None:
-    """Name or path of an adapter's base model, if ``folder`` holds an adapter and no model.
+def stated_base(folder: Path) -> tuple[str, str | None]:
+    """Name and revision of the base model that the adapter in ``folder`` was trained on; None for no revision.
 
     Raises:
-        PeftAdapterMismatch: the adapter does not name its base.
+        PeftAdapterMismatch: The adapter does not name its base.
     """
-    if not (Path(folder) / PEFT_CONFIG).is_file() or (Path(folder) / "config.json").exists():
-        return None
-    base = read_json(Path(folder) / PEFT_CONFIG).get("base_model_name_or_path")
+    config = read_json(folder / PEFT_CONFIG)
+    base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(base, str) or not base:
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} does not name its base. Load that, and pass peft_adapter=."
         )
-    return base
-
-
-def base_revision(folder: str) -> str | None:
-    """Revision of the base model that the adapter in ``folder`` was trained on; None where it names none."""
-    revision = read_json(Path(folder) / PEFT_CONFIG).get("revision")
-    return revision if isinstance(revision, str) and revision else None
+    return base, revision if isinstance(revision, str) and revision else None
 
 
 def read_sidecar(folder: Path) -> SchemeConfig | None:
@@ -214,3 +215,57 @@ def read_position_parameters(folder: Path) -> dict[str, Tensor]:
         return load(data)
     except SafetensorError as error:
         raise PeftAdapterMismatch(f"{file} cannot be read: {error}. Copy or save the adapter again.") from error
+
+
+def read_peft_config(folder: Path) -> PeftConfig:
+    """The configuration of the adapter in ``folder``.
+
+    Raises:
+        PeftAdapterMismatch: it cannot be read, has unknown keys, or names a module that PEFT would import.
+    """
+    from peft import PeftConfig
+
+    config = unguard_adapter_config(read_json(folder / PEFT_CONFIG), str(folder / PEFT_CONFIG))
+    mapping = config.get("auto_mapping") or {}
+    library = mapping.get("parent_library", "transformers") if isinstance(mapping, Mapping) else mapping
+    if str(library).partition(".")[0] != "transformers" or config.get("megatron_core") not in (None, "megatron.core"):
+        raise PeftAdapterMismatch(
+            f"{folder / PEFT_CONFIG} names a module to import. Remove that, or load it with PEFT itself."
+        )
+    config = drop_unset_unknown_keys(config, str(folder / PEFT_CONFIG))
+    with TemporaryDirectory() as plain:  # PEFT reads configurations from files only
+        write_json(Path(plain) / PEFT_CONFIG, config)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "Unexpected keyword", UserWarning)  # unknown keys
+                return PeftConfig.from_pretrained(plain)
+        except Exception as error:  # PEFT checks little, and fails with whatever it meets
+            raise PeftAdapterMismatch(
+                f"{folder / PEFT_CONFIG} cannot be read: {type(error).__name__} {shown(str(error))}. "
+                "Copy or save the adapter again."
+            ) from error
+
+
+def drop_unset_unknown_keys(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A configuration without keys that this PEFT does not know and that ask for nothing.
+
+    PEFT adds options from release to release, each off by default, and writes all of them.
+
+    Raises:
+        PeftAdapterMismatch: an unknown key asks for something, or the kind of adapter is unknown.
+    """
+    from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftConfig
+
+    kind, kinds = config.get("peft_type"), PEFT_TYPE_TO_CONFIG_MAPPING
+    advice = "Correct it, or update PEFT if a later one wrote it: pip install -U peft."
+    if not isinstance(kind, str) or kind not in kinds:
+        names = [str(one.value) for one in kinds]
+        close = nearest(kind, names)  # type: ignore[arg-type]
+        raise PeftAdapterMismatch(f"{where} has the kind {shown(kind)}, which is none of this PEFT's.{close} {advice}")
+    known = {field.name for cls in (kinds[kind], PeftConfig) for field in fields(cls)}
+    for name in config.keys() - known:
+        if config[name] not in (None, False, "", [], {}):
+            raise PeftAdapterMismatch(
+                f"{where} has the key {shown(name)}, which this PEFT does not know.{nearest(name, known)} {advice}"
+            )
+    return {name: value for name, value in config.items() if name in known}

@@ -86,9 +86,9 @@ def from_pretrained(
     request.check_agreement(checkpoint)
     chosen = checkpoint.model_class(model_class)
     keywords = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
-    if checkpoint.dtype is not None and not hf_kwargs.keys() & {"dtype", "torch_dtype"}:
-        hf_kwargs["dtype"] = checkpoint.dtype
-    hf_kwargs = with_hub_options(hf_kwargs, checkpoint.hub)
+    if checkpoint.named.dtype is not None and not hf_kwargs.keys() & {"dtype", "torch_dtype"}:
+        hf_kwargs["dtype"] = checkpoint.named.dtype
+    hf_kwargs = with_hub_options(hf_kwargs, checkpoint.named.hub)
     model, info = load_weights(checkpoint, chosen, keywords=keywords, **require_safetensors(hf_kwargs))
     check_no_missing_weights(model, info, checkpoint.name)
     if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint

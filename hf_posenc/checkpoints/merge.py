@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.export import check_mergeable, merge_adapter
-from hf_posenc.checkpoints.hub import hub_options, of_other_names, without_hub_options
+from hf_posenc.checkpoints.hub import without_hub_options
 from hf_posenc.checkpoints.load import from_pretrained
-from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.plain_config import is_expressible
 from hf_posenc.checkpoints.tokenizer import copy_tokenizer
 from hf_posenc.core.files.paths import check_disk_space, folder_to_write, nearest_existing
@@ -80,17 +79,16 @@ def merge(
         FolderUnusable: the folder is a file, or is not empty.
         NoDiskSpace: the disk has less free space than the checkpoint takes.
     """
-    given = hub_options(hf_kwargs)
-    named = ModelName.of(adapter, base=base, hub=given)
-    hub = of_other_names(given) if base is None else given
+    name, on_top = (adapter, None) if base is None else (base, adapter)
+    checkpoint = Checkpoint.open(name, peft_adapter=on_top, **hf_kwargs)
+    named = checkpoint.named
     if named.adapter is None:
         raise PeftAdapterMismatch(
             f"{shown(named.model)} is a model without a PEFT adapter, and there is nothing to merge. Name the folder "
             "of the adapter."
         )
     target = empty_folder(folder)
-    name, on_top = (adapter, None) if base is None else (base, adapter)
-    check_not_quantised(Checkpoint.open(name, peft_adapter=on_top, **hf_kwargs), hf_kwargs)
+    check_not_quantised(checkpoint, hf_kwargs)
     model: Any = from_pretrained(name, peft_adapter=on_top, **hf_kwargs).eval()
     check_mergeable(model)
     ids = random_text(model)
@@ -105,7 +103,7 @@ def merge(
         merged.save_pretrained(staging)
         scheme = describe(merged).scheme if is_patched(merged) else None
         expressible = is_expressible(merged)
-        copied = copy_tokenizer(named, staging, **hub)
+        copied = copy_tokenizer(named, staging)
         raise_limits_in(staging, merged)
         del model, merged
         again = from_pretrained(staging, **{**without_hub_options(hf_kwargs), "dtype": dtype}).eval()

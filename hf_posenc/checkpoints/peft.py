@@ -21,11 +21,11 @@ from hf_posenc.checkpoints.adapter_checks import (
     check_other_adapters,
     match_base,
 )
-from hf_posenc.checkpoints.adapter_config import read_peft_config
 from hf_posenc.checkpoints.adapter_folder import (
     AdapterFolder,
     explained_peft_errors,
     read_adapter_weights,
+    read_peft_config,
     read_position_parameters,
 )
 from hf_posenc.checkpoints.hub import hub_options, without_hub_options

@@ -40,26 +40,21 @@ def is_guarded(name: str) -> bool:
     return (Path(name) / CONFIG_NAME).is_file() and Checkpoint.open(name).model_scheme is not None
 
 
-def tokenizer_of(named: ModelName, **hub: Any) -> Any:
-    """Load the tokenizer of a model that was found by its name.
-
-    Args:
-        named: the model, whose adapter may have a tokenizer of its own, or name a revision of the model.
-        **hub: the options of the Hub that the model is loaded with.
+def tokenizer_of(named: ModelName) -> Any:
+    """Load the tokenizer of a model that was found by its name; an adapter may have one of its own.
 
     Raises:
         PosEncError: the tokenizer cannot be found or read.
     """
     if named.tokenizer != named.model:
-        return load_tokenizer(named.tokenizer, **of_other_names(hub))
-    revision = {} if named.revision is None else {"revision": named.revision}
-    return load_tokenizer(named.tokenizer, **hub | revision)
+        return load_tokenizer(named.tokenizer, **of_other_names(named.adapter_hub))
+    return load_tokenizer(named.tokenizer, **named.hub)
 
 
-def copy_tokenizer(named: ModelName, folder: Path, **hub: Any) -> bool:
-    """Save the tokenizer of a model into ``folder``, and say whether it has one; arguments as `tokenizer_of`."""
+def copy_tokenizer(named: ModelName, folder: Path) -> bool:
+    """Save the tokenizer of a model into ``folder``, and say whether it has one."""
     try:
-        tokenizer = tokenizer_of(named, **hub)
+        tokenizer = tokenizer_of(named)
     except (CheckpointMismatch, MissingPackage, ModelNotFound):
         return False
     tokenizer.save_pretrained(folder)

@@ -11,7 +11,6 @@ from torch import nn
 from hf_posenc import from_pretrained, get_peft_model, load_peft_adapter, patch_model, unpatch_model
 from hf_posenc.checkpoints.peft import save_peft_adapter
 from hf_posenc.patching import float32
-from hf_posenc.patching.stored.peft_sidecar import position_parameters
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 
@@ -170,16 +169,3 @@ def test_positions_put_under_an_adapter_train_in_float32(make_model, logits_of, 
     assert torch.equal(logits_of(again), logits_of(model))
     unpatch_model(model)
     assert {w.dtype for w in model.parameters() if not w.requires_grad} == {torch.bfloat16}
-
-
-def test_peft_is_told_to_keep_the_dtype(make_model) -> None:
-    model = patch_model(make_model("llama").bfloat16(), "t5", factor=FACTOR)
-    kept = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"]), autocast_adapter_dtype=False)
-    assert {weight.dtype for weight in position_parameters(kept).values()} == {torch.bfloat16}
-
-
-def test_values_inside_other_values_are_cast() -> None:
-    half = torch.ones(2, dtype=torch.bfloat16)
-    found = float32.cast({"a": [half, 1], "b": (half.long(), None)}, float32.HALF, torch.float32)
-    assert found["a"][0].dtype == torch.float32
-    assert found["b"][0].dtype == torch.int64

@@ -67,33 +67,6 @@ def test_old_and_new_files_are_never_loadable_together(tmp_path, states) -> None
     assert "config.json" not in states[-3]
 
 
-def test_files_written_last_keep_their_order(tmp_path, states) -> None:
-    moved(tmp_path, last=("z.txt", "a.txt"))
-    assert "z.txt" not in states[-3]
-    assert states[-2].get("z.txt") == "new"
-    assert states[-2].get("a.txt") is None
-    assert states[-1]["a.txt"] == "new"
-
-
-@pytest.mark.parametrize("fails", range(10))
-def test_an_error_at_any_rename_puts_everything_back(fails: int, tmp_path, monkeypatch) -> None:
-    folder, replace, left = written(tmp_path / "there", OLD), os.replace, [fails]
-
-    def failing(source: Any, target: Any) -> None:
-        left[0] -= 1
-        if left[0] == -1:
-            raise OSError("no more")
-        replace(source, target)
-
-    monkeypatch.setattr(staging.os, "replace", failing)
-    work = written(tmp_path / "there" / ".work" / "new", NEW)
-    with pytest.raises(OSError, match="no more"):
-        move_in(work, folder)
-    assert content(folder) == OLD
-    assert content(work) == NEW
-    assert [p.name for p in folder.iterdir() if p.is_dir()] == [".work"]
-
-
 def test_companions_are_removed_where_the_new_result_has_none(tmp_path) -> None:
     folder = written(tmp_path / "there", {**OLD, "beside.json": "old", "other.json": "old"})
     with staged(folder, companions=("beside.json",)) as stage:

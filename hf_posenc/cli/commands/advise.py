@@ -67,7 +67,7 @@ def advise(
     if out is not None:
         check_output_folder("--out", out)
     named = model_named(model, base)
-    checkpoint = Checkpoint.open(named.model, peft_adapter=named.adapter)
+    checkpoint = Checkpoint.open(named)
     advice = recommend(checkpoint, target, name=model, dtype=dtype_of(named, dtype))
     check_reading(text, text_field, document_separator)
     if measure:
