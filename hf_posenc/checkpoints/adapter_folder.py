@@ -1,22 +1,19 @@
-"""Read a saved PEFT adapter: its folder, the scheme it was trained under, its weights and position parameters."""
+"""Read a saved PEFT adapter: scheme, weights, position parameters, and its configuration, with known keys only."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.core.lazy import explained_imports
@@ -188,10 +185,7 @@ def read_adapter_weights(folder: Path) -> dict[str, Tensor]:
     file = folder / PEFT_WEIGHTS
     if not file.is_file():
         raise PeftAdapterMismatch(f"{folder} has no {PEFT_WEIGHTS}. Save the adapter again, as safetensors.")
-    try:
-        weights = load(file.read_bytes())
-    except SafetensorError as error:
-        raise PeftAdapterMismatch(f"{file} cannot be read: {error}. Copy or save the adapter again.") from error
+    weights = tensors_of(file, file.read_bytes())
     for name, value in weights.items():
         if not value.isfinite().all():
             raise PeftAdapterMismatch(f"{file} has numbers that are not finite in {name!r}. Train the adapter again.")
@@ -211,6 +205,15 @@ def read_position_parameters(folder: Path) -> dict[str, Tensor]:
     data = file.read_bytes() if file.is_file() else b""
     if hashlib.sha256(data).hexdigest() != digest:
         raise PeftAdapterMismatch(f"{file} is not what {SIDECAR} describes. Copy or save the adapter again.")
+    return tensors_of(file, data)
+
+
+def tensors_of(file: Path, data: bytes) -> dict[str, Tensor]:
+    """The tensors in the content of a file.
+
+    Raises:
+        PeftAdapterMismatch: The content is no whole safetensors file.
+    """
     try:
         return load(data)
     except SafetensorError as error:
@@ -218,10 +221,10 @@ def read_position_parameters(folder: Path) -> dict[str, Tensor]:
 
 
 def read_peft_config(folder: Path) -> PeftConfig:
-    """The configuration of the adapter in ``folder``.
+    """The configuration of the adapter in ``folder``. PEFT's own errors about its values are passed on.
 
     Raises:
-        PeftAdapterMismatch: it cannot be read, has unknown keys, or names a module that PEFT would import.
+        PeftAdapterMismatch: The file cannot be read, has unknown keys, or names a module that PEFT would import.
     """
     from peft import PeftConfig
 
@@ -232,18 +235,7 @@ def read_peft_config(folder: Path) -> PeftConfig:
         raise PeftAdapterMismatch(
             f"{folder / PEFT_CONFIG} names a module to import. Remove that, or load it with PEFT itself."
         )
-    config = drop_unset_unknown_keys(config, str(folder / PEFT_CONFIG))
-    with TemporaryDirectory() as plain:  # PEFT reads configurations from files only
-        write_json(Path(plain) / PEFT_CONFIG, config)
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("error", "Unexpected keyword", UserWarning)  # unknown keys
-                return PeftConfig.from_pretrained(plain)
-        except Exception as error:  # PEFT checks little, and fails with whatever it meets
-            raise PeftAdapterMismatch(
-                f"{folder / PEFT_CONFIG} cannot be read: {type(error).__name__} {shown(str(error))}. "
-                "Copy or save the adapter again."
-            ) from error
+    return PeftConfig.from_peft_type(**drop_unset_unknown_keys(config, str(folder / PEFT_CONFIG)))
 
 
 def drop_unset_unknown_keys(config: Mapping[str, Any], where: str) -> dict[str, Any]:

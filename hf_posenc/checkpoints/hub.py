@@ -68,7 +68,7 @@ def check_reachable(name: str) -> None:
     """Ask the Hub once, without retries.
 
     Raises:
-        ModelNotFound: it does not answer.
+        ModelNotFound: The Hub does not answer.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session

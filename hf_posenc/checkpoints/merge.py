@@ -119,7 +119,7 @@ def empty_folder(given: str | os.PathLike[str]) -> Path:
     """A folder that is new or empty.
 
     Raises:
-        FolderUnusable: it is neither.
+        FolderUnusable: The folder has files in it, or a file has its name.
     """
     folder = Path(folder_to_write(given))
     if folder.exists() and any(folder.iterdir()):
@@ -145,7 +145,7 @@ def check_close(got: Tensor, want: Tensor, name: str) -> float:
     """The deviation of the merged logits; see `Merged`.
 
     Raises:
-        MergeFailed: it is larger than rounding explains: half of the digits of the data type.
+        MergeFailed: The deviation is larger than rounding explains: half of the digits of the data type.
     """
     spread = want.std().item() or 1.0
     deviation = (got - want).square().mean().sqrt().item() / spread

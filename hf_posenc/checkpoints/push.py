@@ -1,4 +1,4 @@
-"""Upload a folder to the Hub: the account is looked at before the work begins, and the files are sent after it."""
+"""Upload a folder to the Hub: the repository is created before the work begins, and the files are sent after it."""
 
 from __future__ import annotations
 
@@ -11,50 +11,39 @@ KEPT_HERE = ("checkpoint-*", "checkpoint-*/*", "*.lock")
 """Files of a run that are for resuming it here, and not part of its result."""
 
 
-def check_upload(name: str) -> None:
-    """Find out before hours of work whether a repository can be written to.
+def create_repository(name: str) -> str:
+    """Make sure, before hours of work, that a repository can be written to; a new one is private. Returns its name.
 
     Args:
-        name: ``owner/name``.
+        name: ``owner/name``, or a name alone for the account that is logged in.
 
     Raises:
-        CannotUpload: it is no such name, nobody is logged in, the account may not write there, or the Hub cannot be
+        CannotUpload: It is no such name, nobody is logged in, the account may not write there, or the Hub cannot be
             reached.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.utils import validate_repo_id
 
     try:
-        validate_repo_id(name)
-        account = HfApi().whoami()
+        return str(HfApi().create_repo(name, private=True, exist_ok=True).repo_id)
     except Exception as error:  # of the Hub's client, and of whichever HTTP library it uses
         raise CannotUpload(
             f"{shown(name)} on the Hub cannot be written to: {reason_of(error)}. "
             "Log in with `hf auth login`, or upload later with `hf upload`."
         ) from error
-    owners = [account["name"], *(group["name"] for group in account.get("orgs", ()))]
-    if name.partition("/")[0] not in owners or "/" not in name:
-        raise CannotUpload(
-            f"{shown(name)} does not belong to {account['name']}, who is logged in. Choose {account['name']}/NAME"
-            + (f", or the name of one of {', '.join(owners[1:])}." if owners[1:] else ".")
-        )
 
 
-def upload(folder: Path, name: str) -> str:
-    """Upload a folder without the checkpoints for resuming; a new repository is private. Returns its address.
+def upload(folder: Path, name: str) -> None:
+    """Upload a folder without the checkpoints for resuming.
 
     Raises:
-        CannotUpload: the Hub refuses it; the folder is unchanged.
+        CannotUpload: The Hub refuses it; the folder is unchanged.
     """
     from huggingface_hub import HfApi
 
-    api = HfApi()
     try:
-        address = api.create_repo(name, private=True, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=folder, ignore_patterns=list(KEPT_HERE))
+        HfApi().upload_folder(repo_id=name, folder_path=folder, ignore_patterns=list(KEPT_HERE))
     except Exception as error:
         raise CannotUpload(
             f"The upload to {shown(name)} failed: {reason_of(error)}. "
             f"The result is kept in {folder}; upload it with `hf upload {name} {folder}`."
         ) from error
-    return str(address)

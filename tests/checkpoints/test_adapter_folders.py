@@ -16,7 +16,6 @@ from hf_posenc import (
     from_pretrained,
     is_patched,
     patch_model,
-    unpatch_model,
 )
 from hf_posenc.checkpoints.adapter_folder import read_position_parameters, read_sidecar
 from hf_posenc.checkpoints.merge import merge
@@ -122,26 +121,6 @@ def test_a_base_with_a_scheme_of_its_own_is_not_patched_anew(
         load_peft_adapter(from_pretrained(tmp_path / "base"), folder)
     patch_model(make_model("llama"), "yarn", factor=FACTOR).save_pretrained(tmp_path / "its own")
     assert is_patched(from_pretrained(tmp_path / "its own", peft_adapter=folder))
-
-
-def test_applied_it_takes_the_place_of_another_scheme(adapter, make_model, logits_of) -> None:
-    folder = adapter("yarn")
-    on_plain = load_peft_adapter(make_model("llama"), folder, patch="apply")
-    on_other = load_peft_adapter(patch_model(make_model("llama"), "t5", factor=2), folder, patch="apply")
-    assert describe(on_other).scheme == "yarn"
-    assert torch.equal(logits_of(on_other), logits_of(on_plain))
-
-
-def test_an_unpatched_base_saves_no_sidecar(make_model, tmp_path) -> None:
-    """Saved by PEFT itself, which replaces files and removes none."""
-    base = patch_model(make_model("llama"), "t5", factor=FACTOR)
-    model = get_peft_model(base, lora())
-    type(model).save_pretrained(model, str(tmp_path))
-    assert {SIDECAR, PARAMETERS} <= {p.name for p in tmp_path.iterdir()}
-    unpatch_model(base)
-    type(model).save_pretrained(model, str(tmp_path))
-    assert not {SIDECAR, PARAMETERS} & {p.name for p in tmp_path.iterdir()}
-    assert not is_patched(load_peft_adapter(make_model("llama"), tmp_path))
 
 
 def cached(folder: Path, cache: Path, commit: str, *, branch: str, name: str = "adapter") -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-import pickle
 import shutil
 
 import pytest
 import torch
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     GPT2LMHeadModel,
-    LlamaConfig,
     LlamaForCausalLM,
     Trainer,
     TrainingArguments,
@@ -91,21 +88,6 @@ def test_without_the_guard_it_would_look_healthy(make_model, logits_of, tmp_path
     (tmp_path / "config.json").write_text(json.dumps(unguard(content, "here")))
     assert (logits_of(LlamaForCausalLM.from_pretrained(tmp_path)) - logits_of(model)).abs().max() > 0.1
     assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(model))
-
-
-def test_a_live_configuration_is_unchanged(make_model, logits_of) -> None:
-    model = patch_model(make_model("llama"), "yarn", factor=4)
-    config = model.config
-    assert isinstance(config, LlamaConfig)
-    assert (config.model_type, config.num_hidden_layers) == ("llama", 2)
-    assert config.to_dict()["model_type"] == "llama"
-    assert GUARD_KEY not in config.to_json_string()
-    assert type(AutoModelForCausalLM.from_config(make_model("llama").config)) is LlamaForCausalLM
-    assert type(AutoModelForCausalLM.from_config(config)) is LlamaForCausalLM  # found by the name of the class
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert type(twin.config) is type(config)
-        assert twin.config.to_dict() == config.to_dict()
-        assert torch.equal(logits_of(twin), logits_of(model))
 
 
 def test_it_is_written_wherever_a_patched_model_is_saved_and_nowhere_else(make_model, tmp_path) -> None:

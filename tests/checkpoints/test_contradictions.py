@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +16,8 @@ from hf_posenc import (
     from_pretrained,
     is_patched,
     patch_model,
-    unpatch_model,
 )
-from hf_posenc.checkpoints.restore import apply_scheme
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
 from .conftest import FACTOR, TRAINED
 
@@ -95,18 +91,6 @@ def test_a_rotation_changed_behind_the_scheme(change: str, saved) -> None:
         from_pretrained(folder)
 
 
-def test_a_scheme_config_round_trip(make_model) -> None:
-    model = patch_model(make_model("llama"), "yarn", trained_length=12, target_length=60, layers={1: ("pi", {})})
-    block = SchemeConfig.of_model(model)
-    assert (block.trained_length, block.target_length, block.host_length) == (12, 60, TRAINED)
-    assert SchemeConfig.read(json.loads(json.dumps(block.to_json())), "here") == block
-    assert describe(apply_scheme(block, make_model("llama"))).layers == {"1": "pi"}
-    for name in ("trained_length", "target_length", "host_length"):
-        changed = copy.deepcopy(block.to_json())
-        changed[name] += 1
-        assert SchemeConfig.read(changed, "here") != block
-
-
 def test_a_weight_of_the_base_that_is_missing(saved) -> None:
     """transformers would make one up, and only warn."""
     names = ("model.layers.1.self_attn.v_proj.weight", "model.norm.weight", "model.embed_tokens.weight")
@@ -155,14 +139,3 @@ def test_what_a_checkpoint_has_is_kept_where_it_lacks_the_rest(lost: str, make_m
     for name in learned:
         assert bool((loaded[name] == 0.125).all()) == (name not in names)
         assert loaded[name].isfinite().all()
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "bert"])
-def test_a_table_out_of_use_stays_frozen(kind: str, saved, make_model) -> None:
-    folder = saved(kind, "alibi")
-    before = patch_model(make_model(kind), "alibi", factor=FACTOR)
-    frozen = [name for name, p in before.named_parameters() if not p.requires_grad]
-    assert frozen
-    loaded = from_pretrained(folder)
-    assert [name for name, p in loaded.named_parameters() if not p.requires_grad] == frozen
-    assert all(p.requires_grad for p in unpatch_model(loaded).parameters())

@@ -103,12 +103,6 @@ def test_a_model_that_transformers_does_not_rotate_is_refused(model: str, scheme
         export_native(patch_model(tiny_model(model), scheme, factor=2), tmp_path / "plain")
 
 
-@pytest.mark.parametrize("scheme", ["fire", "cope", "shaw"])
-def test_weights_of_each_layer_are_not_taken_for_schemes_of_their_own(scheme: str, tmp_path) -> None:
-    with pytest.raises(NotExpressible, match="no counterpart among transformers' RoPE types"):
-        export_native(patch_model(tiny_model("llama"), scheme, factor=4), tmp_path / "plain")
-
-
 def test_layers_and_unpatched_models(tmp_path) -> None:
     with pytest.raises(NotExpressible):
         export_native(patch_model(tiny_model("llama"), "irope", factor=4), tmp_path)

@@ -20,7 +20,7 @@ from hf_posenc import (
     load_starter,
     patch_model,
 )
-from hf_posenc.checkpoints.model_name import MANIFEST, RUN, ModelName, file_sizes, is_bundled, local_name, moved_bundled
+from hf_posenc.checkpoints.model_name import MANIFEST, RUN, ModelName, file_sizes
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, UnknownStarter, WrongKind
 from hf_posenc.insight.bench import bench
 from hf_posenc.insight.probe import probe
@@ -129,14 +129,3 @@ def test_a_name_of_the_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(ModelNotFound, match=r"Hub cannot be asked.*hf download owner/name"):
         from_pretrained("owner/name", cache_dir=tmp_path)
     assert time.monotonic() - started < 5
-
-
-@pytest.mark.parametrize("name", ["starter:llama", "starter:bert"])
-def test_a_bundled_model_of_another_installation_is_that_of_this_one(name: str) -> None:
-    here = Path(local_name(name))
-    elsewhere = Path("/elsewhere").joinpath(*here.parts[-3:])
-    assert moved_bundled(str(elsewhere)) == name
-    assert moved_bundled(str(here)) == str(here)  # it is there
-    assert moved_bundled(str(elsewhere.with_name("other"))) == str(elsewhere.with_name("other"))
-    assert is_bundled(str(here))
-    assert not is_bundled(str(elsewhere))

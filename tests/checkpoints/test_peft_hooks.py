@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 
 import pytest
 import torch
@@ -209,23 +207,6 @@ def test_trainer_resumes_learned_positions(order, make_model, logits_of, tmp_pat
     assert torch.equal(logits_of(resumed), logits_of(whole))
 
 
-@pytest.mark.parametrize("order", [patched_first, adapted_first], ids=lambda f: f.__name__)
-def test_trainer_loads_the_positions_of_the_best_model(order, make_model, logits_of, tmp_path) -> None:
-    model = order(make_model)
-    trainer = trainer_of(
-        model, tmp_path, 4, load_best_model_at_end=True, eval_strategy="steps", eval_steps=2,
-        metric_for_best_model="loss", greater_is_better=True,
-    )  # fmt: skip
-    trainer.train()
-    best = trainer.state.best_model_checkpoint
-    assert best is not None
-    assert torch.equal(logits_of(peft.PeftModel.from_pretrained(patched(make_model), best)), logits_of(model))
-
-
-def patched(make_model):
-    return patch_model(make_model("llama"), "t5", factor=FACTOR)
-
-
 def test_the_card_says_what_the_adapter_needs(peft_adapter, make_patched) -> None:
     folder, _ = peft_adapter(scheme="yarn")
     card = (folder / "README.md").read_text()
@@ -237,25 +218,6 @@ def test_the_card_says_what_the_adapter_needs(peft_adapter, make_patched) -> Non
     card = (folder / "README.md").read_text()
     assert card.startswith("My own words.")
     assert re.findall(r"scheme \| `(\w+)`", card) == ["pi"]
-
-
-def test_no_line_of_a_save_leaves_a_configuration_that_loads_without_the_package(make_patched, tmp_path) -> None:
-    """PEFT's own type of adapter, read by its own loader, must not be there even if the save is killed at that line."""
-    model, seen = peft.get_peft_model(make_patched(), CONFIGS["lora"]()), set()
-
-    def watch(frame, event, argument):
-        if (file := tmp_path / "adapter_config.json").exists():
-            seen.add(json.loads(file.read_text() or "{}").get("peft_type"))
-        return watch
-
-    tracing = sys.gettrace()
-    sys.settrace(lambda *call: watch if "peft" in call[0].f_code.co_filename else None)
-    try:
-        model.peft_config["default"].save_pretrained(str(tmp_path))
-    finally:
-        sys.settrace(tracing)
-    assert len(seen) == 1
-    assert "LORA" not in seen
 
 
 def test_pissa_is_converted_to_lora_with_the_trained_positions(make_model, make_patched, logits_of, tmp_path):

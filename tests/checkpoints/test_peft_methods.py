@@ -7,7 +7,6 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, RobertaConfig, RobertaForMaskedLM
 
 from hf_posenc import get_peft_model as with_scheme
 from hf_posenc import (
@@ -16,7 +15,7 @@ from hf_posenc import (
 )
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
-from hf_posenc.errors import PeftAdapterMismatch, TrainingImpossible, UnsupportedModel
+from hf_posenc.errors import PeftAdapterMismatch, TrainingImpossible
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 
@@ -67,27 +66,6 @@ def test_rows_of_a_table_that_is_not_read_by_rows(scheme, make_model, logits_of)
             wrap(model, peft.LoraConfig(**WPE))
         assert [name for name, _ in model.named_modules()] == names
         assert torch.equal(logits_of(model, SHORT), want)
-
-
-def roberta() -> PreTrainedModel:
-    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64}
-    return RobertaForMaskedLM(RobertaConfig(**sizes, vocab_size=96, max_position_embeddings=34, pad_token_id=1)).eval()
-
-
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("kind", ["gpt2", "roberta"])
-def test_a_table_that_peft_has_wrapped_is_not_patched(kind, whole, make_model, logits_of) -> None:
-    """The wrapper would go on to add the model's own positions."""
-    model, table, layer = {
-        "gpt2": lambda: (make_model("gpt2"), "wpe", "c_attn"),
-        "roberta": lambda: (roberta(), "position_embeddings", "query"),
-    }[kind]()
-    how = {"target_modules": [layer], "modules_to_save": [table]} if whole else {"target_modules": [table]}
-    model = peft.get_peft_model(model, peft.LoraConfig(r=2, **how))
-    want = logits_of(model, SHORT)
-    with pytest.raises(UnsupportedModel, match=f"{table}, the position table .* wrapped"):
-        patch_model(model, "alibi", factor=FACTOR)
-    assert torch.equal(logits_of(model, SHORT), want)
 
 
 def adapted(scheme: str | None, method: str, kind: str = "llama") -> nn.Module:

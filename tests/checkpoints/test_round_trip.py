@@ -21,14 +21,10 @@ from transformers import (
 from hf_posenc import (
     describe,
     from_pretrained,
-    is_patched,
     patch_model,
     unpatch_model,
 )
-from hf_posenc.checkpoints import restore
 from hf_posenc.errors import CheckpointMismatch, NotPatched, UnknownScheme
-from hf_posenc.patching import patch as patch_module
-from hf_posenc.patching.proof import EffectProbe
 
 FACTOR, TRAINED = 4, 16
 PAIRS = [
@@ -126,15 +122,6 @@ def test_missing_parameters_are_initialised_by_the_scheme(make_model, tmp_path) 
     assert loaded.model.posenc.table.weight.std().item() == pytest.approx(32**-0.5, rel=0.1)
 
 
-def test_a_plain_checkpoint_can_be_patched(make_model, logits_of, tmp_path) -> None:
-    make_model("llama").save_pretrained(tmp_path)
-    loaded = from_pretrained(tmp_path, scheme="yarn", factor=FACTOR, beta_fast=16.0)
-    assert torch.equal(
-        logits_of(loaded), logits_of(patch_model(make_model("llama"), "yarn", factor=FACTOR, beta_fast=16.0))
-    )
-    assert not is_patched(from_pretrained(tmp_path))
-
-
 CONTRADICTIONS = [
     {"scheme": "pi"},
     {"scheme": "yarn+logn"},
@@ -160,23 +147,6 @@ def test_requests_that_would_have_no_effect(make_model, tmp_path) -> None:
         from_pretrained(tmp_path, scheme="yarm")
     with pytest.raises(CheckpointMismatch, match="pickled"):
         from_pretrained(tmp_path, use_safetensors=False)
-
-
-def test_every_kind_of_layer_is_probed_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers that slide have a rotation of their own: what proves a patch proves what was loaded."""
-    probed = []
-
-    class Recorded(EffectProbe):
-        def __init__(self, adapter, base, geometry, layers) -> None:
-            probed.append(list(layers))
-            super().__init__(adapter, base, geometry, layers)
-
-    for module in (patch_module, restore):
-        monkeypatch.setattr(module, "EffectProbe", Recorded)
-    patch_model(gemma3(), "alibi", factor=4, layers="all").save_pretrained(tmp_path)
-    from_pretrained(tmp_path)
-    before, after = probed[0], probed[-1]
-    assert after == before == [0, 1]
 
 
 def gemma3() -> Gemma3ForCausalLM:

@@ -41,7 +41,7 @@ def export(
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.load import from_pretrained
-    from hf_posenc.checkpoints.push import check_upload, upload
+    from hf_posenc.checkpoints.push import create_repository, upload
     from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.patching.state import is_patched
     from hf_posenc.patching.text_limits import raise_limits_in
@@ -50,7 +50,7 @@ def export(
     if out.exists() and any(out.iterdir()):
         raise BadArgument(f"The folder {str(out)!r} is not empty. Choose another one.")
     if push_to_hub is not None:
-        check_upload(push_to_hub)
+        push_to_hub = create_repository(push_to_hub)
     with output.other_bars_off(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tokenizer = tokenizer_of(named)
@@ -64,7 +64,8 @@ def export(
         tokenizer.save_pretrained(out)
         raise_limits_in(out, merged)
     if push_to_hub is not None:
-        output.note(f"Uploaded to {upload(out, push_to_hub)}")
+        upload(out, push_to_hub)
+        output.note(f"Uploaded to {push_to_hub}")
     remarks = [str(one.message) for one in caught if one.category.__module__.startswith("hf_posenc")]
     if as_json:
         output.show_json({"folder": str(out), "rope_parameters": parameters, "warnings": remarks})

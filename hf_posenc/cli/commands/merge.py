@@ -28,15 +28,16 @@ def merge(
     adapter but for rounding, and if what is read back from the disk is the merged model bit for bit.
     """
     from hf_posenc.checkpoints.merge import merge as run
-    from hf_posenc.checkpoints.push import check_upload, upload
+    from hf_posenc.checkpoints.push import create_repository, upload
 
     named = model_named(model, base)
     if push_to_hub is not None:
-        check_upload(push_to_hub)
+        push_to_hub = create_repository(push_to_hub)
     with output.other_bars_off():
         merged = run(named.adapter or named.model, out, base=base, dtype=dtype_of(named, dtype))
     if push_to_hub is not None:
-        output.note(f"Uploaded to {upload(out, push_to_hub)}")
+        upload(out, push_to_hub)
+        output.note(f"Uploaded to {push_to_hub}")
     if as_json:
         output.show_json({
             "folder": str(out), "scheme": merged.scheme, "deviation": merged.deviation, "tokenizer": merged.tokenizer,
