@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -92,7 +92,7 @@ def from_pretrained(
     model, info = load_weights(checkpoint, chosen, keywords=keywords, **require_safetensors(hf_kwargs))
     check_no_missing_weights(model, info, checkpoint.name)
     if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
-        check_layer_count(checkpoint, info)
+        check_layer_count(checkpoint, info.get("unexpected_keys", ()))
 
     loaded: nn.Module = model
     if checkpoint.adapter is not None:
@@ -121,13 +121,8 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
 
     Heads and poolers may be missing: a base model is saved without them.
 
-    Args:
-        model: as it was loaded.
-        info: transformers' loading report.
-        name: of the checkpoint, for messages.
-
     Raises:
-        CheckpointMismatch: a weight is missing, or has another shape.
+        CheckpointMismatch: By transformers' loading report ``info``, a weight is missing, or has another shape.
     """
     prefix = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
     missing = sorted(
@@ -137,8 +132,8 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
     )
     mismatched = sorted(str(one[0]) for one in info.get("mismatched_keys", ()))
     if missing or mismatched:
-        shape = f"has the weight {mismatched[0]!r} in another shape" if mismatched else ""
-        problem = f"lacks the weight {missing[0]!r}" if missing else shape
+        found = f"has the weight {mismatched[0]!r} in another shape" if mismatched else ""
+        problem = f"lacks the weight {missing[0]!r}" if missing else found
         raise CheckpointMismatch(
             f"The checkpoint {name} {problem}, which transformers would initialise at random. Copy or save it again."
         )
@@ -212,18 +207,14 @@ def agree(wanted: Plan, stored: Plan) -> bool:
     )
 
 
-def check_layer_count(checkpoint: Checkpoint, info: Mapping[str, Any]) -> None:
+def check_layer_count(checkpoint: Checkpoint, unexpected: Iterable[str]) -> None:
     """Refuse a checkpoint with weights of more layers than its configuration says, which transformers would leave out.
 
-    Args:
-        checkpoint: that was loaded.
-        info: transformers' loading report.
-
     Raises:
-        CheckpointMismatch: the numbers differ.
+        CheckpointMismatch: An unexpected weight is that of a further layer.
     """
     depth = next((checkpoint.config[key] for key in LAYER_COUNT_KEYS if key in checkpoint.config), None)
-    numbers = {int(found[1]) for weight in info.get("unexpected_keys", ()) if (found := LAYER.search(weight))}
+    numbers = {int(found[1]) for weight in unexpected if (found := LAYER.search(weight))}
     if depth is not None and max(numbers, default=0) >= depth:
         raise CheckpointMismatch(
             f"The checkpoint {checkpoint.name} has weights of {max(numbers) + 1} layers, and its configuration says "

@@ -55,6 +55,9 @@ from hf_posenc.patching.stored.peft_sidecar import (
 )
 
 Hook = Callable[..., Any]
+OF_KEYS = ("PREFIX_TUNING", "CARTRIDGE")  # methods that train keys and values; others train embeddings
+NAME = "past_key_values"  # what PEFT calls the KV cache; from transformers 5.24 on it is ``cache``
+OF_OLD = Version(peft.__version__) < Version("0.22")  # put prompts before a text whenever a step holds no `NAME`
 
 
 def refusing(original: Hook, *args: Any, **kwargs: Any) -> Any:
@@ -209,13 +212,12 @@ def scheme_adapter(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> Adap
     return AdapterFolder.open(name, **options, subfolder=subfolder)
 
 
-OF_KEYS = ("PREFIX_TUNING", "CARTRIDGE")  # methods that train keys and values; others train embeddings
-NAME = "past_key_values"  # as PEFT knows it
-OF_OLD = Version(peft.__version__) < Version("0.22")
-
-
 def fill_in_shapes(config: Any, base: nn.Module) -> None:
-    """Complete the PEFT configuration of prompts or prefixes by the geometry of a patched base; leave all others."""
+    """Complete the PEFT configuration of prompts or prefixes by the geometry of a patched base; leave all others.
+
+    PEFT reads ``num_attention_heads`` and ``num_key_value_heads``. MPT calls the former ``n_heads``; Falcon says by
+    ``multi_query`` that one head of keys serves all queries. A patched model caches the heads of its geometry.
+    """
     if not getattr(config, "is_prompt_learning", False) or not is_patched(base) or stacks_of(base):
         return
     model: Any = base_model_of(base)[0]
@@ -230,7 +232,7 @@ def fill_in_shapes(config: Any, base: nn.Module) -> None:
         config.token_dim = geometry.kv_heads * geometry.head_dim
 
 
-def preparing(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+def preparing(original: Hook, model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """``prepare_inputs_for_generation``: the inputs of a step, whose KV cache PEFT finds under the name it knows."""
     base = model.get_base_model()
     name = cache_name(type(base))
