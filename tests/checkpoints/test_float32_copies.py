@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from hf_posenc import from_pretrained, get_peft_model, load_peft_adapter, patch_model, unpatch_model
+from hf_posenc import from_pretrained, get_peft_model, load_peft_adapter, patch_model
 from hf_posenc.checkpoints.peft import save_peft_adapter
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 
 FACTOR, RATE, STEPS = 4, 2e-4, 20
-LEARNED = ["t5", "cable", "cope", "deberta", "fire", "fox", "kerple", "shaw", "ssmax", "transformer_xl"]
+LEARNED = ["t5", "fox", "transformer_xl"]
 TARGETS = {
     "llama": {"target_modules": ["q_proj", "v_proj"], "modules_to_save": ["embed_tokens", "norm", "input_layernorm"]},
     "gpt2": {"target_modules": ["c_attn"], "modules_to_save": ["wte", "ln_1", "ln_f"], "fan_in_fan_out": True},
@@ -120,15 +120,3 @@ def test_merging_and_unloading_give_the_dtype_back(adapted, logits_of, tmp_path)
     assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(merged))
     plain = adapted().unload()
     assert {weight.dtype for weight in plain.parameters()} == {torch.bfloat16}
-
-
-def test_positions_put_under_an_adapter_train_in_float32(make_model, logits_of, tmp_path) -> None:
-    model = peft.get_peft_model(make_model("llama").bfloat16(), peft.LoraConfig(r=2, target_modules=["q_proj"]))
-    patch_model(model, "fox", factor=FACTOR)
-    assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
-    assert share_moved(model)["positions"] == 1
-    model.save_pretrained(tmp_path)
-    again = load_peft_adapter(make_model("llama").bfloat16(), tmp_path, patch="apply")
-    assert torch.equal(logits_of(again), logits_of(model))
-    unpatch_model(model)
-    assert {w.dtype for w in model.parameters() if not w.requires_grad} == {torch.bfloat16}

@@ -10,7 +10,7 @@ import huggingface_hub
 import pytest
 from typer.testing import CliRunner
 
-from hf_posenc.checkpoints.push import create_repository, upload
+from hf_posenc.checkpoints.hub import create_repository, upload
 from hf_posenc.cli.app import app
 from hf_posenc.errors import CannotUpload
 

@@ -40,8 +40,8 @@ def export(
     Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights.
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
+    from hf_posenc.checkpoints.hub import create_repository, upload
     from hf_posenc.checkpoints.load import from_pretrained
-    from hf_posenc.checkpoints.push import create_repository, upload
     from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.patching.state import is_patched
     from hf_posenc.patching.text_limits import raise_limits_in

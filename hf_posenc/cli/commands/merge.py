@@ -27,8 +27,8 @@ def merge(
     The checkpoint carries the scheme the adapter was trained under. It is kept only if its logits are those of the
     adapter but for rounding, and if what is read back from the disk is the merged model bit for bit.
     """
+    from hf_posenc.checkpoints.hub import create_repository, upload
     from hf_posenc.checkpoints.merge import merge as run
-    from hf_posenc.checkpoints.push import create_repository, upload
 
     named = model_named(model, base)
     if push_to_hub is not None:
