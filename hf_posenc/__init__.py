@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hf_posenc.checkpoints.peft import get_peft_model as get_peft_model
     from hf_posenc.checkpoints.peft import load_peft_adapter as load_peft_adapter
     from hf_posenc.checkpoints.peft import save_peft_adapter as save_peft_adapter
+    from hf_posenc.checkpoints.readers.compare import read_elsewhere as read_elsewhere
     from hf_posenc.checks.run import check as check
     from hf_posenc.checks.run import check_scheme as check_scheme
     from hf_posenc.core.record import SchemeRecord as SchemeRecord
@@ -68,6 +69,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "load_peft_adapter",
             "save_peft_adapter",
         ),
+        "hf_posenc.checkpoints.readers.compare": ("read_elsewhere",),
         "hf_posenc.checks.run": ("check", "check_scheme"),
         "hf_posenc.core.record": ("SchemeRecord",),
         "hf_posenc.errors": ("PosEncError",),

@@ -21,8 +21,9 @@ import torch
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.old_rope_keys import add_old_form, is_misread_before_5
-from hf_posenc.checkpoints.other_readers import read_otherwise
+from hf_posenc.checkpoints.other_readers import length_in_vllm
 from hf_posenc.checkpoints.plain_config import explained_refusal, plain_config
+from hf_posenc.checkpoints.readers.compare import readings
 from hf_posenc.checkpoints.tokenizer import copy_tokenizer
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import folder_to_write
@@ -46,7 +47,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     Warns:
         OnlyWithinTrainedLength: logits are equal up to the trained length, and differ beyond.
         NotReadBefore5: an older transformers would leave the scaling out.
-        ReadOtherwise: vLLM would accept longer texts, or mlx-lm rotate otherwise.
+        ReadOtherwise: an engine would compute something else (`read_elsewhere` says what each computes), or vLLM
+            would accept texts of another length.
         LimitKept: the tokenizer cuts texts below the trained length, and still does.
 
     Raises:
@@ -87,8 +89,17 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
             NotReadBefore5,
             stacklevel=2,
         )
-    for remark in read_otherwise(found.of_base, describe(model).target_length):
-        warnings.warn(remark, ReadOtherwise, stacklevel=2)
+    otherwise = [str(reading) for reading in readings(found) if reading.verdict != "exact"]
+    if otherwise:
+        warnings.warn(
+            f"Not every engine computes this checkpoint as transformers does. {'; '.join(otherwise)}. Serve it with an "
+            "engine that is not in this list.",
+            ReadOtherwise,
+            stacklevel=2,
+        )
+    length = length_in_vllm(found.of_base, describe(model).target_length)
+    if length is not None:
+        warnings.warn(length, ReadOtherwise, stacklevel=2)
     return found.parameters
 
 
