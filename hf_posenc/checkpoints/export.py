@@ -67,7 +67,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     found, trained = plain_config(model), describe(model).trained_length
     with explained_refusal(found.parameters), torch.device("meta"):
         plain = type(model)(found.config)
-    plain.load_state_dict(model.state_dict(), assign=True)
+    own = model.state_dict()  # with learned frequencies, which the configuration states
+    plain.load_state_dict({name: own[name] for name in own.keys() & plain.state_dict().keys()}, assign=True)
     plain.tie_weights()
     plain.generation_config = getattr(model, "generation_config", None)
     with staged(folder) as staging:

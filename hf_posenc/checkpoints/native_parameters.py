@@ -15,6 +15,7 @@ import transformers
 from transformers import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.checkpoints.readers.spellings import with_spellings
+from hf_posenc.checkpoints.static_rotation import HOOKS, as_longrope
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.shared.rope_parameters import by_layer_type
@@ -23,7 +24,6 @@ from hf_posenc.schemes.base import Scheme, overrides
 from hf_posenc.schemes.host_rotation import HostRotation
 from hf_posenc.schemes.recipes.recipe import Recipe
 
-HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
 LENGTH_DEPENDENT = ("regions", "row_rotation")
 QUERY_SCALE = ("llama_4_scaling_beta", "original_max_position_embeddings")
 """What some Mistrals scale late queries by, which no scheme takes away; the length belongs to scalings, too."""
@@ -171,8 +171,8 @@ def parameters_of(scheme: Scheme, name: str) -> tuple[dict[str, Any], bool]:
 
 
 def stated_natively(scheme: Scheme) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """The RoPE parameters that a scheme states: of all lengths, and else up to the trained length."""
-    everywhere = scheme.native() if len(scheme.schemes) == 1 else None
+    """The RoPE parameters of a scheme: of all lengths, and else up to the trained length."""
+    everywhere = (scheme.native() if len(scheme.schemes) == 1 else None) or as_longrope(scheme)
     return everywhere, scheme.native_within_trained() if len(scheme.schemes) == 1 and everywhere is None else None
 
 

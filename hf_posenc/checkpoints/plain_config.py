@@ -95,10 +95,11 @@ def plain_config(model: Any) -> PlainConfig:
     with explained_refusal(own.parameters):
         check_both_forms(config)
         geometry = adapter.geometry(config, trained_length=1, target_length=1)
-        at_trained = rotary_at_length(config, adapter, trained_length, geometry) if own.short else None
+        by_list = own.short or own.parameters.get("rope_type") == "longrope"
+        at_trained = rotary_at_length(config, adapter, trained_length, geometry) if by_list else None
     for number, (scheme, kind) in enumerate(zip(own.schemes, own.types, strict=True)):
         rotary = geometry.of_layer(number).rotary
-        rotary = rotary and (at_trained or rotary)
+        rotary = rotary and (at_trained or rotary)  # adapters read RoPE types that know the length without a scaling
         check_same(rotary, scheme, trained_length if own.short else None)
         if rotary is not None:
             plain.rotaries[kind] = rotary

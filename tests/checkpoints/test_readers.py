@@ -39,6 +39,8 @@ CASES: list[tuple[str, dict[str, Any], set[str]]] = [
     ("yarn", {"attention_factor": 0.8}, {LLAMA}),
     ("yarn", {"mscale": 0.7, "mscale_all_dim": 0.4}, {LLAMA}),
     ("ntk_parts", {}, {LLAMA}),
+    ("ntk_parts_v1", {}, {MLX, LLAMA}),
+    ("yarn", {"ramp": "rotations"}, {MLX, LLAMA}),
     ("dynamic_ntk", {}, set()),
     ("longrope", LISTS, {MLX, LLAMA}),
     ("longrope", LISTS | {"attention_factor": 1.3}, {MLX, LLAMA}),
