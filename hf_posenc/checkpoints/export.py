@@ -28,7 +28,7 @@ from hf_posenc.checkpoints.tokenizer import copy_tokenizer
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
-from hf_posenc.errors import NotExpressible, NotReadBefore5, OnlyWithinTrainedLength, ReadOtherwise
+from hf_posenc.errors import EngineDiffers, NotExpressible, NotReadBefore5, OnlyWithinTrainedLength, ReadOtherwise
 from hf_posenc.patching.state import describe
 from hf_posenc.patching.text_limits import raise_limits_in
 
@@ -47,8 +47,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     Warns:
         OnlyWithinTrainedLength: logits are equal up to the trained length, and differ beyond.
         NotReadBefore5: an older transformers would leave the scaling out.
-        ReadOtherwise: an engine would compute something else (`read_elsewhere` says what each computes), or vLLM
-            would accept texts of another length.
+        EngineDiffers: an engine would compute something else; `read_elsewhere` says what each computes.
+        ReadOtherwise: vLLM would accept texts of another length.
         LimitKept: the tokenizer cuts texts below the trained length, and still does.
 
     Raises:
@@ -95,7 +95,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         warnings.warn(
             f"Not every engine computes this checkpoint as transformers does. {'; '.join(otherwise)}. Serve it with an "
             "engine that is not in this list.",
-            ReadOtherwise,
+            EngineDiffers,
             stacklevel=2,
         )
     length = length_in_vllm(found.of_base, describe(model).target_length)

@@ -18,6 +18,7 @@ from transformers import ROPE_INIT_FUNCTIONS
 from hf_posenc.checkpoints.native_parameters import INSTEAD, kept_parameters, rope_parameters_of
 from hf_posenc.checkpoints.old_rope_keys import check_both_forms
 from hf_posenc.checkpoints.other_readers import OTHER_WINDOWS
+from hf_posenc.checkpoints.static_rotation import static_rotation
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
 from hf_posenc.errors import NotExpressible, NotPatched, PosEncError
@@ -122,7 +123,7 @@ def check_same(rotary: HostRotary | None, scheme: Scheme, length: int | None) ->
         return
     if rotary is not None and (length is not None or own is None or rotary.axes == own.axes):
         by_length: Any = scheme
-        rotation = scheme.rotation() if length is None else by_length.rotation_of(length)
+        rotation = static_rotation(scheme) if length is None else by_length.rotation_of(length)
         scale = rotary.logit_scale
         if same_rotation(rotary.rotation, rotation) and abs(scale - scheme.logit_scale()) <= 1e-6 * scale:
             return

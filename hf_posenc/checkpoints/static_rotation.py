@@ -17,12 +17,17 @@ NEVER = 1e30  # divides the frequency of a pair that is not rotated: a JSON file
 
 
 def static_rotation(scheme: Scheme) -> Rotation | None:
-    """The rotation of a scheme that does nothing but rotate the model's own pairs by fixed frequencies, else None."""
+    """The rotation of a scheme that does nothing but rotate the model's own pairs by fixed frequencies, else None.
+
+    A scheme without positions has frequencies of zero.
+    """
     host = scheme.geometry.rotary
     if host is None or any(overrides(scheme, hook) for hook in HOOKS):
         return None
     rotation = scheme.rotation()
-    if rotation is None or rotation.values or rotation.decay or rotation.axes or host.axes:
+    if rotation is None:
+        return Rotation((0.0,) * len(host.rotation.frequencies), host.rotation.layout)
+    if rotation.values or rotation.decay or rotation.axes or host.axes:
         return None
     alike = (rotation.dims, rotation.layout) == (host.rotation.dims, host.rotation.layout)
     return rotation if alike else None

@@ -62,7 +62,7 @@ def exported(folder: Path, scheme: str, options: dict[str, Any], **entries: Any)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         export_native(model, folder)
-    said = [str(one.message) for one in caught if one.category is ReadOtherwise]
+    said = [str(one.message) for one in caught if issubclass(one.category, ReadOtherwise)]
     return json.loads((folder / "config.json").read_text()), said
 
 

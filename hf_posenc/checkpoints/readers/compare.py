@@ -54,7 +54,8 @@ class Reading:
         if self.logit_scale is not None and abs(self.logit_scale - 1.0) > ROUNDING:
             parts.append(f"logits times {self.logit_scale:.3g}")
         if self.verdict == "different" and self.phase:
-            parts.append(f"angles up to {self.phase:.2g} rad apart at {self.length:,} tokens")
+            digits = ".2g" if self.phase < 10 else ",.0f"
+            parts.append(f"angles up to {self.phase:{digits}} rad apart at {self.length:,} tokens")
         return f": {', '.join(parts)}" if parts else ""
 
 
