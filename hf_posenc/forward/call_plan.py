@@ -186,7 +186,7 @@ def make_plan(
     if not by_engine:
         in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
         if forward.texts is not None:
-            in_reach = separated(in_reach, forward.texts, ctx, backend, host, len(query))
+            in_reach = separated(in_reach, forward.texts, ctx, backend, host, query.shape[0])
         if in_reach is not mask and isinstance(in_reach, Tensor):
             in_reach = scores_mask(in_reach, query.dtype, backend)
         past, keys = sizes or (0, 0)

@@ -101,7 +101,7 @@ def moved(call: ForwardCall) -> ForwardCall:
         return replace(call, moved=after)
     mask = call.mask
     if mask is None:  # without one, transformers takes the gaps of moved positions for packed texts
-        mask = torch.ones(before.shape, dtype=torch.long, device=before.device).expand(len(call.tokens), -1)
+        mask = torch.ones(before.shape, dtype=torch.long, device=before.device).expand(call.tokens.shape[0], -1)
     return replace(call, moved=after, position_ids=after, mask=mask)
 
 

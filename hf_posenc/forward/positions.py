@@ -191,7 +191,7 @@ def _first(
 
 def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
     """Positions ``[batch or 1, query]`` as one row if all samples have the same, and then the first of them."""
-    if len(positions) > 1 and not torch.equal(positions, positions[:1].expand_as(positions)):
+    if positions.shape[0] > 1 and not torch.equal(positions, positions[:1].expand_as(positions)):
         return positions, None
     return positions[:1], int(positions[0, 0])
 
@@ -227,7 +227,7 @@ def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[
 
 def _with_own(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> Tensor:
     """Positions of the new keys, from column ``start`` on, as their queries have them."""
-    rows, length = max(len(key_positions), len(positions)), positions.shape[1]
+    rows, length = max(key_positions.shape[0], positions.shape[0]), positions.shape[1]
     columns = torch.arange(length, device=positions.device) + start
     everyone = key_positions.expand(rows, -1).clone()
     return everyone.index_copy(1, columns, positions.expand(rows, -1).to(everyone.dtype))

@@ -62,7 +62,7 @@ def divided(call: ForwardCall) -> ForwardCall:
         if said or counts or not call.causal or mixes(call.base):
             call, starts = _by_mask(call, mask, counts=counts)
     elif isinstance(mask, BlockMask) and not is_traced():
-        starts = ~sees_previous(mask, len(call.tokens), call.length)
+        starts = ~sees_previous(mask, call.tokens.shape[0], call.length)
         if call.position_ids is None and several(starts):
             raise MaskMismatch(
                 "The BlockMask keeps texts of a row apart, whose tokens would be numbered as those of one. "
