@@ -30,6 +30,7 @@ from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import EngineDiffers, NotExpressible, NotReadBefore5, OnlyWithinTrainedLength, ReadOtherwise
 from hf_posenc.patching.state import describe
+from hf_posenc.patching.stored.model_card import write_plain_section
 from hf_posenc.patching.text_limits import raise_limits_in
 
 
@@ -75,6 +76,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         plain.save_pretrained(staging)
         add_old_form(staging, found.of_base, found.section)
         raise_limits_in(Path(folder), model, into=staging)
+        write_plain_section(staging, describe(model).scheme, found.lengths.trained, found.compared_length)
     if found.short:
         warnings.warn(
             f"In texts longer than {trained} tokens transformers computes something else than scheme "

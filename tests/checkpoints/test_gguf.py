@@ -12,8 +12,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from hf_posenc import load_starter, patch_model
-from hf_posenc.checkpoints.gguf_file import export_gguf
+from hf_posenc import export_gguf, load_starter, patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import NotExpressible, NotPatched, TokenizerLeftOut
 

@@ -28,7 +28,7 @@ from hf_posenc.errors import EngineDiffers
 GGUF = "model.gguf"
 To = Annotated[
     Literal["transformers", "gguf"],
-    of_output("--to", help="A plain transformers checkpoint, or a GGUF file for llama.cpp (pip install gguf)."),
+    of_output("--to", metavar="FORMAT", help="`transformers`: a plain checkpoint; `gguf`: one file for llama.cpp."),
 ]
 
 
