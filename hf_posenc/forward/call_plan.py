@@ -35,6 +35,7 @@ from hf_posenc.forward import paged
 from hf_posenc.forward.attention_masks import scores_mask
 from hf_posenc.forward.context_parallel import check_context_parallel, context_parallel_active
 from hf_posenc.forward.engine_backend import ENGINE_BACKENDS, AttentionOutput, ComputeCall
+from hf_posenc.forward.host_calls import cache_lost
 from hf_posenc.forward.packed_documents import PackedDocument, context_of_document, documents_of, separated
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.forward.positions import (
@@ -61,6 +62,7 @@ class PlannedLayer(Protocol):
 
     layer_idx: int | None
     is_causal: bool
+    training: bool
     config: Any
 
     @property
@@ -135,6 +137,9 @@ def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, 
         cache: of self-attention, before it takes the new keys.
         mask: as transformers made it for the backend in use.
         host: the call's other keywords; the `ForwardContext` is taken out of it.
+
+    Raises:
+        HostChanged: the model was called with a KV cache, and its layers do not hand it on under a known name.
     """
     forward: ForwardContext | None = host.pop(KEYWORD, None)
     if forward is None:  # the attention module is called on its own
@@ -144,6 +149,8 @@ def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, 
         ids = host.get("position_ids")
         forward = ForwardContext(None, ids is None or in_steps_of_one(ids))
         return make_plan(layer, layer.scheme, query, cache, mask, host, forward)
+    if cache is None and forward.cached and not layer.training:  # gradient checkpointing takes it away
+        raise cache_lost(type(layer).__name__)
     scheme, (past, keys) = layer.scheme, past_and_keys(cache, layer.layer_idx, query.shape[2])
     if isinstance(past, Tensor) and past.device.type == "cpu" and not is_traced():
         past = int(past)  # which a GPU would be waited for

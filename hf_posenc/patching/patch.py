@@ -22,11 +22,11 @@ from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.lock import patch_lock
+from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import check_heads, explained_forward
-from hf_posenc.patching.cached_step import check_cached_step
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.float32 import keep_in_float32
@@ -86,9 +86,9 @@ def patch_model(
 
     Raises:
         PosEncError: one subclass a cause, see `hf_posenc.errors`; the model is then as it was.
-        HostChanged: the first patched model of a class loses its KV cache on the installed transformers.
 
     Warns:
+        UntestedVersion: transformers is newer than this package is tested with.
         NothingStretched: the scheme stretches the context by a factor, and was given neither that nor a length.
         LimitKept: a `SentenceTransformer` cuts texts below the trained length, and still does.
 
@@ -123,7 +123,7 @@ def _patch(
     check_not_in_forward(model)
     with patch_lock(base):
         check_model(model, base)
-        check_cached_step(base, lambda stand_in: patch_model(stand_in, "alibi"))
+        beyond_tested("transformers")
         config: Any = base.config
         given = take_lengths(options, trained_length=trained_length, target_length=target_length)
         check_rotation(base, trained_length_given=given["trained_length"] is not None)
