@@ -43,7 +43,7 @@ from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, pat
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo
 from hf_posenc.patching.text_limits import raise_limits
-from hf_posenc.patching.trained_length import take_lengths, trained_length_under, unscaled_geometry
+from hf_posenc.patching.trained_length import trained_length_under, unscaled_geometry
 from hf_posenc.patching.validate_forward import check_forward
 from hf_posenc.schemes.base import implements
 from hf_posenc.schemes.spec import SchemeSpec
@@ -125,16 +125,17 @@ def _patch(
         check_model(model, base)
         beyond_tested("transformers")
         config: Any = base.config
-        given = take_lengths(options, trained_length=trained_length, target_length=target_length)
-        check_rotation(base, trained_length_given=given["trained_length"] is not None)
+        check_rotation(base, trained_length_given=trained_length is not None)
         geometry = unscaled_geometry(adapter, config)
         chosen = layout_of(scheme, options, layers, geometry)
         configured = trained_length_under(adapter, config, chosen, geometry)
-        lengths = resolve_lengths(configured=configured, factor=factor, **given)
+        lengths = resolve_lengths(
+            configured=configured, trained_length=trained_length, target_length=target_length, factor=factor
+        )
         geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
         schemes = build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
         plan = PatchPlan(model, base, adapter, geometry, chosen, schemes)
-        check_schemes(plan, trained_length_given=given["trained_length"] is not None)
+        check_schemes(plan, trained_length_given=trained_length is not None)
         report = _install(plan)
     if factor is None and target_length is None and report.proof.verdict == "identity":
         warn_of_no_stretch(report, schemes[0])
