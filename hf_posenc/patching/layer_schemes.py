@@ -12,7 +12,6 @@ import torch
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import CannotCombine
 from hf_posenc.forward.forward_hook import MOVE
-from hf_posenc.patching.preconditions.weights import check_parameter_memory
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.build import build
 from hf_posenc.schemes.spec import Layout, Plan, SchemeSpec, layout, plan
@@ -65,12 +64,10 @@ def build_layer_schemes(
         own_positions: of a geometry and a ``layer``, the scheme that stands for the model's own positions there.
 
     Raises:
-        OptionOutOfRange: an option is refused, or parameters take more than half of the memory.
+        OptionOutOfRange: an option is refused.
         SchemeNotDefined: a scheme has no meaning on this model.
         CannotCombine: layers disagree on what is added to the embeddings, or on where tokens stand.
     """
-    for one in (chosen.default, *chosen.layers.values()):
-        check_parameter_memory(one, geometry)
     count = geometry.layers
     if chosen.uniform:
         first = build(chosen.default, geometry, adapter_name, partial(own_positions, layer=0))

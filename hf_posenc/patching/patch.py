@@ -34,8 +34,7 @@ from hf_posenc.patching.in_forward import check_not_in_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, probed_layers
 from hf_posenc.patching.patched_config import write_config, write_outer_config
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
-from hf_posenc.patching.preconditions.rotation import check_rotation, other_shapes
-from hf_posenc.patching.preconditions.wrappers import explain_run_errors
+from hf_posenc.patching.preconditions.host_config import check_rotation
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.stacks import patched_together, unpatch_together
@@ -155,15 +154,13 @@ def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
 def _install(plan: PatchPlan) -> PatchReport:
     """Swap the classes and prove that outputs move; or roll back and raise."""
     model, base, adapter, geometry = plan.model, plan.base, plan.adapter, plan.geometry
-    with explain_run_errors(adapter, base):
+    with explained_forward(adapter, base, patched=False):
         probe = EffectProbe(adapter, base, geometry, probed_layers(plan.layout, geometry))
-    patch, shapes = Patch(model=model, layout=plan.layout), other_shapes(base)
+    patch = Patch(model=model, layout=plan.layout)
     try:
         swap(patch, plan)
         with evaluation_mode(base):
             check_heads(base, geometry)
-        if shapes is not None:
-            raise shapes
         write_config(patch, plan)
         write_outer_config(model, vars(base)[ENTRY])
         patch.record = ConfigRecord.of(base, adapter, geometry)

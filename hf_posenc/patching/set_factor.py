@@ -26,7 +26,6 @@ from hf_posenc.patches.validate_adapter import explained_forward
 from hf_posenc.patching.in_forward import check_not_in_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes, probed_layers
 from hf_posenc.patching.patched_config import update_config, update_outer_config
-from hf_posenc.patching.preconditions.wrappers import explain_run_errors
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.stacks import alone_with
@@ -134,7 +133,7 @@ def _take_over_all(
     layers: list[int],
 ) -> Proof:
     """Let all schemes take over the new values, and prove that outputs follow; or put the old ones back and raise."""
-    with explain_run_errors(record.adapter, base), unpatched_view(patch):
+    with explained_forward(record.adapter, base, patched=False), unpatched_view(patch):
         probe = EffectProbe(record.adapter, base, geometry, layers)
     kept = [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
     try:

@@ -131,7 +131,7 @@ def test_a_rotation_that_the_model_was_not_built_with(
 def test_a_scaling_taken_out_of_the_configuration(kind: str) -> None:
     model = made(kind, rope_parameters=dict(YARN), max_position_embeddings=4 * TRAINED)
     model.config.rope_parameters = {"rope_type": "default", "rope_theta": 1e4}
-    refused(model, HostConfigInvalid, "'default'.*'yarn'", factor=2)
+    refused(model, HostConfigInvalid, "'yarn'.*'default'", factor=2)
 
 
 @rotary_models
@@ -167,7 +167,7 @@ def test_a_temperature_on_either_side(kind: str) -> None:
 def test_the_share_of_rotated_channels() -> None:
     model = made("glm")
     set_rope(model, partial_rotary_factor=0.25)
-    refused(model, HostConfigInvalid, "inv_freq 2 pairs")
+    refused(model, HostConfigInvalid, "inv_freq .* 2 pairs")
 
 
 @rotary_models
@@ -230,19 +230,6 @@ def test_a_table_that_was_resized() -> None:
     refused(model, HostConfigInvalid, "rows for 256")
     model.config.max_position_embeddings = 4 * TRAINED  # the advice
     assert describe(patch_model(model, "rope", factor=4)).trained_length == 4 * TRAINED
-
-
-@rotary_models
-@pytest.mark.parametrize("edit", [{"max_position_embeddings": 256}, {"rope_parameters": dict(YARN)}], ids=str)
-def test_two_configurations_in_one_model(kind: str, edit: dict[str, Any]) -> None:
-    """That of the outer model is written into a checkpoint, and that of the base model computes."""
-    model = made(kind)
-    model.config = copy.deepcopy(model.config)
-    for name, value in edit.items():
-        setattr(model.config, name, value)
-    refused(model, HostConfigInvalid, next(iter(edit)))
-    model.config = model.base_model.config  # the advice
-    assert describe(patch_model(model, "yarn", factor=4)).trained_length == TRAINED
 
 
 @rotary_models

@@ -18,13 +18,8 @@ from hf_posenc.errors import (
 )
 from hf_posenc.forward.offloading import is_foreign
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table, reads_rows
-from hf_posenc.patching.preconditions.host_config import (
-    check_complete,
-    check_lengths_and_rotation,
-    check_one_configuration,
-)
-from hf_posenc.patching.preconditions.rotation import PUT_BACK
-from hf_posenc.patching.preconditions.weights import check_finite, check_floating
+from hf_posenc.patching.preconditions.host_config import PUT_BACK, check_lengths_and_rotation
+from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.preconditions.wrappers import check_reducer, check_single_model, check_unsharded
 from hf_posenc.patching.state import STASH, PatchPlan, adapted_modules, describe
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
@@ -48,7 +43,7 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
     Raises:
         AlreadyPatched: it carries a scheme.
         CheckpointMismatch: it was loaded from a checkpoint with a scheme, but without it.
-        UnsupportedModel: it holds several models, its weights are sharded, or they are integers.
+        UnsupportedModel: it holds several models, or its weights are sharded.
         HostConfigInvalid: its configuration has positions out of range.
         WeightsNotFinite: a weight is no finite number.
     """
@@ -66,9 +61,6 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
     check_single_model(model, base, {cls.base_class for _, cls in adapted_modules(model)})
     check_unsharded(model)
     check_lengths_and_rotation(vars(config), f"this {type(base).__name__}")
-    check_complete(vars(config), f"this {type(base).__name__}")
-    check_one_configuration(model, base)
-    check_floating(model)
     check_finite(model)
 
 

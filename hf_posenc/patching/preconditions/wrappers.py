@@ -7,17 +7,12 @@ is possible.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hf_posenc.errors import PosEncError, UnsupportedModel, first_line
-
-if TYPE_CHECKING:
-    from hf_posenc.patches.adapter import Adapter
+from hf_posenc.errors import UnsupportedModel
 
 SHARDING_CLASSES = ("FullyShardedDataParallel", "FSDPModule")
 SHARDED_TENSOR = "DTensor"  # a weight of which each device has a part
@@ -71,28 +66,3 @@ def check_reducer(model: nn.Module, fresh: Iterable[nn.Parameter], frozen: Itera
             "This model is in DistributedDataParallel, which would not learn of parameters that the scheme adds or "
             "freezes. Patch the model first, and wrap it afterwards."
         )
-
-
-@contextmanager
-def explain_run_errors(adapter: Adapter, base: nn.Module) -> Iterator[None]:
-    """Raise errors of a layer that fails before it is patched as one of ours.
-
-    Args:
-        adapter: whose `probe` runs the layer; of another package, it may be what fails.
-        base: the base model.
-
-    Raises:
-        UnsupportedModel: the layer cannot be run.
-    """
-    try:
-        yield
-    except (PosEncError, MemoryError):
-        raise
-    except Exception as error:  # whatever a kernel, a quantiser or a hook says
-        kind: Any = next((weight.dtype for weight in base.parameters()), None)
-        name, ours = type(adapter).__name__, type(adapter).__module__.startswith("hf_posenc.")
-        raise UnsupportedModel(
-            f"An attention layer of this {type(base).__name__}, whose weights are {kind}, cannot be run as it is: "
-            f"{type(error).__name__}: {first_line(error)}. Patch the model where it runs, and convert or move it "
-            f"afterwards{'' if ours else f'; if it runs here, correct probe of the adapter {name}'}."
-        ) from error
