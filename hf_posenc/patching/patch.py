@@ -21,7 +21,6 @@ from torch import nn
 from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import resolve_lengths
-from hf_posenc.core.lock import patch_lock
 from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
@@ -30,7 +29,7 @@ from hf_posenc.patches.validate_adapter import check_heads, explained_forward
 from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.float32 import keep_in_float32
-from hf_posenc.patching.in_forward import check_not_in_forward
+from hf_posenc.patching.in_forward import changing
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, probed_layers
 from hf_posenc.patching.patched_config import write_config, write_outer_config
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
@@ -119,8 +118,7 @@ def _patch(
 ) -> None:
     """Patch a model with one base model; the arguments are those of `patch_model`."""
     base, adapter = base_model_of(model)
-    check_not_in_forward(model)
-    with patch_lock(base):
+    with changing(model, base):
         check_model(model, base)
         beyond_tested("transformers")
         config: Any = base.config
@@ -193,8 +191,7 @@ def unpatch_model(model: M) -> M:
         unpatch_together(model, stacks)
         return model
     base, _ = base_model_of(model)
-    check_not_in_forward(model)
-    with patch_lock(base):
+    with changing(model, base):
         patch = patch_of(base)
         undo(base, patch)
     return model

@@ -18,12 +18,11 @@ import torch
 from torch import nn
 
 from hf_posenc.core.lengths import check_factor, resolve_lengths
-from hf_posenc.core.lock import patch_lock
 from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import NotPatched, OptionOutOfRange
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.validate_adapter import explained_forward
-from hf_posenc.patching.in_forward import check_not_in_forward
+from hf_posenc.patching.in_forward import changing
 from hf_posenc.patching.layer_schemes import build_layer_schemes, probed_layers
 from hf_posenc.patching.patched_config import update_config, update_outer_config
 from hf_posenc.patching.proof import EffectProbe
@@ -84,8 +83,7 @@ def set_factor(model: M, factor: float) -> M:
 def _set_factor(model: nn.Module, factor: float) -> None:
     """Change the factor of a model with one base model."""
     base, _ = base_model_of(model)
-    check_not_in_forward(model)
-    with patch_lock(base):
+    with changing(model, base):
         patch = patch_of(base)
         record, layout = patch.record, patch.layout
         if record is None or layout is None:
