@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import nn
 
-from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.tested_versions import beyond_tested
@@ -26,12 +25,11 @@ from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import check_heads, explained_forward
-from hf_posenc.patching.config_changes import ConfigRecord
 from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.in_forward import changing
-from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, probed_layers
-from hf_posenc.patching.patched_config import write_config, write_outer_config
+from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of
+from hf_posenc.patching.patched_config import write_config
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
 from hf_posenc.patching.preconditions.host_config import check_rotation
 from hf_posenc.patching.proof import EffectProbe
@@ -151,33 +149,29 @@ def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
 
 def _install(plan: PatchPlan) -> PatchReport:
     """Swap the classes and prove that outputs move; or roll back and raise."""
-    model, base, adapter, geometry = plan.model, plan.base, plan.adapter, plan.geometry
+    model, base, adapter = plan.model, plan.base, plan.adapter
     with explained_forward(adapter, base, patched=False):
-        probe = EffectProbe(adapter, base, geometry, probed_layers(plan.layout, geometry))
-    patch = Patch(model=model, layout=plan.layout)
+        probe = EffectProbe(plan)
+    patch = Patch(plan)
     try:
-        swap(patch, plan)
+        swap(patch)
         with evaluation_mode(base):
-            check_heads(base, geometry)
-        write_config(patch, plan)
-        write_outer_config(model, vars(base)[ENTRY])
-        patch.record = ConfigRecord.of(base, adapter, geometry)
+            check_heads(base, plan.geometry)
+        write_config(patch)
         if probe.runs_alone and not isinstance(adapter, GeneralAdapter):  # which has observed whole forward passes
             with evaluation_mode(base):
                 check_forward(adapter, base)
         with explained_forward(adapter, base):
-            proof = probe.verdict(patch)
-        swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
-        patch.report = report = PatchReport.of(base, plan.layout, geometry, proof, swapped=swapped, frozen=frozen)
+            patch.finish(probe.verdict(patch))
         base.__dict__[STASH] = patch
         if getattr(model, "peft_config", None):
             patch.in_float32 += keep_in_float32(model)
         install_atomic_save(model)
         install_batching_check(model)
     except BaseException:
-        undo(base, patch)
+        undo(patch)
         raise
-    return report
+    return patch.report
 
 
 def unpatch_model(model: M) -> M:
@@ -192,6 +186,5 @@ def unpatch_model(model: M) -> M:
         return model
     base, _ = base_model_of(model)
     with changing(model, base):
-        patch = patch_of(base)
-        undo(base, patch)
+        undo(patch_of(base))
     return model

@@ -94,6 +94,6 @@ def _undo_all(model: nn.Module, stacks: Mapping[str, nn.Module]) -> None:
     for stack in stacks.values():
         base = base_model_of(stack)[0]
         if STASH in base.__dict__:
-            undo(base, patch_of(base))
+            undo(patch_of(base))
     remove_atomic_save(outer)
     restore_outer_config(model)

@@ -19,7 +19,7 @@ from hf_posenc.forward.offloading import (
 from hf_posenc.patches.shared.rotary_host import keep_loader_name
 from hf_posenc.patching.continuous_batching import remove_batching_check
 from hf_posenc.patching.float32 import restore_dtype
-from hf_posenc.patching.patched_config import restore_config, restore_outer_config
+from hf_posenc.patching.patched_config import check_unchanged, restore_config
 from hf_posenc.patching.state import STASH as STASH
 from hf_posenc.patching.state import Patch, PatchPlan
 from hf_posenc.patching.stored import peft_sidecar
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
 
 
-def swap(patch: Patch, plan: PatchPlan) -> None:
+def swap(patch: Patch) -> None:
     """Give every layer its scheme and its patched class, and register the hooks; record the changes in ``patch``."""
-    base, adapter, schemes = plan.base, plan.adapter, plan.schemes
+    base, adapter, schemes = patch.plan.base, patch.plan.adapter, patch.plan.schemes
     attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
-    add_schemes(patch, base, attentions, schemes)
+    add_schemes(patch.plan, attentions)
     for attention in attentions:
         change_module_class(patch, attention, adapter.patched_class(attention))
         attention.__dict__[OWNER] = base
@@ -52,11 +52,12 @@ def swap(patch: Patch, plan: PatchPlan) -> None:
     base.register_state_dict_pre_hook(write_scheme_with_adapters)
 
 
-def add_schemes(patch: Patch, base: nn.Module, attentions: Sequence[nn.Module], schemes: list[Scheme]) -> None:
+def add_schemes(plan: PatchPlan, attentions: Sequence[nn.Module]) -> None:
     """Make the schemes children: of the base model where all layers share one, else each of its attention module."""
+    base, schemes = plan.base, plan.schemes
     dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of quantised ones
     shared = all(s is schemes[0] for s in schemes)
-    offloads = offloads_of(base if patch.model is None else patch.model)
+    offloads = offloads_of(plan.model)
     owners = dict.fromkeys(attentions[:1], base) if shared else dict(zip(attentions, attentions, strict=True))
     for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):  # a shared one is added once
         device = computing_device(attention, offloads, around=base)
@@ -99,7 +100,7 @@ def freeze(patch: Patch, base: nn.Module, weights: Iterable[nn.Parameter]) -> No
 def rename_unsplit_modules(patch: Patch) -> None:
     """Add the new classes to transformers' lists of modules that must not be split over devices."""
     renamed = {old.__name__: type(module).__name__ for module, old in patch.classes}
-    for model in [] if patch.model is None else patch.model.modules():
+    for model in patch.plan.model.modules():
         names = model.__dict__.get(UNSPLIT_MODULES)
         if names and renamed.keys() & set(names):
             left = {type(module).__name__ for module in model.modules()}
@@ -118,17 +119,17 @@ def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
     patch = base.__dict__.get(STASH)
     if patch is None:
         return
-    for holder in (patch.model, patch.whole, *(module for module, _ in patch.configs)):
+    for holder in (patch.plan.model, patch.whole, *(module for module, _ in patch.configs)):
         if peft_configs := getattr(holder, "peft_config", None):  # where PEFT stores its configurations
-            if patch.record is not None:
-                patch.record.check(base)
+            check_unchanged(patch)
             peft_sidecar.write_sidecar_on_save(patch.whole or base, peft_configs)
     check_saver(base)
 
 
-def undo(base: nn.Module, patch: Patch) -> None:
+def undo(patch: Patch) -> None:
     """Undo all changes recorded in ``patch``, which may be unfinished."""
-    offloads = offloads_of(base if patch.model is None else patch.model)
+    base, model = patch.plan.base, patch.plan.model
+    offloads = offloads_of(model)
     owners = [base, *base.__dict__.get(ATTENTIONS, ())]
     for module, cls in reversed(patch.classes):
         change_class(module, cls)
@@ -139,13 +140,11 @@ def undo(base: nn.Module, patch: Patch) -> None:
     restore_dtype(patch.in_float32)
     for module, name in patch.frozen:
         getattr(module, name).requires_grad_(True)
-    for model, names in patch.unsplit_modules:
-        model.__dict__[UNSPLIT_MODULES] = names
-    if patch.model is not None:
-        remove_atomic_save(patch.model)
-        remove_batching_check(patch.model)
-        restore_outer_config(patch.model)
-    restore_config(patch, base)
+    for holder, names in patch.unsplit_modules:
+        holder.__dict__[UNSPLIT_MODULES] = names
+    remove_atomic_save(model)
+    remove_batching_check(model)
+    restore_config(patch)
     restore_limits(patch)
     remove_hooks(base)
     forget_attributes(base)

@@ -223,9 +223,9 @@ def test_every_kind_of_layer_is_probed_again(tmp_path, monkeypatch: pytest.Monke
     probed = []
 
     class Recorded(EffectProbe):
-        def __init__(self, adapter, base, geometry, layers) -> None:
-            probed.append(list(layers))
-            super().__init__(adapter, base, geometry, layers)
+        def __init__(self, plan) -> None:
+            super().__init__(plan)
+            probed.append(self.layers)
 
     for module in (patch_module, restore):
         monkeypatch.setattr(module, "EffectProbe", Recorded)

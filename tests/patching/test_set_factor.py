@@ -90,6 +90,7 @@ def test_factor_1_is_the_unpatched_model(kind: str, scheme: str, attention: str)
     anew.set_attn_implementation(attention)
     assert torch.equal(found, logits(anew, ids))
     assert torch.equal(logits(unpatch_model(model), ids), expected)
+    assert model.config.max_position_embeddings == TRAINED_LENGTH  # also where a configuration has another name for it
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "gpt_oss"])
