@@ -72,8 +72,8 @@ def check_forward(adapter: Adapter, base: Any) -> None:
     )
 
 
-def _stop(*_: Any, host: dict[str, Any], plan: Any = None, **__: Any) -> NoReturn:
-    raise _Reached(plan is not None or host.get(KEYWORD) is not None)
+def _stop(*_: Any, host: dict[str, Any], **__: Any) -> NoReturn:
+    raise _Reached(host.get(KEYWORD) is not None)
 
 
 def _refuse(happened: str) -> NoReturn:
