@@ -25,8 +25,7 @@ from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.state import base_model_of, parts_of, patch_of, unpatched_view
 from hf_posenc.patching.stored.config_guard import CODE_KEY, PATCH_KEYS, guarded_class
-from hf_posenc.patching.stored.own_code import warn_of_changed_code
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.stored.scheme_config import SchemeConfig, warn_of_changed_code
 from hf_posenc.patching.swap import freeze, out_of_use
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.schemes.spec import Plan, SchemeSpec

@@ -23,9 +23,9 @@ from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
+from hf_posenc.forward.paged_support import install_batching_check
 from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import check_heads, explained_forward
-from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.in_forward import changing
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of

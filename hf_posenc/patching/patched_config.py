@@ -29,8 +29,7 @@ from hf_posenc.patching.stored.config_guard import (
     SCHEME_KEY,
     guarded_class,
 )  # fmt: skip
-from hf_posenc.patching.stored.own_code import own_code
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.stored.scheme_config import SchemeConfig, own_code
 
 CONFIGS = "posenc_configs"  # of the model around: modules that have its configuration, each with the one from before
 LENGTH = "max_position_embeddings"

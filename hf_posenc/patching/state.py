@@ -154,7 +154,6 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
         adapter = cls()
         if (base := adapter.base_model(module)) is not None:
             return base, adapter
-        refuse_other_base(module, cls)
     general = GeneralAdapter()
     if (base := general.base_model(model)) is not None:
         if adapter_has_failed(general.name):
@@ -164,23 +163,6 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
         return base, general
     reason = unsupported(model)
     raise type(reason)(f"{reason}{adapter_failures()}")
-
-
-def refuse_other_base(module: PreTrainedModel, cls: type[Adapter]) -> None:
-    """Refuse a model for whose very type somebody has registered an adapter that is made for another class.
-
-    Types that built-in adapters know, and those derived from others, may have models that the general adapter takes.
-
-    Raises:
-        UnsupportedModel: such an adapter is registered for the type, and the model has no module of its class.
-    """
-    named = getattr(module.config, "model_type", None) == cls.name
-    if named and not cls.__module__.startswith("hf_posenc."):
-        raise UnsupportedModel(
-            f"The adapter {cls.__name__} is registered for {cls.name!r} models, and this {type(module).__name__} has "
-            f"no {cls.base_class.__name__} in it, which is its base_class. Name the class without a head, as this "
-            "model has it."
-        )
 
 
 def stacks_of(model: nn.Module) -> dict[str, PreTrainedModel]:

@@ -16,8 +16,8 @@ from hf_posenc.forward.offloading import (
     offload_beside,
     offloads_of,
 )
+from hf_posenc.forward.paged_support import remove_batching_check
 from hf_posenc.patches.shared.rotary_host import keep_loader_name
-from hf_posenc.patching.continuous_batching import remove_batching_check
 from hf_posenc.patching.float32 import restore_dtype
 from hf_posenc.patching.patched_config import check_unchanged, restore_config
 from hf_posenc.patching.state import STASH as STASH

@@ -84,7 +84,6 @@ BLOCKS: list[tuple[str, dict[str, Any]]] = [
     ("unknown key 'fromat'", {"fromat": 1}),
     ("1 to 16 parts", {"scheme": part("logn") * 17}),
     ("name and options", {"scheme": [{"name": "yarn", "options": {}, "module": "os"}]}),
-    ("1048576 values", {"scheme": part(beta_fast="x" * (2 << 20))}),
     ("beta_fast.+nan", {"scheme": part(beta_fast=NAN)}),
     ("beta_fst", {"scheme": part(beta_fst=1.0)}),
     ("trained_length", {"trained_length": NAN}),

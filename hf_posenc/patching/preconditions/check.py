@@ -1,10 +1,17 @@
-"""All preconditions of a patch, in the order they are checked; nothing has been touched where one is refused."""
+"""All preconditions of a patch, in the order they are checked; nothing has been touched where one is refused.
+
+Wrapped models: a compiled one is compiled anew when its layers change class. `DistributedDataParallel` keeps a list of
+parameters and would never reduce the gradients of new ones. Layers with sharded weights cannot be run alone, so that no
+effect probe is possible.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from hf_posenc.errors import (
     AlreadyPatched,
@@ -12,15 +19,13 @@ from hf_posenc.errors import (
     CheckpointMismatch,
     ForeignPatch,
     HostConfigInvalid,
-    TrainingImpossible,
     UnsupportedModel,
     shown,
 )
 from hf_posenc.forward.offloading import is_foreign
-from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table, reads_rows
+from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table
 from hf_posenc.patching.preconditions.host_config import PUT_BACK, check_lengths_and_rotation
 from hf_posenc.patching.preconditions.weights import check_finite
-from hf_posenc.patching.preconditions.wrappers import check_reducer, check_single_model, check_unsharded
 from hf_posenc.patching.state import STASH, PatchPlan, adapted_modules, describe
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.swap import out_of_use
@@ -31,6 +36,10 @@ if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
     from hf_posenc.schemes.base import Scheme
+
+
+SHARDING_CLASSES = ("FullyShardedDataParallel", "FSDPModule")
+SHARDED_TENSOR = "DTensor"  # a weight of which each device has a part
 
 
 def check_model(model: nn.Module, base: nn.Module) -> None:
@@ -163,9 +172,6 @@ def check_foreign_forward(adapter: Adapter, base: nn.Module, scheme: Scheme) -> 
             )
 
 
-INNER = "base_layer"  # what PEFT calls the layer that it has wrapped
-
-
 def check_tables(adapter: Adapter, base: Any, scheme: Scheme, geometry: Geometry) -> None:
     """Refuse to patch a model whose position table PEFT has wrapped; raises as `check_own_table` does.
 
@@ -186,17 +192,51 @@ def check_tables(adapter: Adapter, base: Any, scheme: Scheme, geometry: Geometry
         )
 
 
-def check_adapted_tables(model: nn.Module) -> None:
-    """Refuse what PEFT has added to a patched model.
+def check_single_model(model: nn.Module, base: nn.Module, kinds: Iterable[type[nn.Module]]) -> None:
+    """Refuse a module that holds several models, as it is unknown which one is meant.
 
     Raises:
-        TrainingImpossible: it adapts a position table that the scheme does not read row by row.
+        UnsupportedModel: it holds more than one.
     """
-    for name, module in model.named_modules():
-        table = module._modules.get(INNER)
-        if isinstance(table, SchemePositionTable) and not reads_rows(table.scheme):
-            raise TrainingImpossible(
-                f"PEFT adapts the rows of the position table {name}, and scheme {table.scheme.extra_repr()!r} does not "
-                "read it row by row. Leave it out of target_modules; a table that the scheme keeps trains with "
-                "modules_to_save."
-            )
+    found = [module for module in model.modules() if isinstance(module, tuple(kinds))]
+    others = [module for module in found if module is not base and not is_submodule(base, module)]
+    if others:
+        raise UnsupportedModel(
+            f"This {type(model).__name__} holds {1 + len(others)} models, a {type(base).__name__} and a "
+            f"{type(others[0]).__name__}. Patch each of them separately."
+        )
+
+
+def is_submodule(base: nn.Module, module: nn.Module) -> bool:
+    """Whether a module is a part of ``base``."""
+    return any(one is module for one in base.modules())
+
+
+def check_unsharded(model: nn.Module) -> None:
+    """Refuse a model whose weights are sharded.
+
+    Raises:
+        UnsupportedModel: FSDP or tensor parallelism has sharded them.
+    """
+    sharding = {cls.__name__ for module in model.modules() for cls in type(module).__mro__} & set(SHARDING_CLASSES)
+    apart = any(type(weight).__name__ == SHARDED_TENSOR for weight in model.parameters())
+    if sharding or apart:
+        raise UnsupportedModel(
+            f"The weights of this {type(model).__name__} are spread over devices "
+            f"({sorted(sharding)[0] if sharding else SHARDED_TENSOR}). Patch the model first, and shard it afterwards."
+        )
+
+
+def check_reducer(model: nn.Module, fresh: Iterable[nn.Parameter], frozen: Iterable[nn.Parameter]) -> None:
+    """Refuse to add or freeze parameters once a gradient reducer has listed them.
+
+    Raises:
+        UnsupportedModel: the model is in `DistributedDataParallel`, and the scheme adds or freezes parameters.
+    """
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()) and (
+        any(True for _ in fresh) or any(weight.requires_grad for weight in frozen)
+    ):
+        raise UnsupportedModel(
+            "This model is in DistributedDataParallel, which would not learn of parameters that the scheme adds or "
+            "freezes. Patch the model first, and wrap it afterwards."
+        )
