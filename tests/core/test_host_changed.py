@@ -116,19 +116,6 @@ def test_peft_without_a_hooked_method_refuses_patched_models_only(lacking: list[
             wrap(patched, config)
 
 
-def test_a_renamed_parameter_is_a_lost_method() -> None:
-    class Renamed:
-        def load_adapter(self, path: str) -> None: ...
-
-        def unload(self) -> None: ...
-
-    with pytest.raises(AttributeError):
-        peft_methods.wrap(Renamed, "load_adapter", "loading_into")
-    before = Renamed.unload
-    peft_methods.wrap(Renamed, "unload", "merging")
-    assert Renamed.unload is not before
-
-
 @pytest.fixture
 def much_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each package is of a later release than the bounds of pyproject.toml."""
@@ -159,30 +146,6 @@ def test_an_untested_peft_is_warned_of_once_where_it_meets_a_patched_model() -> 
             peft.get_peft_model(patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2), config)
     assert len(about(found, "peft")) == 1
     assert "<0.22" in about(found, "peft")[0]
-
-
-@pytest.mark.usefixtures("much_later")
-def test_an_untested_lm_eval_is_warned_of_once() -> None:
-    pytest.importorskip("lm_eval")
-    from hf_posenc.eval.lm.load import require_lm_eval
-
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            require_lm_eval()
-    assert len(about(found, "lm-eval")) == 1
-
-
-@pytest.mark.usefixtures("much_later")
-def test_an_untested_accelerate_is_warned_of_where_it_offloads() -> None:
-    from accelerate import cpu_offload
-
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
-        assert not about(found, "accelerate")
-        patch_model(cpu_offload(LlamaForCausalLM(LlamaConfig(**TINY)), "cpu"), "yarn", factor=2)
-    assert len(about(found, "accelerate")) == 1
 
 
 def test_bounds_are_those_of_pyproject() -> None:

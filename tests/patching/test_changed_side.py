@@ -135,16 +135,6 @@ def test_a_scaling_taken_out_of_the_configuration(kind: str) -> None:
 
 
 @rotary_models
-@pytest.mark.parametrize("scheme", ["yarn", "host"])
-def test_a_configuration_of_the_base_model_that_was_replaced(kind: str, scheme: str) -> None:
-    """The rotary module keeps the old one, by which alone nothing could be noticed."""
-    model = made(kind)
-    model.config = model.model.config = copy.deepcopy(model.config)
-    set_rope(model, rope_theta=500.0)
-    refused(model, HostConfigInvalid, "inv_freq", scheme)
-
-
-@rotary_models
 @pytest.mark.parametrize("name", ["inv_freq", "original_inv_freq"])
 def test_a_buffer_that_was_written_to(kind: str, name: str) -> None:
     model = made(kind)
@@ -200,15 +190,6 @@ def test_windows_that_attention_was_not_built_with(scheme: str, edit: dict[str, 
     for name, value in edit.items():
         setattr(model.config, name, value)
     refused(model, HostConfigInvalid, told, scheme)
-
-
-def test_a_window_that_is_read_from_the_configuration_may_change() -> None:
-    """Mistral's modules keep none: the model itself computes with the new one."""
-    model, built = made("mistral", sliding_window=16), made("mistral", sliding_window=40)
-    model.config.sliding_window = 40
-    found, expected = (logits(patch_model(one, "yarn", factor=4)) for one in (model, built))
-    assert torch.equal(found, expected)
-    assert not torch.equal(found, logits(patch_model(made("mistral", sliding_window=16), "yarn", factor=4)))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "roberta"])

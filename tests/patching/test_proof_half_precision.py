@@ -162,23 +162,3 @@ def test_a_layer_of_two_dtypes_is_said_not_to_run() -> None:
     model.model.layers[0].self_attn.q_proj.float()
     with pytest.raises(UnsupportedModel, match="cannot be run as it is"):
         patch_model(model, "alibi")
-
-
-class Quantised(torch.nn.Module):
-    """A projection as quantised checkpoints have them: weights in buffers of integers, and one dtype that it takes."""
-
-    def __init__(self, linear: torch.nn.Linear) -> None:
-        super().__init__()
-        self.scale = float(linear.weight.abs().max()) / 127
-        self.register_buffer("packed", (linear.weight / self.scale).round().to(torch.int8))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        assert x.dtype == torch.bfloat16
-        return x @ (self.packed.to(x.dtype) * self.scale).T
-
-
-def test_quantised_weights_are_run_as_they_are() -> None:
-    model = untrained().to(torch.bfloat16)
-    for layer in model.model.layers:
-        layer.self_attn.q_proj = Quantised(layer.self_attn.q_proj)
-    assert verdict(model, "alibi") == "moved"
