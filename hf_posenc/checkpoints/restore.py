@@ -19,7 +19,6 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.missing_parameters import initialise_missing
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.forward.current_forward import schemes_of_base
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.proof import EffectProbe
@@ -160,9 +159,8 @@ def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
 
 def finish_part(model: nn.Module) -> None:
     """Freeze tables and prove the effect of a model with one base model. Raises as `finish_loading` does."""
-    base, adapter = base_model_of(model)
-    patch = patch_of(base)
-    freeze(patch, base, out_of_use(adapter, base, schemes_of_base(base)))  # the loader made new parameters
+    patch = patch_of(base_model_of(model)[0])
+    freeze(patch, out_of_use(patch.plan))  # the loader made new parameters
     if patch.report.proof.verdict == "deferred":
         with unpatched_view(patch):
             probe = EffectProbe(patch.plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -26,10 +26,6 @@ from hf_posenc.patching.stored import peft_sidecar
 from hf_posenc.patching.stored.atomic_save import check_saver, remove_atomic_save
 from hf_posenc.patching.text_limits import restore_limits
 
-if TYPE_CHECKING:
-    from hf_posenc.patches.adapter import Adapter
-    from hf_posenc.schemes.base import Scheme
-
 UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
 
 
@@ -46,7 +42,7 @@ def swap(patch: Patch) -> None:
         module.__dict__[ATTENTION] = attentions[0]
     for module, attributes in adapter.attributes(base):
         module.__dict__.update(attributes)
-    freeze(patch, base, out_of_use(adapter, base, schemes))
+    freeze(patch, out_of_use(patch.plan))
     rename_unsplit_modules(patch)
     base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
     base.register_state_dict_pre_hook(write_scheme_with_adapters)
@@ -80,17 +76,17 @@ def change_module_class(patch: Patch, module: nn.Module, cls: type[nn.Module]) -
     change_class(module, cls)
 
 
-def out_of_use(adapter: Adapter, base: nn.Module, schemes: Iterable[Scheme]) -> list[nn.Parameter]:
+def out_of_use(plan: PatchPlan) -> list[nn.Parameter]:
     """Parameters of a base model that no layer reads any more: some may have a scheme that keeps what is there."""
-    unread = [list(adapter.frozen(base, scheme)) for scheme in dict.fromkeys(schemes)]
+    unread = [list(plan.adapter.frozen(plan.base, scheme)) for scheme in dict.fromkeys(plan.schemes)]
     everywhere = set.intersection(*({id(weight) for weight in weights} for weights in unread))
     return [weight for weight in unread[0] if id(weight) in everywhere]
 
 
-def freeze(patch: Patch, base: nn.Module, weights: Iterable[nn.Parameter]) -> None:
-    """Stop training ``weights`` of a base model."""
+def freeze(patch: Patch, weights: Iterable[nn.Parameter]) -> None:
+    """Stop training ``weights`` of the base model."""
     wanted = {id(weight) for weight in weights if weight.requires_grad}
-    for module in base.modules():
+    for module in patch.plan.base.modules():
         for name, weight in module.named_parameters(recurse=False):
             if id(weight) in wanted:
                 weight.requires_grad_(False)

@@ -29,13 +29,10 @@ from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.state import STASH, PatchPlan, adapted_modules, describe
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.swap import out_of_use
-from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import rotates
 
 if TYPE_CHECKING:
-    from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patches.adapter import Adapter
-    from hf_posenc.schemes.base import Scheme
+    pass
 
 
 SHARDING_CLASSES = ("FullyShardedDataParallel", "FSDPModule")
@@ -88,21 +85,21 @@ def check_schemes(plan: PatchPlan, *, trained_length_given: bool) -> None:
         HostConfigInvalid: modules of the model remember another configuration.
         ForeignPatch: another library replaced the ``forward`` of a module.
     """
-    base, adapter, geometry, schemes = plan.base, plan.adapter, plan.geometry, plan.schemes
-    check_existing_scaling(adapter, base.config, schemes, trained_length_given=trained_length_given)
-    check_layer_count(adapter, base, geometry)
-    check_remembered(adapter, base)
-    check_foreign_forward(adapter, base, schemes[0])
-    check_tables(adapter, base, schemes[0], geometry)
-    check_reducer(plan.model, (p for s in schemes for p in s.parameters()), out_of_use(adapter, base, schemes))
+    check_existing_scaling(plan, trained_length_given=trained_length_given)
+    check_layer_count(plan)
+    check_remembered(plan)
+    check_foreign_forward(plan)
+    check_tables(plan)
+    check_reducer(plan)
 
 
-def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, trained_length_given: bool) -> None:
+def check_existing_scaling(plan: PatchPlan, *, trained_length_given: bool) -> None:
     """Refuse to put a scheme on a rotation that the configuration scales already.
 
     Raises:
         AlreadyScaled: the scheme would overwrite that scaling, or cannot be put on top of it.
     """
+    adapter, schemes, config = plan.adapter, plan.schemes, vars(plan.base)["config"]
     scaling = adapter.scaled_already(config)
     if scaling is None:
         return
@@ -120,36 +117,30 @@ def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme],
         )
 
 
-def check_layer_count(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
+def check_layer_count(plan: PatchPlan) -> None:
     """Refuse a base model whose attention layers cannot all be patched.
 
     Raises:
         UnsupportedModel: it has none, or another number than its configuration says.
     """
-    found = adapter.attention_count(base)
-    if found == 0 == geometry.layers:
-        raise UnsupportedModel(f"This {type(base).__name__} has no layers. Pass a model with attention.")
-    if found == 0:
-        classes = ", ".join(cls.__name__ for cls in adapter.attention)
+    found, stated = plan.adapter.attention_count(plan.base), plan.geometry.layers
+    if found == 0 or found != stated:
+        classes = ", ".join(cls.__name__ for cls in plan.adapter.attention)
         raise UnsupportedModel(
-            f"This {type(base).__name__} has no attention layer that can be patched: {type(adapter).__name__} knows "
-            f"{classes}. Patch the model before it is rewritten, or add its attention class to the adapter."
-        )
-    if found != geometry.layers:
-        raise UnsupportedModel(
-            f"This {type(base).__name__} has {found} attention layers that can be patched, and its configuration "
-            f"says {geometry.layers}. Set num_hidden_layers to the layers that it has, or patch the whole model, as "
-            "its class makes it, before it is cut or rewritten."
+            f"This {type(plan.base).__name__} has {found} attention layers that {type(plan.adapter).__name__} can "
+            f"patch ({classes}), and its configuration says {stated}. Set num_hidden_layers to the layers that it has, "
+            "or patch the whole model, as its class makes it, before it is cut or rewritten."
         )
 
 
-def check_remembered(adapter: Adapter, base: nn.Module) -> None:
+def check_remembered(plan: PatchPlan) -> None:
     """Refuse a model whose modules were built with other numbers than its configuration has now.
 
     Raises:
         HostConfigInvalid: a module has another value than the configuration.
     """
-    for name, attribute, expected in adapter.remembered(base):
+    base = plan.base
+    for name, attribute, expected in plan.adapter.remembered(base):
         live = getattr(base.get_submodule(name), attribute, None)
         if live != expected:
             raise HostConfigInvalid(
@@ -158,13 +149,14 @@ def check_remembered(adapter: Adapter, base: nn.Module) -> None:
             )
 
 
-def check_foreign_forward(adapter: Adapter, base: nn.Module, scheme: Scheme) -> None:
+def check_foreign_forward(plan: PatchPlan) -> None:
     """Refuse modules whose ``forward`` was replaced on the instance, as the replaced class would never be called.
 
     Raises:
         ForeignPatch: another library did that.
     """
-    for module in (*adapter.attentions(base), *(module for module, _ in adapter.swaps(base, scheme))):
+    swapped = (module for module, _ in plan.adapter.swaps(plan.base, plan.schemes[0]))
+    for module in (*plan.adapter.attentions(plan.base), *swapped):
         if is_foreign(module):
             raise ForeignPatch(
                 f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide "
@@ -172,23 +164,25 @@ def check_foreign_forward(adapter: Adapter, base: nn.Module, scheme: Scheme) -> 
             )
 
 
-def check_tables(adapter: Adapter, base: Any, scheme: Scheme, geometry: Geometry) -> None:
+def check_tables(plan: PatchPlan) -> None:
     """Refuse to patch a model whose position table PEFT has wrapped; raises as `check_own_table` does.
 
     Raises:
         HostConfigInvalid: the table has another number of rows than the configuration says.
     """
+    base: Any = plan.base
+    adapter, expected = plan.adapter, plan.geometry.table
     first = {id(module): kept.get(FIRST_ROW, 0) for module, kept in adapter.attributes(base)}
-    tables = [module for module, cls in adapter.swaps(base, scheme) if issubclass(cls, SchemePositionTable)]
+    tables = [module for module, cls in adapter.swaps(base, plan.schemes[0]) if issubclass(cls, SchemePositionTable)]
     for name, module in base.named_modules():
         if module in tables:
             check_own_table(name, module, base)
-    rows = min((table.num_embeddings - first.get(id(table), 0) for table in tables), default=geometry.table)
-    if rows != geometry.table:
+    rows = min((table.num_embeddings - first.get(id(table), 0) for table in tables), default=expected)
+    if rows != expected:
         said = base.config.max_position_embeddings
         raise HostConfigInvalid(
-            f"max_position_embeddings of this {type(base).__name__} is {said}, which gives {geometry.table} positions, "
-            f"and its position table has rows for {rows}. Set it to {said + rows - geometry.table}."
+            f"max_position_embeddings of this {type(base).__name__} is {said}, which gives {expected} positions, and "
+            f"its position table has rows for {rows}. Set it to {said + rows - expected}."
         )
 
 
@@ -227,15 +221,15 @@ def check_unsharded(model: nn.Module) -> None:
         )
 
 
-def check_reducer(model: nn.Module, fresh: Iterable[nn.Parameter], frozen: Iterable[nn.Parameter]) -> None:
+def check_reducer(plan: PatchPlan) -> None:
     """Refuse to add or freeze parameters once a gradient reducer has listed them.
 
     Raises:
         UnsupportedModel: the model is in `DistributedDataParallel`, and the scheme adds or freezes parameters.
     """
-    if any(isinstance(module, DistributedDataParallel) for module in model.modules()) and (
-        any(True for _ in fresh) or any(weight.requires_grad for weight in frozen)
-    ):
+    adds = any(True for scheme in plan.schemes for _ in scheme.parameters())
+    changes = adds or any(weight.requires_grad for weight in out_of_use(plan))
+    if changes and any(isinstance(module, DistributedDataParallel) for module in plan.model.modules()):
         raise UnsupportedModel(
             "This model is in DistributedDataParallel, which would not learn of parameters that the scheme adds or "
             "freezes. Patch the model first, and wrap it afterwards."
