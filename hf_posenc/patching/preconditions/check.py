@@ -192,18 +192,13 @@ def check_single_model(model: nn.Module, base: nn.Module, kinds: Iterable[type[n
     Raises:
         UnsupportedModel: it holds more than one.
     """
-    found = [module for module in model.modules() if isinstance(module, tuple(kinds))]
-    others = [module for module in found if module is not base and not is_submodule(base, module)]
+    inside = set(base.modules())
+    others = [module for module in model.modules() if isinstance(module, tuple(kinds)) and module not in inside]
     if others:
         raise UnsupportedModel(
             f"This {type(model).__name__} holds {1 + len(others)} models, a {type(base).__name__} and a "
             f"{type(others[0]).__name__}. Patch each of them separately."
         )
-
-
-def is_submodule(base: nn.Module, module: nn.Module) -> bool:
-    """Whether a module is a part of ``base``."""
-    return any(one is module for one in base.modules())
 
 
 def check_unsharded(model: nn.Module) -> None:
