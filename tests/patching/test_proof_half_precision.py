@@ -23,6 +23,22 @@ from hf_posenc.schemes.rotary.rotary import RoPE
 from ..families.tiny import tiny
 
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+ONE_A_HOOK = {
+    "yarn",
+    "dynamic_ntk",
+    "self_extend",
+    "alibi",
+    "fox",
+    "shaw",
+    "logn",
+    "ssmax",
+    "window",
+    "sinks",
+    "learned",
+}
+SCHEMES = [
+    pytest.param(record.name, marks=() if record.name in ONE_A_HOOK else pytest.mark.slow) for record in list_schemes()
+]
 
 
 def untrained() -> LlamaForCausalLM:
@@ -45,7 +61,7 @@ def verdict(model: Any, scheme: str, **options: Any) -> str:
 
 @HALF
 @pytest.mark.parametrize("factor", [None, 4])
-@pytest.mark.parametrize("scheme", [record.name for record in list_schemes()])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.filterwarnings("ignore::hf_posenc.errors.NothingStretched")
 def test_every_scheme_is_judged_as_in_float32(scheme: str, factor: float | None, dtype: torch.dtype) -> None:
     in_float32 = verdict(untrained(), scheme, factor=factor)

@@ -23,7 +23,12 @@ from ..families.tiny import tiny
 LENGTH = 3 * TRAINED_LENGTH
 COMPOSED = ["yarn+logn", "host+yarn", "pi+self_extend", "yarn+ssmax", "rope+t5"]
 SCHEMES = [*(record.name for record in list_schemes()), *COMPOSED]
+ONE_A_HOOK = {"yarn", "dynamic_ntk", "self_extend", "alibi", "fox", "shaw", "logn", "window", "sinks", *COMPOSED}
 WITH_A_TABLE = {"learned", "learned_hier", "learned_interp"}  # of the target length, or of the model itself
+ALL = [
+    pytest.param(name, marks=() if name in ONE_A_HOOK else pytest.mark.slow)
+    for name in sorted({*SCHEMES} - WITH_A_TABLE)
+]
 
 
 def logits(model: Any, ids: torch.Tensor, **call: Any) -> torch.Tensor:
@@ -42,7 +47,7 @@ def stated(model: Any) -> tuple[Any, ...]:
     return config.position_scheme, config.max_position_embeddings, report.target_length, report.proof.verdict
 
 
-@pytest.mark.parametrize("scheme", sorted({*SCHEMES} - WITH_A_TABLE))
+@pytest.mark.parametrize("scheme", ALL)
 def test_equals_a_patch_with_that_factor(scheme: str) -> None:
     """Bit-equal, up and down again; a scheme shared by all layers and one for each."""
     model, ids = patched("llama", scheme, 4), random_tokens(tiny_model("llama"), LENGTH)
