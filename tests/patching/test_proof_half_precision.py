@@ -23,19 +23,7 @@ from hf_posenc.schemes.rotary.rotary import RoPE
 from ..families.tiny import tiny
 
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-ONE_A_HOOK = {
-    "yarn",
-    "dynamic_ntk",
-    "self_extend",
-    "alibi",
-    "fox",
-    "shaw",
-    "logn",
-    "ssmax",
-    "window",
-    "sinks",
-    "learned",
-}
+ONE_A_HOOK = {"yarn", "dynamic_ntk", "self_extend", "alibi", "fox", "shaw", "logn", "window", "sinks", "learned"}
 SCHEMES = [
     pytest.param(record.name, marks=() if record.name in ONE_A_HOOK else pytest.mark.slow) for record in list_schemes()
 ]

@@ -79,7 +79,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "2 heads .* 4 heads": {"geometry": changed(heads=2, kv_heads=2)},
     "16 channels": {"geometry": changed(head_dim=16)},
     "says 3": {"geometry": changed(layers=3)},
-    "no attention layer": {"attentions": lambda self, base: iter(())},
+    "has 0 attention layers": {"attentions": lambda self, base: iter(())},
     "returns a tensor of shape": {"probe": lambda self, base, hidden, positions, layer: hidden[0]},
 }
 
