@@ -159,4 +159,5 @@ def context_of_call(call: ForwardCall, keys: CachedPositions | None) -> ForwardC
         weights=bool(weights),
         texts=call.texts,
         text_keys=call.text_keys,
+        cached=call.own_cache is not None and call.use_cache is not False,
     )

@@ -43,6 +43,7 @@ class ForwardContext:
         weights: whether attention weights are asked for; for modules that no keyword reaches.
         texts: number of the text of every token, ``[batch or 1, query]``, that masks have to keep apart; else None.
         text_keys: number of keys of each token's text, ``[batch or 1, query]``, in rows of an encoder; else None.
+        cached: whether the base model was given a KV cache, which its attention modules have to get.
         own_mask: whether the caller made the mask, ``[batch or 1, heads or 1, query, token]``, over all of the text.
         memos: shared by the layers on a device that have the same number of keys.
         plans: what layers with the same scheme, device and cache state share (`hf_posenc.forward.call_plan`). Not in a
@@ -60,6 +61,7 @@ class ForwardContext:
     weights: bool = False
     texts: Tensor | None = None
     text_keys: Tensor | None = None
+    cached: bool = False
     memos: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict)
     plans: dict[Hashable, Any] = field(default_factory=dict)
 

@@ -6,7 +6,7 @@
     cu_seq_lens_q  0 4 7                say what position_ids or a 4-D mask say, and never more; likewise seq_idx
 
 transformers makes masks of texts from ``position_ids``, in some families and without a cache. Here every family has
-them: `hf_posenc.forward.packed_documents.separated` applies to the mask of a layer what `divided` has found.
+them: `hf_posenc.forward.text_borders.separated` applies to the mask of a layer what `divided` has found.
 """
 
 from __future__ import annotations
