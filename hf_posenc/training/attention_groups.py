@@ -21,14 +21,14 @@ def grouped_attention(model: nn.Module, training: Training) -> AbstractContextMa
     )
 
 
-def check_attention_groups(model: nn.Module, training: Training, *, causal: bool, virtual_tokens: bool) -> None:
+def check_attention_groups(model: nn.Module, training: Training, *, causal: bool) -> None:
     """Refuse attention within groups where it would have no effect, or is not defined.
 
     A layer is tried on four tokens in groups of two, so that heads and schemes are refused before texts are read.
 
     Raises:
-        TrainingImpossible: the settings ask for it, and the model is an encoder, not patched or gets virtual tokens, or
-            its attention cannot be divided.
+        TrainingImpossible: the settings ask for it, and the model is an encoder or not patched, or its attention cannot
+            be divided.
     """
     if training.attention_groups == 1:
         return
@@ -37,10 +37,6 @@ def check_attention_groups(model: nn.Module, training: Training, *, causal: bool
         raise TrainingImpossible(f"{asked} shifted sparse attention is defined for causal models. Leave it out.")
     if not is_patched(model):
         raise TrainingImpossible(f"{asked} this model is not patched. Patch it first (--scheme, such as yarn).")
-    if virtual_tokens:
-        raise TrainingImpossible(
-            f"{asked} method {training.method!r} adds virtual tokens, which groups do not divide. Choose method lora."
-        )
     if describe(model).proof.verdict != "deferred":  # where a layer cannot be run alone, the first step will tell
         try_a_layer(model)
 

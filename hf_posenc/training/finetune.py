@@ -190,7 +190,6 @@ def trainer_of(
         eval_dataset=inputs.windows,
         callbacks=[WriteManifest(), StopAtLastStep(), collate, *callbacks],
         compute_loss_func=None if inputs.causal else masked_loss,
-        length_stages=inputs.training.length_stages,
         optimizers=(optimiser(trained, inputs.rate.value, inputs.training.weight_decay) if optimiser else None, None),
     )
     trainer.remove_callback(PrinterCallback)

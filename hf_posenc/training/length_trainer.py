@@ -1,4 +1,4 @@
-"""A `Trainer` that keeps the held-out loss of every window, and whose rows may grow during a run."""
+"""A `Trainer` that keeps the held-out loss of every window, and whose tokenizer reads as far as the model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -21,19 +21,11 @@ class LengthTrainer(Trainer):
     """Adds to the log of an evaluation on one dataset ``eval_NAME_windows``, the losses in the order of its windows.
 
     Two lengths are then compared window by window.
-
-    Args:
-        length_stages: stages in which training rows double in length; in the last they are whole.
     """
 
-    def __init__(self, *args: Any, length_stages: int = 1, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.length_stages, self.losses = length_stages, list[float]()
-
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """A step on rows that are as long as its stage has them."""
-        parts = parts_at(self.state.global_step, steps=self.state.max_steps, stages=self.length_stages)
-        return super().training_step(model, split_rows(inputs, parts) if parts > 1 else inputs, *args, **kwargs)
+        self.losses = list[float]()
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The windows of a batch, which the caller's arguments may have made larger than 1, one after another."""
@@ -63,16 +55,3 @@ class LengthTrainer(Trainer):
             self.state.log_history.append({metric_key_prefix + WINDOWS: self.losses, "step": self.state.global_step})
             self.losses = []
         return metrics
-
-
-def parts_at(step: int, *, steps: int, stages: int) -> int:
-    """Into how many parts a row is cut at a step, counted from 0: a power of two, halved in every stage, at last 1."""
-    return int(2 ** max(0, stages - 1 - step * stages // steps))
-
-
-def split_rows(inputs: dict[str, Any], parts: int) -> dict[str, Any]:
-    """Tensors ``[row, token]`` as ``[row · parts, token / parts]``."""
-    return {
-        name: value.reshape(value.shape[0] * parts, -1) if isinstance(value, Tensor) and value.ndim == 2 else value
-        for name, value in inputs.items()
-    }

@@ -79,8 +79,8 @@ def find_learning_rate(
 ) -> RangeTest:
     """Suggest a peak learning rate by a range test. The model is trained: pass a copy if it is needed afterwards.
 
-    Arguments are those of `finetune`, whose errors are raised as well. The length of the run in steps, its schedule,
-    its stages and its measurements have no part in the test; held-out text is read and checked alone.
+    Arguments are those of `finetune`, whose errors are raised as well. The length of the run in steps, its schedule
+    and its measurements have no part in the test; held-out text is read and checked alone.
 
     Args:
         model: to train.
@@ -106,7 +106,7 @@ def find_learning_rate(
     inputs = read_inputs(plan, model, tokenizer, folder=None, on_read=None)
     rates = [lowest * (highest / lowest) ** (step / (steps - 1)) for step in range(steps)]
     settings = replace(
-        inputs.training, steps=2 * steps, epochs=None, warmup=0.0, schedule="constant_with_warmup", length_stages=1,
+        inputs.training, steps=2 * steps, epochs=None, warmup=0.0, schedule="constant_with_warmup",
         report_to=(),
     )  # fmt: skip
     rising = RisingRate(rates, inputs.rate.value)

@@ -31,6 +31,9 @@ OF_ROWS = (ROWS, CORPUS)
 DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
 """Settings that are digests, and what of."""
 
+RETIRED = {"length_stages": 1}
+"""Settings of earlier versions that this one has no more, and the only value that a run may have had to be resumed."""
+
 
 class WriteManifest(TrainerCallback):
     """Writes the manifest of every checkpoint, after its last file."""
@@ -100,10 +103,10 @@ def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool, unknow
         raise CheckpointMismatch(
             f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
         ) from error
-    now = json.loads(json.dumps(dict(settings)))
+    now = RETIRED | json.loads(json.dumps(dict(settings)))
     # What an earlier version did not have is what it does by default.
     defaults = json.loads(json.dumps({field.name: field.default for field in fields(Training)[1:]}))
-    before = {name: defaults[name] for name in defaults.keys() & now.keys()} | before
+    before = RETIRED | {name: defaults[name] for name in defaults.keys() & now.keys()} | before
     free = {"steps", *unknown} if asks_for_more_steps(folder, before, now) else set(unknown)
     for name in sorted((before.keys() | now.keys()) - free):
         earlier, asked = shown(before.get(name)), shown(now.get(name))
@@ -124,7 +127,7 @@ def asks_for_more_steps(folder: Path, before: Mapping[str, Any], settings: Mappi
     """Whether a resumed run is asked for more steps than it was started with.
 
     Raises:
-        CheckpointMismatch: fewer were asked for; or more, of a run whose rows grow by shares of all steps.
+        CheckpointMismatch: fewer were asked for.
     """
     earlier, asked = before.get("steps"), settings.get("steps")
     if not isinstance(earlier, int) or not isinstance(asked, int):
@@ -133,11 +136,5 @@ def asks_for_more_steps(folder: Path, before: Mapping[str, Any], settings: Mappi
         raise CheckpointMismatch(
             f"The run in {folder} was started for {earlier} steps, and {asked} were asked for. Ask for {earlier} to "
             "complete it or for more to go on, or choose another folder."
-        )
-    if asked > earlier and settings.get("length_stages", 1) > 1:
-        raise CheckpointMismatch(
-            f"The rows of the run in {folder} grew over {earlier} steps, and would be cut short again for part of "
-            f"{asked}. Ask for {earlier}, or train its result further in another folder (on the command line: "
-            "hf-posenc merge, then finetune with --set length_stages=1)."
         )
     return asked > earlier

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from hf_posenc.core.lengths import doubling_lengths
-from hf_posenc.errors import HeldOutOverlap, LengthContradiction
+from hf_posenc.errors import HeldOutOverlap, LengthContradiction, TrainingImpossible
 from hf_posenc.patching.preconditions.weights import check_vocabulary
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.patching.trained_length import is_causal
@@ -22,12 +22,10 @@ from hf_posenc.training.dataset import (
     ReadyRows,
     SeparatedRows,
     check_row,
-    check_separate_packing,
     held_out_windows,
     tokens_of_windows,
 )
 from hf_posenc.training.held_out_split import HeldOutSplit, end_of, other_text, without_end
-from hf_posenc.training.methods import Method
 from hf_posenc.training.streamed_rows import StreamedRows
 
 if TYPE_CHECKING:
@@ -53,7 +51,6 @@ def training_rows(
     tokenizer: PreTrainedTokenizerBase,
     texts: Any,
     training: Training,
-    method: Method,
     *,
     held_out: TextSource | HeldOutSplit | None = None,
     folder: Path | None = None,
@@ -66,7 +63,6 @@ def training_rows(
         tokenizer: of the model.
         texts: where the documents come from, or rows that are ready.
         training: settings of the run.
-        method: of training.
         held_out: documents that should not be among those to train on, which is warned about; or to set some aside.
         folder: on whose disk the tokens lie.
         on_read: called with the documents and tokens read so far.
@@ -77,16 +73,16 @@ def training_rows(
         UnreadableDocuments: a document cannot be read.
     """
     _, reach = lengths_of(model)
-    added = training.rank if method.virtual_tokens else 0
-    if training.length + added > reach:
-        virtual = f" behind {added} virtual ones" if added else ""
+    if training.length > reach:
         raise LengthContradiction(
-            f"Rows of {training.length} tokens{virtual} were asked for, and this model reaches {reach}. "
+            f"Rows of {training.length} tokens were asked for, and this model reaches {reach}. "
             "Choose a shorter length, or patch the model with a larger factor."
         )
     causal, separate = is_causal(model), training.packing == "separate"
-    if separate:
-        check_separate_packing(causal, virtual_tokens=method.virtual_tokens)
+    if separate and not causal:
+        raise TrainingImpossible(
+            "transformers does not keep packed documents apart in an encoder. Choose packing='joined'."
+        )
     if isinstance(texts, Dataset):
         if hasattr(texts, "__len__") and len(texts):
             check_row(texts[0])

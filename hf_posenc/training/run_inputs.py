@@ -80,9 +80,9 @@ def run_plan(
     causal = is_causal(model)
     if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
-    method = method_of(training.method, model, causal=causal, rank=training.rank)
+    method = method_of(training.method, model, rank=training.rank)
     check_settings(training)
-    check_attention_groups(model, training, causal=causal, virtual_tokens=method.virtual_tokens)
+    check_attention_groups(model, training, causal=causal)
     rate = chosen_rate(training, model)
     return RunPlan(replace(training, learning_rate=rate.value), method, rate, causal, source, measured_on)
 
@@ -97,7 +97,7 @@ def read_inputs(
 ) -> RunInputs:
     """Read the texts of a run; arguments and errors are those of `finetune`."""
     rows, end = training_rows(
-        model, tokenizer, plan.source, plan.training, plan.method, held_out=plan.measured_on,
+        model, tokenizer, plan.source, plan.training, held_out=plan.measured_on,
         folder=None if folder is None else nearest_existing(folder), on_read=on_read,
     )  # fmt: skip
     held_out = plan.measured_on

@@ -11,8 +11,6 @@ from hf_posenc.training.trained_layers import is_norm
 
 ADDED = {
     "lora_": "LoRA matrices",
-    "ia3_": "IA³ factors",
-    "prompt_encoder": "virtual tokens",
     "posenc": "learned positions",
 }
 """Prefix of a part of a parameter's name, to the kind of what was added to the model."""

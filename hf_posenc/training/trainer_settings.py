@@ -24,15 +24,18 @@ def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArgume
         TrainingImpossible: transformers does not know an argument, or refuses its value.
     """
     from transformers import TrainingArguments
+    from transformers.integrations import get_reporting_integration_callbacks
 
     if more is not None and not isinstance(more, Mapping):
         raise WrongKind(f"arguments is a mapping from names to values, got {shown(more)}. Pass a dictionary.")
     try:
-        return TrainingArguments(**{**settings, **(more or {})})
+        arguments = TrainingArguments(**{**settings, **(more or {})})
+        get_reporting_integration_callbacks(arguments.report_to)  # refuses experiment trackers it does not know
     except (TypeError, ValueError, AttributeError, ImportError) as error:
         raise TrainingImpossible(
             f"TrainingArguments refuses what was asked for: {first_line(error)}. Correct arguments."
         ) from error
+    return arguments
 
 
 def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: bool) -> dict[str, Any]:

@@ -135,13 +135,11 @@ def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
     [
         (["--method", "full", "--set", "rank=8"], "rank=8 was asked for"),
         (["--recipe", "drope", "--set", "rank=8"], "rank=8 was asked for"),
-        (["--method", "prompt", "--set", "target_modules=q_proj"], "target_modules"),
         (["--method", "lroa"], "'lroa'"),
         (["--set", "schedule=cosin"], "'cosine'"),
         (["--set", "rank"], "NAME=VALUE"),
         (["--set", "rnk=3"], "'rank'"),
         (["--set", "streaming=maybe"], "streaming"),
-        (["--set", "report_to=nothing-known"], "nothing-known"),
         (["--steps", "3", "--set", "epochs=1"], "epochs"),
     ],
     ids=" ".join,

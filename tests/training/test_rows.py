@@ -16,7 +16,6 @@ from hf_posenc.errors import (
     FolderInUse,
     LengthContradiction,
     NoDiskSpace,
-    TrainingImpossible,
 )
 from hf_posenc.texts import Document
 from hf_posenc.training.corpus import Corpus, tokenise
@@ -25,7 +24,6 @@ from hf_posenc.training.dataset import (
     HeldOutWindows,
     PackedRows,
     SeparatedRows,
-    check_separate_packing,
     held_out_windows,
 )
 from hf_posenc.training.loss_curve import LossPoint, points
@@ -252,11 +250,3 @@ def test_room_for_three_checkpoints_with_moments(tmp_path, monkeypatch) -> None:
     check_checkpoint_space(tmp_path, trained)
     assert asked == [3600, 0]
     assert issubclass(NoDiskSpace, Exception)
-
-
-def test_where_documents_cannot_be_read_apart() -> None:
-    check_separate_packing(True, virtual_tokens=False)
-    with pytest.raises(TrainingImpossible, match="encoder"):
-        check_separate_packing(False, virtual_tokens=False)
-    with pytest.raises(TrainingImpossible, match="virtual tokens"):
-        check_separate_packing(True, virtual_tokens=True)

@@ -84,15 +84,14 @@ def finetune(
     recipe: Annotated[
         str,
         Option(
-            help="Named settings, which other options override: full_length, growing_length, shifted_sparse, pose or "
-            "drope.",
+            help="Named settings, which other options override: full_length, shifted_sparse, pose or drope.",
             rich_help_panel=TRAINING,
         ),
     ] = "full_length",
     method: Annotated[
         str | None,
         Option(
-            help="lora, dora, lora_plus, ia3, prompt, prefix or full; default: lora, or as the recipe has.",
+            help="lora, dora, lora_plus or full; default: lora, or as the recipe has.",
             rich_help_panel=TRAINING,
         ),
     ] = None,

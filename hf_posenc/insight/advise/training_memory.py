@@ -82,7 +82,7 @@ def training_memory(
 
         weights = model.get_memory_footprint(return_buffers=False)
         training = Training(length=length, steps=1, method=method, rank=rank, train_embeddings=train_embeddings)
-        added = peft_config_of(method_of(method, model, causal=True, rank=rank), model, training)
+        added = peft_config_of(method_of(method, model, rank=rank), model, training)
         trained: Any = model if added is None else get_peft_model(model, added)
         numbers = sum(trained_by_kind(trained).values())
         activations = kept_for_backward(trained, length)
