@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 
 from hf_posenc.errors import UnreadableDocuments, WrongKind, first_line, shown
 from hf_posenc.texts.dataset_objects import (
+    PREFIX,
     DatasetObject,
+    HubDataset,
     dataset_documents,
     is_dataset,
     is_iterable_dataset,
@@ -19,7 +21,6 @@ from hf_posenc.texts.dataset_objects import (
     saved_documents,
 )
 from hf_posenc.texts.document import TEXT, Document, checked, document_of
-from hf_posenc.texts.hub import PREFIX, HubDataset
 from hf_posenc.texts.plain_text import GZIP, split_text, whole_text
 from hf_posenc.texts.records import FORMATS
 

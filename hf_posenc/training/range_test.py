@@ -27,9 +27,8 @@ from transformers import TrainerCallback
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training.config import Training
 from hf_posenc.training.finetune import Texts, finetune
-from hf_posenc.training.held_out_split import HeldOutSplit
-from hf_posenc.training.rows import count_of
-from hf_posenc.training.run_inputs import read_inputs, run_plan
+from hf_posenc.training.rows import HeldOutSplit, count_of
+from hf_posenc.training.run_inputs import read_inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -102,8 +101,7 @@ def find_learning_rate(
         raise TrainingImpossible(
             "The learning-rate range test runs in one process. Start it without accelerate launch."
         )
-    plan = run_plan(model, tokenizer, texts, training, held_out=held_out)
-    inputs = read_inputs(plan, model, tokenizer, folder=None, on_read=None)
+    inputs = read_inputs(model, tokenizer, texts, training, held_out=held_out)
     rates = [lowest * (highest / lowest) ** (step / (steps - 1)) for step in range(steps)]
     settings = replace(
         inputs.training, steps=2 * steps, epochs=None, warmup=0.0, schedule="constant_with_warmup",

@@ -7,7 +7,7 @@ checkpoint is a manifest of all the others, and a folder belongs to one run, wit
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,6 @@ from hf_posenc.training.config import Training
 
 UNFINISHED = "unfinished"
 MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
-OF_ROWS = (ROWS, CORPUS)
-"""Settings that are known once the texts have been read."""
 DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
 """Settings that are digests, and what of."""
 
@@ -64,37 +62,38 @@ class StopAtLastStep(TrainerCallback):
             raise RunFinished
 
 
-def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
-    """Claim ``folder`` for a run of these settings.
-
-    Raises:
-        CheckpointMismatch: it belongs to a run of other settings or of more steps, or to a run that was not asked to be
-            resumed.
-    """
-    check_run(folder, settings, resume=resume)
-    write_json(folder / RUN, settings)
-
-
-def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool, unknown: Collection[str] = ()) -> None:
-    """Refuse to mix a run with another in one folder. A run that is resumed may have more steps than before.
-
-    Args:
-        folder: of the run.
-        settings: of the run.
-        resume: whether to go on with a run in ``folder``.
-        unknown: settings that are not compared yet.
+def start_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
+    """Claim ``folder`` for a run of these settings. A run that is resumed may have more steps than before.
 
     Raises:
         CheckpointMismatch: ``folder`` holds a run that was not asked to be resumed, or one with another setting, model
-            or text.
+            or text, or more steps.
     """
-    if not checkpoint_folders(folder):
-        return
-    if not resume:
+    check_folder(folder, resume=resume)
+    if checkpoint_folders(folder):
+        check_same_run(folder, settings)
+    write_json(folder / RUN, dict(settings))
+
+
+def check_folder(folder: Path, *, resume: bool) -> None:
+    """Refuse a folder with checkpoints of a run that was not asked to be resumed.
+
+    Raises:
+        CheckpointMismatch: there are some.
+    """
+    if not resume and checkpoint_folders(folder):
         raise CheckpointMismatch(
             f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (--resume), or choose "
             "another folder (--out)."
         )
+
+
+def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to resume a run with other settings than it was started with, but for more steps.
+
+    Raises:
+        CheckpointMismatch: one differs, or they cannot be read.
+    """
     if not (folder / RUN).exists():
         return
     try:
@@ -107,7 +106,7 @@ def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool, unknow
     # What an earlier version did not have is what it does by default.
     defaults = json.loads(json.dumps({field.name: field.default for field in fields(Training)[1:]}))
     before = RETIRED | {name: defaults[name] for name in defaults.keys() & now.keys()} | before
-    free = {"steps", *unknown} if asks_for_more_steps(folder, before, now) else set(unknown)
+    free = {"steps"} if asks_for_more_steps(folder, before, now) else set()
     for name in sorted((before.keys() | now.keys()) - free):
         earlier, asked = shown(before.get(name)), shown(now.get(name))
         if before.get(name) == now.get(name):

@@ -1,4 +1,4 @@
-"""How `Trainer` is set up by the settings of a run: its `TrainingArguments`, and gradient checkpointing."""
+"""How `Trainer` is set up by the settings of a run: its arguments, gradient checkpointing, precision of weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
+from hf_posenc.core.constants import HALF
 from hf_posenc.errors import TrainingImpossible, WrongKind, first_line, shown
 from hf_posenc.training.config import Training
 
@@ -128,3 +130,28 @@ def gradient_checkpointing(trained: Any, model: Any, training: Training) -> Iter
             for attribute in CHECKPOINTING:
                 vars(module).pop(attribute, None)
             vars(module).update(earlier)
+
+
+def in_half_precision(model: nn.Module) -> bool:
+    """Whether a weight that is trained is in half precision."""
+    return any(weight.dtype in HALF for weight in model.parameters() if weight.requires_grad)
+
+
+@contextmanager
+def float32_masters(model: nn.Module) -> Iterator[None]:
+    """Hold the weights of ``model`` in float32 during the block, and give them their dtype back after it.
+
+    Mixed-precision training with master weights (Micikevicius et al. 2017, arXiv:1710.03740): steps of AdamW are added
+    to float32 weights, and `autocast` computes in bfloat16 from them. Weights in bfloat16 themselves would round most
+    steps of a small learning rate to nothing.
+    """
+    halves = {name: weight.dtype for name, weight in model.named_parameters() if weight.dtype in HALF}
+    for name, weight in model.named_parameters():
+        if name in halves:
+            weight.data = weight.data.float()
+    try:
+        yield
+    finally:
+        for name, weight in model.named_parameters():
+            if name in halves and type(weight.data) is Tensor:  # what FSDP has sharded stays as it is
+                weight.data = weight.data.to(halves[name])

@@ -23,7 +23,7 @@ from hf_posenc.cli.commands.finetune_setup import check_effect
 from hf_posenc.cli.finetune_settings import Reading, parsed
 from hf_posenc.cli.next_commands import after_finetune
 from hf_posenc.training.loss_curve import LossPoint
-from hf_posenc.training.trained_parameters import RunStart
+from hf_posenc.training.trained_layers import RunStart
 
 TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "2", "--set", "length=64"]
 TUNE += ["--set", "rank=2", "--set", "eval_lengths=64"]
@@ -61,14 +61,15 @@ def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Pa
 @pytest.mark.slow
 def test_an_interruption_while_the_picture_is_drawn_is_told_and_resumed(tmp_path: Path, monkeypatch, capsys) -> None:
     """The losses are on the screen already, and the picture is not on the disk."""
-    from hf_posenc.training import curve_plot
 
     def interrupted(*args: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
+    from hf_posenc.training import loss_curve
+
     out = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr(curve_plot, "curve_plot", interrupted)
+        patched.setattr(loss_curve, "curve_plot", interrupted)
         with pytest.raises(SystemExit) as ended:
             main([*TUNE, "--out", str(out)])
     shown = capsys.readouterr()

@@ -26,8 +26,8 @@ from hf_posenc.training.dataset import (
     SeparatedRows,
     held_out_windows,
 )
+from hf_posenc.training.length_trainer import MaskingCollator, masked_loss
 from hf_posenc.training.loss_curve import LossPoint, points
-from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.resume import (
     MANIFEST,
     checkpoint_folders,
