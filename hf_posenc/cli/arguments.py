@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import CallbackParam, Context, Option
 
-from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.global_options import DEBUG, program
+from hf_posenc.cli.global_options import DEBUG, BadArgument, program
 from hf_posenc.core.lengths import tokens
 from hf_posenc.errors import ModelNotFound, UnknownStarter
 from hf_posenc.schemes.entry import json_or_text
@@ -114,7 +113,7 @@ Dtype = Annotated[
 Device = Annotated[str | None, of_model(metavar="DEVICE", help="cpu, cuda, cuda:1; default: CUDA if available.")]
 
 REMOVED = "The checkpoint carries scheme {}, which was removed first."
-DISPLAY_OPTIONS = ("as_json", "quiet")  # change how results are shown, not what is computed
+DISPLAY_OPTIONS = ("as_json",)  # change how results are shown, not what is computed
 FILE = "config"  # whose values a command names itself, so that it repeats without the file
 
 
@@ -245,25 +244,7 @@ def command_line(context: Context, *, command: str | None = None) -> str:
         unsaid = value in (None, [], ()) or str(value) == str(parameter.default)
         if unsaid or parameter.name in (*DISPLAY_OPTIONS, FILE):
             continue
-        if value is False:  # switched off by a flag of its own, such as --no-train-embeddings
-            words += parameter.secondary_opts[:1]
-            continue
         for single in value if isinstance(value, (list, tuple)) else [value]:
             name = [parameter.opts[0]] if parameter.param_type_name == "option" else []
             words += name + ([] if single is True else [str(single)])
     return shlex.join(words)
-
-
-def depths_of(given: str) -> list[float]:
-    """Parse relative depths, such as ``"0,0.5,1"``.
-
-    Raises:
-        BadArgument: a word is no number from 0 to 1.
-    """
-    try:
-        found = [float(word) for word in words_of([given])]
-    except ValueError:
-        found = []
-    if not found or not all(0.0 <= depth <= 1.0 for depth in found):
-        raise BadArgument(f"--depths takes numbers from 0 to 1, got {given!r}. Write for example 0,0.5,1.")
-    return found

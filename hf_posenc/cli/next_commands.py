@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from typer import Context
+
 from hf_posenc.cli import output
+from hf_posenc.cli.arguments import command_line
 from hf_posenc.cli.global_options import program
 
 
@@ -46,3 +50,17 @@ def export(folder: Path) -> str:
 def command(name: str, model: Path, *words: str) -> str:
     """A command on a model, quoted for a shell."""
     return shlex.join([*program(), name, "--model", str(model), *words])
+
+
+CELLS = "Finished cells are kept"
+
+
+@contextmanager
+def resume_hint(context: Context, kept: str = CELLS, flag: str = "") -> Iterator[None]:
+    """If the block is interrupted, write to stderr what is kept, and the running command with ``flag`` behind it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = " ".join(filter(None, (command_line(context), flag)))
+        output.fail(f"Interrupted. {kept}; resume with: {again}")
+        raise

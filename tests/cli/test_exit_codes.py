@@ -38,7 +38,6 @@ USAGE: list[tuple[list[str], str]] = [
     (["check", "-m", "starter:bert", "-s", "dca"], "decoder"),
     ([*CHECK, "-f", "two"], "--factor"),
     ([*CHECK, "-f", "0.5"], "at least 1"),
-    ([*CHECK, "-f", "4", "-f", "8"], "--factor is given 2 times"),
     ([*CHECK, "--target-length", "8x"], "--target-length"),
     ([*CHECK, "-c", "cach"], "'cache'"),
     ([*CHECK, "-o", "beta_fst=3"], "beta_fast"),
@@ -130,7 +129,7 @@ def test_unexpected_errors(call: Call, monkeypatch: pytest.MonkeyPatch, raised: 
     def broken() -> None:
         raise raised
 
-    monkeypatch.setattr("hf_posenc.cli.commands.list.list_schemes", broken)
+    monkeypatch.setattr("hf_posenc.cli.commands.info.list_schemes", broken)
     answer = call("list")
     assert answer.code == code
     assert ("RuntimeError: the flux is off. " in answer.err) == (code == 1)
@@ -143,7 +142,7 @@ def test_an_interrupt_behind_another_error_is_one(call: Call, monkeypatch: pytes
         except KeyboardInterrupt as error:
             raise ModuleNotFoundError("Could not import module") from error
 
-    monkeypatch.setattr("hf_posenc.cli.commands.list.list_schemes", interrupted)
+    monkeypatch.setattr("hf_posenc.cli.commands.info.list_schemes", interrupted)
     assert call("list").code == 130
 
 

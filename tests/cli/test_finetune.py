@@ -15,13 +15,13 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 import hf_posenc.training
 from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
-from hf_posenc.cli import main
-from hf_posenc.cli.bad_argument import BadArgument
+from hf_posenc.cli import main, settings
 from hf_posenc.cli.commands import finetune
+from hf_posenc.cli.commands.finetune import check_effect
 from hf_posenc.cli.commands.finetune_result import compared, show_result
-from hf_posenc.cli.commands.finetune_setup import check_effect
-from hf_posenc.cli.finetune_settings import Reading, parsed
+from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.next_commands import after_finetune
+from hf_posenc.cli.settings import READING, Reading, settings_of
 from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.trained_layers import RunStart
 
@@ -157,14 +157,14 @@ def test_settings_are_refused_before_a_model_is_loaded(
     assert not out.exists()
 
 
-def test_settings_are_of_the_type_that_they_are_in_python() -> None:
+def test_settings_are_of_the_type_that_they_are_in_python(monkeypatch) -> None:
     words = ["length=2k", "target_modules=q_proj,v_proj", "eval_lengths=256,1k", "bf16=true", "warmup=0", "seed=3"]
-    settings, reading = parsed([*words, "text_field=body", r"document_separator=#\n"])
-    assert settings == {
+    monkeypatch.setattr(settings, "merged_words", lambda context: [*words, "text_field=12"])
+    known = (*hf_posenc.training.Training.__dataclass_fields__, *READING)
+    assert settings_of(SimpleNamespace(), known) == {
         "length": 2048, "target_modules": ("q_proj", "v_proj"), "eval_lengths": (256, 1024), "bf16": True, "warmup": 0,
-        "seed": 3,
+        "seed": 3, "text_field": "12",
     }  # fmt: skip
-    assert (reading.text_field, reading.document_separator, reading.streaming) == ("body", "#\n", False)
 
 
 def test_a_run_without_a_complete_checkpoint_says_that_it_begins_anew() -> None:

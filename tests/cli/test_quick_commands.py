@@ -9,7 +9,7 @@ import typer
 
 import hf_posenc
 from hf_posenc.cli.app import COMMANDS, app
-from hf_posenc.cli.environment import variables
+from hf_posenc.cli.commands.env import variables
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.registry import list_schemes
 
@@ -51,7 +51,7 @@ def test_no_escape_codes_without_a_terminal(call: Call, words: list[str]) -> Non
 
 def test_foreign_strings_are_escaped(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = SchemeRecord("loud", aliases=("[bold]", f"{ESCAPE}[31m"), title="[/red]")
-    monkeypatch.setattr("hf_posenc.cli.commands.list.list_schemes", lambda: [foreign])
+    monkeypatch.setattr("hf_posenc.cli.commands.info.list_schemes", lambda: [foreign])
     out = call("list").out
     assert "[bold]" in out
     assert "\\x1b[31m" in out

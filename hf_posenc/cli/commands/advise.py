@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Exit, Option
+from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -16,13 +16,14 @@ from hf_posenc.cli.arguments import (
     dtype_of,
     model_named,
 )
-from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.errors import PARTLY
-from hf_posenc.cli.output_paths import check_output_folder
-from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.cli.output import check_output_folder
+from hf_posenc.cli.settings import READING, Reading, Text, set_option, settings_of
 
 
 def advise(
+    context: Context,
     model: Model,
     target: Annotated[
         str,
@@ -42,10 +43,11 @@ def advise(
         ),
     ] = False,
     text: Text = None,
-    text_field: TextField = FIELD,
-    document_separator: DocumentSeparator = None,
     samples: Annotated[
         int | None, Option(min=1, rich_help_panel="Measurement", help="Windows of text for --measure; default: 16.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, set_option("How --text is read: text_field=body, document_separator=TEXT")
     ] = None,
     out: Annotated[
         Path | None,
@@ -69,7 +71,7 @@ def advise(
     named = model_named(model, base)
     checkpoint = Checkpoint.open(named.model, peft_adapter=named.adapter)
     advice = recommend(checkpoint, target, name=model, dtype=dtype_of(named, dtype))
-    check_reading(text, text_field, document_separator)
+    (own_text,) = Reading(**settings_of(context, READING)).sources(text)
     if measure:
         given: dict[str, Any] = {} if samples is None else {"samples": samples}
         if base is not None:
@@ -77,7 +79,7 @@ def advise(
         with output.progress() as progress:
             advice = measured_advice(
                 advice, named.model if base is not None else named.adapter or named.model, out=out, progress=progress,
-                text=text_source(text, text_field, document_separator), dtype=dtype_of(named, dtype), **given,
+                text=own_text, dtype=dtype_of(named, dtype), **given,
             )  # fmt: skip
     elif unread := [name for name, value in (("--text", text), ("--samples", samples), ("--out", out)) if value]:
         raise BadArgument(f"{unread[0]} has an effect with --measure only. Add --measure, or leave it out.")

@@ -29,10 +29,10 @@ from hf_posenc.cli.arguments import (
     whole_numbers,
     words_of,
 )
-from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.bench_results import RESULTS, BenchResults, about_run
 from hf_posenc.cli.errors import FAILED, PARTLY
-from hf_posenc.cli.output_paths import check_output_folder
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.cli.output import check_output_folder
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell

@@ -9,9 +9,9 @@ from typer import Context, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson, command_line
-from hf_posenc.cli.commands.compare_result import finish
-from hf_posenc.cli.output_paths import check_output_folder
-from hf_posenc.cli.resume_hint import resume_hint
+from hf_posenc.cli.commands.compare import finish
+from hf_posenc.cli.next_commands import resume_hint
+from hf_posenc.cli.output import check_output_folder
 
 FULL: dict[str, Any] = {
     "schemes": "unpatched,pi,ntk,yarn,dynamic_ntk,self_extend,rerope,window", "lengths": (256, 512, 1024, 2048),

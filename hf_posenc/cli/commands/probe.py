@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Context, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -26,14 +26,16 @@ from hf_posenc.cli.arguments import (
     model_named,
     scheme_options,
 )
-from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.output_paths import check_output_folder
-from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.cli.output import check_output_folder
+from hf_posenc.cli.settings import READING, Reading, Text, set_option, settings_of
 
 if TYPE_CHECKING:
     from hf_posenc.insight.probe import Head, Probe
     from hf_posenc.insight.probe.variant import Variant
 
+COUNTS = ("rows", "scored", "sinks")
+"""Settings of a probe that have no option of their own."""
 RULE = (
     "Effective context length: the shortest whose loss is not above the lowest by more than {:g} standard errors of "
     "the difference, paired by text."
@@ -45,6 +47,7 @@ COLUMNS = (
 
 
 def probe(
+    context: Context,
     model: Model,
     scheme: Annotated[
         str | None,
@@ -63,23 +66,15 @@ def probe(
         ),
     ] = None,
     text: Text = None,
-    text_field: TextField = FIELD,
-    document_separator: DocumentSeparator = None,
     samples: Annotated[int, Option(min=1, rich_help_panel=MEASUREMENT, help="Texts whose loss is measured.")] = 32,
-    rows: Annotated[
-        int, Option(min=1, rich_help_panel=MEASUREMENT, help="Attention rows (queries) measured in each of four texts.")
-    ] = 256,
-    scored: Annotated[
-        int, Option(min=1, rich_help_panel=MEASUREMENT, help="Tokens at the end of each text whose loss is measured.")
-    ] = 32,
-    sinks: Annotated[
-        int,
-        Option(
-            min=1,
-            rich_help_panel=MEASUREMENT,
-            help="Tokens at the start that count as attention sink; fewer than --length.",
+    settings: Annotated[
+        list[str] | None,
+        set_option(
+            "Any other setting: rows=256 (queries measured in each of four texts), scored=32 (tokens at the end of "
+            "each text whose loss is measured), sinks=1 (tokens at the start that count as attention sink), "
+            "text_field=body, document_separator=TEXT"
         ),
-    ] = 1,
+    ] = None,
     out: Annotated[
         Path | None, Option(rich_help_panel=OUTPUT, help="Write plots and probe.json to this folder.")
     ] = None,
@@ -103,12 +98,8 @@ def probe(
         raise BadArgument(
             "--factor and --target-length belong to a scheme. Pass --scheme, or --length for longer texts."
         )
-    if length is not None and sinks >= length:  # before a large model is loaded; the default length depends on it
-        raise BadArgument(
-            f"--sinks must be fewer than the {length} tokens of --length, got {sinks}. Pass for example --sinks 4."
-        )
-    check_reading(text, text_field, document_separator)
-    own_text = text_source(text, text_field, document_separator)
+    counts = settings_of(context, (*COUNTS, *READING))
+    (own_text,) = Reading.taken_from(counts).sources(text)
     if out is not None:
         from hf_posenc.core.plotting.figures import require_matplotlib
 
@@ -120,7 +111,7 @@ def probe(
         found = run(
             from_pretrained(**loading_of(named, dtype)).to(measured_on.torch), tokenizer_of(named),
             scheme=scheme, factor=factor, target_length=target_length, length=length, text=own_text, samples=samples,
-            rows=rows, scored=scored, sinks=sinks, progress=lambda doing: progress(None, doing), **options,
+            progress=lambda doing: progress(None, doing), **counts, **options,
         )  # fmt: skip
         written = [] if out is None else write(found, out)
     if as_json:

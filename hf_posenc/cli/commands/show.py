@@ -21,9 +21,9 @@ from hf_posenc.cli.arguments import (
     model_named,
     words_of,
 )
-from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.show_arguments import channels_of, choice, entries_with, file_name, shapes_of
-from hf_posenc.cli.output_paths import check_output_file
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.cli.output import check_output_file
 
 if TYPE_CHECKING:
     from hf_posenc.insight.plots.compose import PlotRequest

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.cli.arguments import words_of
-from hf_posenc.cli.bad_argument import BadArgument
+from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.core.files.paths import slug
 from hf_posenc.errors import UnknownOption, nearest
 
