@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,33 +11,6 @@ from torch import Tensor, nn
 from hf_posenc import describe, is_patched, patch_model, unpatch_model
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.tiny_models import tiny_model
-
-from .wrapped import Whole
-
-
-def compiled_in_place(model: nn.Module) -> nn.Module:
-    """Compiled without a wrapper."""
-    model.compile(backend="eager")
-    return model
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrap", [partial(torch.compile, backend="eager"), compiled_in_place, nn.DataParallel])
-def test_wrapped_model_is_patched_whole(wrap: Callable[[nn.Module], nn.Module]) -> None:
-    inner = tiny_model("llama")
-    ids = random_tokens(inner, 40)
-    model = wrap(inner)
-    plain = model(ids).logits  # compiled before it is patched
-    expected = patch_model(tiny_model("llama"), "yarn", factor=4)(ids).logits
-    patch_model(model, "yarn", factor=4)
-    assert torch.equal(model(ids).logits, expected)
-    assert not torch.allclose(plain, expected), "control: the scheme shows"
-    unpatch_model(model)
-    assert torch.equal(model(ids).logits, plain)
-
-
-def test_a_scheme_without_parameters_under_a_reducer() -> None:
-    assert describe(patch_model(Whole(tiny_model("llama")), "yarn", factor=4)).scheme == "yarn"
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("llama", "yarn"), ("llama", "kerple"), ("gpt2", "t5")])

@@ -56,12 +56,6 @@ def test_tables_and_files(call: Callable, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "bench.svg").read_bytes().startswith(b"<?xml")
 
 
-def test_the_starter_is_the_default_and_refusals_end_with_3(call: Callable) -> None:
-    answer = call("bench", "-m", "starter:bert", "-s", "sinks,alibi", "-l", "32", "--rounds", "1", "--device", "cpu")
-    assert answer.code == 3
-    assert "sinks, prefill, 32 tokens: refused" in answer.out
-
-
 @pytest.mark.slow
 def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, seen = measuring.cell_of, []
@@ -96,7 +90,3 @@ def test_invalid_arguments_are_named_in_the_error(call: Callable, words: str, hi
     assert answer.out == ""
     assert "Error: " in answer.err
     assert hint in answer.err
-
-
-def test_help_ends_with_examples(call: Callable) -> None:
-    assert "hf-posenc bench --schemes yarn,alibi,self_extend --lengths 512,2048" in call("bench", "--help").out

@@ -12,11 +12,6 @@ def test_bibtex_of_a_scheme_and_of_a_composition(call: Callable) -> None:
         assert call("info", name, "--bibtex").out == cite(name) + "\n"
 
 
-def test_info_writes_the_formula_for_latex(call: Callable) -> None:
-    assert call("info", "pi", "--latex").out.splitlines()[:2] == [r"\[", r"\begin{aligned}"]
-    assert r"\omega'_m" in call("info", "pi", "--json").data["formula"]
-
-
 def test_properties_are_measured(call: Callable) -> None:
     found = call("info", "irope", "--properties", "--json").data  # a row for each kind of layer
     assert found["irope (layer 0)"]["relative"]["holds"]

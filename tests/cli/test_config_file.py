@@ -51,21 +51,6 @@ def test_a_run_repeats_from_the_file_in_its_folder(call: Call, written: Callable
     assert other.data["curve"] != first.data["curve"], "the seed of the command line counts"
 
 
-@pytest.mark.slow
-def test_epochs_on_the_command_line_replace_the_steps_of_the_file(
-    call: Call, written: Callable[[Any], str], tmp_path: Path
-) -> None:
-    text = tmp_path / "short.txt"
-    text.write_text(Path(argparse.__file__).read_text()[:6000])
-    words = ("--config", written({**BASE, "text": [str(text)], "length": 512}), "--set", "epochs=1")
-    run = call("finetune", *words, "--out", str(tmp_path / "run"), "--json")
-    assert run.code == 0, run.err
-    stored = yaml.safe_load((tmp_path / "run" / RUN_CONFIG).read_text())
-    assert "epochs=1" in stored["set"]
-    assert "steps" not in stored
-    assert call("finetune", *words, "--steps", "2", "--out", str(tmp_path / "both")).code != 0
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -12,8 +12,7 @@ import pytest
 
 from hf_posenc import errors
 from hf_posenc.cli import main
-from hf_posenc.cli.arguments import scheme_options
-from hf_posenc.cli.errors import USAGE_ERRORS, message_of
+from hf_posenc.cli.errors import message_of
 
 from .conftest import Call
 
@@ -149,12 +148,3 @@ def test_an_interrupt_behind_another_error_is_one(call: Call, monkeypatch: pytes
 def test_a_full_disk_is_named_also_where_rust_says_it() -> None:
     said = message_of(RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"))
     assert said.startswith("No space left on device. Free some space")
-
-
-def test_errors_of_usage_are_ours() -> None:
-    assert all(issubclass(error, errors.PosEncError) for error in USAGE_ERRORS)
-
-
-def test_option_words() -> None:
-    options = scheme_options("yarn", ["beta_fast=16", "ramp=rotations", "truncate=false"])
-    assert options == {"beta_fast": 16, "ramp": "rotations", "truncate": False}

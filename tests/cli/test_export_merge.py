@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
@@ -89,10 +88,3 @@ def test_a_plain_checkpoint_with_its_tokenizer(call: Call, tmp_path: Path) -> No
     with torch.no_grad():
         apart = AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids).logits - model(ids).logits
     assert apart.abs().max() < 1e-3  # frequencies are float32 there, float64 here; logits are up to 20
-
-
-def test_what_is_the_same_for_short_texts_only(call: Call, tmp_path: Path) -> None:
-    answer = call("export", "-m", "starter:llama", "-f", "4", "-s", "longrope", "--out", str(tmp_path / "long"))
-    assert answer.code == 0, answer.err
-    assert "Warning: In texts longer than 256 tokens" in answer.out
-    assert json.loads((tmp_path / "long" / "config.json").read_text())["rope_parameters"]["rope_type"] == "longrope"

@@ -7,7 +7,6 @@ import re
 import pytest
 import typer
 
-import hf_posenc
 from hf_posenc.cli.app import COMMANDS, app
 from hf_posenc.cli.commands.env import variables
 from hf_posenc.core.record import SchemeRecord
@@ -19,10 +18,6 @@ ESCAPE = "\x1b"
 CLICK = typer.main.get_command(app)
 
 
-def test_version(call: Call) -> None:
-    assert call("--version").out == f"hf-posenc {hf_posenc.__version__}\n"
-
-
 def test_list_is_the_registry(call: Call) -> None:
     lines = call("list").out.splitlines()
     assert {record.name for record in list_schemes()} <= {line.split()[0] for line in lines if line.strip()}
@@ -31,16 +26,6 @@ def test_list_is_the_registry(call: Call) -> None:
     bert = {row["name"] for row in call("list", "--model", "bert", "--json").data}
     assert "alibi" in bert
     assert "rerope" not in bert, "it remaps a rotation, and BERT has none"
-
-
-def test_info_prints_formula_ranges_and_defaults(call: Call) -> None:
-    text = call("info", "yarn").out
-    assert "2309.00071" in text
-    beta = next(line for line in text.splitlines() if line.strip().startswith("beta_fast"))
-    assert "number > 0" in beta
-    assert beta.split()[-1] == "32.0"  # the paper's
-    assert call("info", "rotary", "--json").data["name"] == "rope", "by an alias"
-    assert call("info", "yarn", "--json").data["formula"] in call("info", "yarn", "--latex").out
 
 
 @pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["info", "yarm"]], ids=str)

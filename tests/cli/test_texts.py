@@ -113,10 +113,3 @@ REFUSED = {
     "short documents": [*EVAL, "--text", "TEXTS/books", "-l", "60000"],
     "nothing to stream": ["finetune", *MODEL, "-s", "yarn", "-f", "2", "--set", "streaming=true"],
 }
-
-
-@pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
-def test_refusals(words: list[str], call: Call, stored: Path) -> None:
-    answer = call(*(word.replace("TEXTS", str(stored)) for word in words))
-    assert answer.code == 2, answer.err
-    assert "Traceback" not in answer.err

@@ -22,13 +22,12 @@ from transformers import (
 )
 
 from hf_posenc import describe, patch_model, scheme_of
-from hf_posenc.errors import CheckpointMismatch, LengthContradiction, TrainingImpossible
+from hf_posenc.errors import CheckpointMismatch, TrainingImpossible
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 from hf_posenc.checkpoints.peft import load_peft_adapter
 from hf_posenc.training import METHODS, Training, finetune
-from hf_posenc.training.learning_rates import RATES, learning_rate_for
 from hf_posenc.training.methods import lora
 from hf_posenc.training.trained_layers import RunStart
 
@@ -175,29 +174,6 @@ def checkpointed(model) -> None:
     getattr(model, "activation_checkpointing_enable", getattr(model, "gradient_checkpointing_enable", None))()
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
-@pytest.mark.parametrize("on", [False, True])
-def test_gradient_checkpointing_is_as_it_was_after_a_run(method, on, tokenizer) -> None:
-    model = llama()
-    embeddings = model.get_input_embeddings()
-    if on:
-        checkpointed(model)
-        model.enable_input_require_grads()
-    hooks = list(embeddings._forward_hooks)
-    settings = {"method": method, "train_embeddings": method == "full", "steps": 1, "length": TRAINED}
-    tune(model, tokenizer, **settings)
-    with_peft = [hook for hook in embeddings._forward_hooks if hook not in hooks]  # PEFT's own, where it was on
-    again = llama()
-    if on:
-        checkpointed(again)
-        again.enable_input_require_grads()
-    tune(again, tokenizer, gradient_checkpointing=True, **settings)
-    assert len(again.get_input_embeddings()._forward_hooks) == len(hooks) + len(with_peft)
-    assert all(layer.gradient_checkpointing is on for layer in again.model.layers)
-    again.disable_input_require_grads()
-    assert len(again.get_input_embeddings()._forward_hooks) == len(hooks) + len(with_peft) - on
-
-
 def test_bf16_trains_in_full_precision_weights(tokenizer) -> None:
     tuned = tune(patch_model(llama(), "t5", factor=FACTOR), tokenizer, steps=2, bf16=True)
     assert {p.dtype for p in tuned.parameters()} == {torch.float32}
@@ -244,11 +220,6 @@ def test_an_incomplete_checkpoint_is_passed_over(killed, tokenizer) -> None:
         progress=lambda share, _: shares.append(share),
     )  # fmt: skip
     assert shares[0] == pytest.approx(3 / 6)
-
-
-def test_checkpoints_hold_the_scheme(killed) -> None:
-    saved = json.loads((killed / "checkpoint-4" / "position_scheme.json").read_text())
-    assert saved["scheme"] == [{"name": "t5", "options": {}}]
 
 
 def test_a_folder_belongs_to_one_run(killed, tokenizer) -> None:
@@ -337,15 +308,6 @@ def test_a_run_that_fails_leaves_the_model_as_it_was(settings, error, tokenizer,
         assert [point.step for point in resumed.curve if point.loss is not None] == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="moves a model to a CUDA device")
-def test_a_run_that_fails_leaves_the_model_on_its_device(tokenizer) -> None:
-    model = patch_model(llama(), "yarn", factor=FACTOR)
-    devices = {tensor.device.type for tensor in (*model.parameters(), *model.buffers())}
-    with pytest.raises(RuntimeError):
-        run(model, tokenizer, callbacks=[Failing(RuntimeError)])
-    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == devices == {"cpu"}
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_lowers_the_loss_and_leaves_the_rest(method, tokenizer) -> None:
     model = patch_model(llama(), "yarn", factor=FACTOR)
@@ -371,20 +333,6 @@ def test_weight_decay_takes_effect_whatever_the_optimiser(method, tokenizer) -> 
         trained = [p for name, p in tuned.model.named_parameters() if p.requires_grad and "norm" not in name]
         norms.append(sum(float(p.detach().square().sum()) for p in trained))
     assert norms[1] < 0.99 * norms[0]
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"method": "lorra"}, "'lora'"),
-        ({"steps": 0}, "steps=0"),
-        ({"packing": "seperate"}, "Did you mean 'separate'"),
-        ({"learning_rate": float("nan")}, "learning_rate=nan"),
-    ],
-)
-def test_invalid_settings(more, words, tokenizer) -> None:
-    with pytest.raises(TrainingImpossible, match=words):
-        run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, **more)
 
 
 def test_a_second_adapter_is_refused_and_a_merged_one_goes_on(tokenizer) -> None:
@@ -426,19 +374,6 @@ def test_held_out_text_is_measured_before_between_and_after(kind, tokenizer, tmp
             assert tuned.curve[-1].windows[length] == pytest.approx(losses, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["llama", "bert"])
-def test_a_batch_of_held_out_windows_has_the_losses_of_its_windows(kind, tokenizer) -> None:
-    settings = {"held_out": TEXTS[:1], "eval_windows": 3, "steps": 1}
-    one, several = (
-        run(patch_model(HOSTS[kind](), "yarn", factor=FACTOR), tokenizer, arguments=arguments, **settings).curve[0]
-        for arguments in ({}, {"per_device_eval_batch_size": 2})
-    )
-    for length, losses in one.windows.items():
-        assert len(losses) == 3
-        assert several.windows[length] == pytest.approx(losses, abs=1e-6)
-        assert several.held_out[length] == pytest.approx(sum(losses) / 3, abs=1e-6)
-
-
 def test_separate_documents_do_not_see_each_other(tokenizer) -> None:
     """A row of documents has the loss of its documents one by one."""
     model = patch_model(llama(), "yarn", factor=FACTOR)
@@ -457,29 +392,6 @@ def test_separate_documents_do_not_see_each_other(tokenizer) -> None:
     with torch.no_grad():  # control: joined, they see their predecessors
         ids = torch.tensor([[t for text in short for t in (*tokenizer(text)["input_ids"], 1)]])
         assert abs(model(ids, labels=ids).loss.item() - seen[0]) > 1e-4
-
-
-def test_rows_of_ones_own(tokenizer) -> None:
-    class Same(torch.utils.data.Dataset):
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            ids = torch.arange(4, 24)
-            return {"input_ids": ids, "labels": ids}
-
-    tuned = run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, texts=Same(), steps=20, method="full")
-    assert tuned.curve[-1].loss < tuned.curve[0].loss / 2
-
-
-def test_invalid_lengths(tokenizer) -> None:
-    model = patch_model(llama(), "yarn", factor=FACTOR)
-    with pytest.raises(LengthContradiction, match="reaches 64"):
-        tune(model, tokenizer, length=TARGET + 1)
-    with pytest.raises(LengthContradiction, match="have 3 tokens"):
-        tune(model, tokenizer, texts=["w1 w2"])
-    with pytest.raises(LengthContradiction, match="have 0 tokens"):
-        tune(model, tokenizer, texts=[])
 
 
 def assert_close(one, two) -> None:
@@ -535,34 +447,6 @@ def test_an_adapter_trained_on_bf16_is_saved_as_it_was_trained(bf16, tokenizer, 
     card = (tmp_path / "README.md").read_text()
     assert "| steps | 20 |" in card
     assert "| learning rate | 0.0002 |" in card
-
-
-def test_what_is_trained_is_counted_by_kind(tokenizer) -> None:
-    model = patch_model(llama(), "t5", factor=FACTOR)
-    width, words = model.config.hidden_size, model.config.vocab_size
-    start = run(model, tokenizer, steps=1, rank=2).start
-    assert start.parameters["embeddings"] == words * width
-    assert start.parameters["norms"] == 5 * width
-    assert start.parameters["learned positions"] == scheme_of(model).table.weight.numel()
-    assert sum(start.parameters.values()) == sum(w.numel() for w in model.parameters() if w.requires_grad)
-    without = run(patch_model(llama(), "t5", factor=FACTOR), tokenizer, steps=1, rank=2, train_embeddings=False).start
-    assert without.parameters == {kind: n for kind, n in start.parameters.items() if kind != "embeddings"}
-    assert f"{words * width:,} embeddings" in str(start)
-    with pytest.raises(TrainingImpossible, match="method 'full' has no use for it"):
-        tune(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, steps=1, method="full", train_embeddings=False)
-
-
-def test_the_learning_rate_follows_from_method_and_size(tokenizer) -> None:
-    start = run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, steps=1, rank=2, learning_rate=None).start
-    assert (start.learning_rate, start.source) == (1e-3, "measured on the bundled models")
-    assert learning_rate_for("lora", 8 * 10**9).value == 2e-5
-    assert learning_rate_for("full", 70 * 10**9).value == 1e-5
-    for table in RATES.values():
-        values, sizes = [rate.value for _, rate in table], [most for most, _ in table]
-        assert sizes == sorted(sizes)
-        assert sizes[-1] == float("inf")
-        assert all(0 < value <= 0.03 for value in values)
-    assert set(RATES) == set(METHODS)
 
 
 def test_a_resumed_run_goes_on_to_more_steps(tokenizer, tmp_path) -> None:

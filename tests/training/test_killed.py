@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 import runpy
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from hf_posenc.training.resume import MANIFEST, last_complete
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")]
@@ -247,53 +243,3 @@ def test_killed_from_outside_and_resumed(family: str, program: Path, tmp_path: P
     curves = [json.loads((folder / "curve.json").read_text(encoding="utf-8")) for folder in (killed, whole)]
     assert [point["step"] for point in curves[0]] == [1, 2, 3, 4, 5, 6]
     assert [point["loss"] for point in curves[0]] == pytest.approx([p["loss"] for p in curves[1]], abs=1e-6)
-
-
-def strikes(program: Path, folder: Path, shares: list[float]) -> Iterator[dict]:
-    for line in finish(start(str(program), "struck", str(folder), *map(str, shares))).splitlines():
-        if line.startswith("{"):
-            yield json.loads(line)
-
-
-@pytest.mark.parametrize(
-    "shares",
-    [
-        [0.1, 0.45, 0.8, 0.9, 0.95, 0.99],
-        pytest.param([i / 60 for i in range(60)], marks=pytest.mark.full),
-    ],
-    ids=["some", "many"],
-)
-def test_killed_while_it_writes(shares: list[float], program: Path, tmp_path: Path) -> None:
-    """Struck before a change of a file, in checkpoints and in the finished adapter, by itself with SIGKILL."""
-    found = list(strikes(program, tmp_path, shares))
-    assert len(found) == len(shares)
-    for one in found:
-        assert one["done"] - one["kept"] <= EVERY
-        assert one["again"] == list(range(one["kept"] + 1, STEPS + 1))
-        assert one["curve"]
-        assert one["gap"] < 1e-6
-        assert isinstance(one["unfinished"], str) or one["unfinished"] < 1e-6  # refused, or all of it
-    assert {one["kept"] for one in found} >= {0, STEPS}  # before the first checkpoint, and behind the last
-
-
-def test_half_written_checkpoints_are_passed_over(program: Path, tmp_path: Path) -> None:
-    """Each file of the last cut, missing or one too many; then its manifest; then both checkpoints."""
-    folder = tmp_path / "run"
-    runpy.run_path(str(program))["train"]("llama", folder)
-    last, before = folder / f"checkpoint-{STEPS}", folder / f"checkpoint-{STEPS - EVERY}"
-    assert last_complete(folder) == str(last)
-    names = sorted(file.name for file in last.iterdir())
-    assert {"adapter_model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json", MANIFEST} <= set(names)
-    for name in names:
-        file = last / name
-        whole = file.read_bytes()
-        file.write_bytes(whole[: len(whole) // 2])
-        assert last_complete(folder) == str(before), name
-        file.unlink()
-        assert last_complete(folder) == str(before), name
-        file.write_bytes(whole)
-        assert last_complete(folder) == str(last)
-    (last / "more").write_bytes(b"of another save")
-    assert last_complete(folder) == str(before)
-    shutil.rmtree(before)
-    assert last_complete(folder) is None

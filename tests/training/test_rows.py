@@ -10,15 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from torch.utils.data import DataLoader
 
 from hf_posenc.errors import (
-    FolderInUse,
     LengthContradiction,
-    NoDiskSpace,
 )
-from hf_posenc.texts import Document
-from hf_posenc.training.corpus import Corpus, tokenise
+from hf_posenc.training.corpus import Corpus
 from hf_posenc.training.dataset import (
     IGNORED_LABEL,
     HeldOutWindows,
@@ -34,7 +30,6 @@ from hf_posenc.training.resume import (
     file_sizes,
     last_complete,
 )
-from hf_posenc.training.run_folder import check_checkpoint_space, exclusive_folder
 
 from .test_finetune import tokenizer  # noqa: F401 (a fixture)
 
@@ -43,14 +38,6 @@ def ranges(*lengths: int) -> Corpus:
     """Documents whose tokens count on from one to the next."""
     ends = [sum(lengths[: n + 1]) for n in range(len(lengths))]
     return Corpus.of([torch.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)])
-
-
-def test_documents_end_with_their_own_token(tokenizer) -> None:  # noqa: F811
-    found = tokenise(tokenizer, [Document("a", "w0 w1"), Document("b", ""), Document("c", "w2")])
-    assert found.tokens.tolist() == [4, 5, 1, 6, 1]  # four special words come first, and <end> is number 1
-    assert found.starts.tolist() == [0, 3]  # the empty document is left out
-    assert found.highest == 6
-    assert tokenise(tokenizer, []).tokens.tolist() == []
 
 
 def test_joined_rows_drop_what_is_left_over() -> None:
@@ -151,18 +138,6 @@ def test_masks_depend_on_seed_epoch_and_row_alone(tokenizer) -> None:  # noqa: F
     assert (whole != IGNORED_LABEL).double().mean() == pytest.approx(0.15, abs=0.02)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_workers_mask_anew_each_epoch(persistent: bool, tokenizer) -> None:  # noqa: F811
-    rows: Any = [{"input_ids": torch.arange(4, 24).roll(n)} for n in range(4)]
-    collate = MaskingCollator(tokenizer, 0)
-    loader = DataLoader(rows, 2, num_workers=2, persistent_workers=persistent, collate_fn=collate)
-    for epoch in range(3):
-        collate.on_epoch_begin(None, State(epoch), None)
-        here = MaskingCollator(tokenizer, 0)
-        here.on_epoch_begin(None, State(epoch), None)
-        assert torch.equal(torch.cat([batch["labels"] for batch in loader]), here(rows)["labels"]), epoch
-
-
 def test_masked_loss_is_per_hidden_token_of_the_whole_step() -> None:
     class Outputs:
         logits = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0))
@@ -231,22 +206,3 @@ def test_the_newest_whole_checkpoint_is_taken(run) -> None:
     assert last_complete(run) == str(run / "checkpoint-2")
     (run / "checkpoint-2" / MANIFEST).unlink()
     assert last_complete(run) is None
-
-
-def test_a_folder_is_held_while_it_lasts(tmp_path) -> None:
-    with exclusive_folder(tmp_path / "new"), pytest.raises(FolderInUse), exclusive_folder(tmp_path / "new"):
-        pass
-    with exclusive_folder(tmp_path / "new"):  # and not longer
-        pass
-
-
-def test_room_for_three_checkpoints_with_moments(tmp_path, monkeypatch) -> None:
-    """3 · (1 + 2) · 4 bytes a trained parameter: 36 for each of 100."""
-    trained = torch.nn.Linear(10, 10, bias=False)
-    asked: list[int] = []
-    monkeypatch.setattr("hf_posenc.training.run_folder.check_disk_space", lambda folder, size, what: asked.append(size))
-    check_checkpoint_space(tmp_path, trained)
-    trained.weight.requires_grad_(False)
-    check_checkpoint_space(tmp_path, trained)
-    assert asked == [3600, 0]
-    assert issubclass(NoDiskSpace, Exception)
