@@ -20,7 +20,7 @@ from hf_posenc.texts.dataset_objects import (
     is_saved_dataset,
     saved_documents,
 )
-from hf_posenc.texts.document import TEXT, Document, checked, document_of
+from hf_posenc.texts.document import TEXT, Document, document_of
 from hf_posenc.texts.plain_text import GZIP, split_text, whole_text
 from hf_posenc.texts.records import FORMATS
 
@@ -103,7 +103,7 @@ class TextSource:
         self.check_options()
         for number, part in enumerate(self.parts, 1):
             if isinstance(part, str):
-                yield Document(f"document {number}", checked(part, "text", f"document {number}"))
+                yield Document(f"document {number}", part)
             elif isinstance(part, Path):
                 yield from path_documents(part.expanduser(), self.field, self.separator)
             elif isinstance(part, HubDataset):

@@ -42,7 +42,6 @@ from hf_posenc.training.trained_layers import RunStart, trained_by_kind
 from hf_posenc.training.trainer_settings import (
     evaluation_settings,
     float32_masters,
-    gradient_checkpointing,
     in_half_precision,
     trainer_settings,
     training_arguments,
@@ -198,7 +197,6 @@ def train(trainer: LengthTrainer, model: PreTrainedModel, inputs: RunInputs, che
     training, smoothed = inputs.training, trainer.args.label_smoothing_factor > 0
     with (
         chunked_loss(model, training.chunked_loss, causal=inputs.causal, smoothed=smoothed),
-        gradient_checkpointing(trainer.model, model, training),
         grouped_attention(model, training),
         suppress(RunFinished),
     ):

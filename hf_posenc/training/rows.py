@@ -17,9 +17,9 @@ from hf_posenc.errors import HeldOutOverlap, LengthContradiction, TrainingImposs
 from hf_posenc.patching.preconditions.weights import check_vocabulary
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.patching.trained_length import is_causal
-from hf_posenc.texts import TextSource, rendered
+from hf_posenc.texts import TextSource
 from hf_posenc.training.config import Training
-from hf_posenc.training.corpus import Corpus, OnRead, digest, tokenise
+from hf_posenc.training.corpus import Corpus, OnRead, tokenise
 from hf_posenc.training.dataset import (
     PackedRows,
     ReadyRows,
@@ -94,16 +94,14 @@ def training_rows(
     if (ready := token_rows(texts)) is not None:
         return ReadyRows(ready, causal=causal), None
     base = base_model_of(model)[0]
-    apart = held_out if isinstance(held_out, TextSource) else None
+    if isinstance(held_out, TextSource):
+        warn_of_overlap(len(texts.files() & held_out.files()))
     if texts.streams:
-        warn_of_overlap(len(texts.files() & apart.files()) if apart else 0, "files")
         rows = StreamedRows(texts, tokenizer, base, training.length, separate=separate, causal=causal)
         next(rows.every_row())  # what cannot be read is refused before the model is wrapped
         return rows, None
-    known = {digest(rendered(one, tokenizer)) for one in apart.documents()} if apart else set()
-    corpus = tokenise(tokenizer, texts.documents(), folder=folder, others=known, on_read=on_read)
+    corpus = tokenise(tokenizer, texts.documents(), folder=folder, on_read=on_read)
     check_vocabulary(base, corpus.highest)
-    warn_of_overlap(corpus.repeated, "documents")
     end = None
     if isinstance(held_out, HeldOutSplit):
         end = end_of(corpus, tokens_of_windows(measured_lengths(model, training), training.eval_windows))
@@ -130,11 +128,11 @@ def token_rows(source: TextSource) -> Any:
     return part if ready and not source.streams else None
 
 
-def warn_of_overlap(shared: int, what: str) -> None:
-    """Warn of training documents that are held-out documents as well; of a streamed text, files are compared."""
+def warn_of_overlap(shared: int) -> None:
+    """Warn of files and folders that are both trained on and held out."""
     if shared:
         warnings.warn(
-            f"{shared} of the training {what} are held out as well, so that the loss measured there is that of a text "
+            f"{shared} of the training files are held out as well, so that the loss measured there is that of a text "
             "trained on. Take them out of one of the two.",
             HeldOutOverlap,
             stacklevel=4,  # where `finetune` was called

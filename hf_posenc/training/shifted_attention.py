@@ -31,8 +31,7 @@ from hf_posenc.forward.call_plan import CallPlan
 from hf_posenc.forward.engine_backend import ENGINE_BACKENDS, AttentionOutput
 from hf_posenc.forward.offloading import change_class
 from hf_posenc.forward.packed_documents import PackedDocument
-from hf_posenc.patches.validate_adapter import probed
-from hf_posenc.patching.state import base_model_of, describe, is_patched, scheme_of
+from hf_posenc.patching.state import is_patched
 from hf_posenc.training.config import Training
 
 if TYPE_CHECKING:
@@ -102,12 +101,10 @@ def attend_in_groups(mix: Mix, call: RotatedCall, host: dict[str, Any], group: i
     """
     check_divisible(call, host, group)
     length = call.queries[0].shape[2]
-    halves, split = [], keys_split(call)
+    halves = []
     for half, cuts in enumerate((range(group, length, group), range(group // 2, length, group))):
         parts = [part_of(call, half, slice(*rows)) for rows in zip((0, *cuts), (*cuts, length), strict=True)]
-        mixed = [mix(part, {**host, **positions_of(host, part)})[0] for part in parts]
-        together = torch.cat(mixed, dim=1)
-        halves.append(together if split else together[:, :, half_of(together.shape[2], half)])
+        halves.append(torch.cat([mix(part, {**host, **positions_of(host, part)})[0] for part in parts], dim=1))
     return torch.cat(halves, dim=2), None
 
 
@@ -120,7 +117,8 @@ def check_divisible(call: RotatedCall, host: dict[str, Any], group: int) -> None
     heads, length = call.queries[0].shape[1:3]
     terms, backend = call.shared.terms, call.plan.backend
     for hindrance, remedy in (
-        (heads % 2 and f"{heads} head{'s' if heads > 1 else ''} into halves", "Choose another recipe"),
+        (heads % 2 and f"{heads} query heads into halves", "Choose another recipe"),
+        (call.values.shape[1] % 2 and "an odd number of key heads into halves", "Choose another recipe"),
         (length % group and f"a row of {length} tokens, with groups of {group}", "Choose rows of a multiple"),
         (call.values.shape[2] != length and "keys of a cache", "Pass use_cache=False"),
         (call.ctx.real_keys is not None and "padded rows", "Pack rows to one length"),
@@ -132,7 +130,7 @@ def check_divisible(call: RotatedCall, host: dict[str, Any], group: int) -> None
         (host.get("s_aux") is not None and "attention sinks of the model", "Choose another recipe"),
         (
             any(not isinstance(bias, (KeyBias, ToeplitzBias)) for bias in (*terms.bias, *terms.values))
-            and f"positional terms of what queries and keys contain, as scheme {call.plan.fixed.name!r} has",
+            and "positional terms of what queries and keys contain, as the scheme has",
             "Choose another scheme or recipe",
         ),
     ):
@@ -140,16 +138,9 @@ def check_divisible(call: RotatedCall, host: dict[str, Any], group: int) -> None
             raise TrainingImpossible(f"Shifted sparse attention cannot divide {hindrance}. {remedy}.")
 
 
-def keys_split(call: RotatedCall) -> bool:
-    """Whether half of the query heads have half of the heads of keys and values to themselves."""
-    return call.values.shape[1] % 2 == 0
-
-
 def part_of(call: RotatedCall, half: int, rows: slice) -> RotatedCall:
-    """Half of the heads, 0 or 1, at some tokens; all heads where the keys of one half are not half of the keys."""
+    """Half of the heads, 0 or 1, at some tokens."""
     heads, kv_heads = half_of(call.queries[0].shape[1], half), half_of(call.values.shape[1], half)
-    if not keys_split(call):
-        heads = kv_heads = slice(None)
     mask = mask_of(call.plan.mask, heads, rows)
     return RotatedCall(
         replace(call.plan, mask=mask, shared=None, compute={}),
@@ -224,8 +215,6 @@ def grouped_attention(model: nn.Module, training: Training) -> AbstractContextMa
 def check_attention_groups(model: nn.Module, training: Training, *, causal: bool) -> None:
     """Refuse attention within groups where it would have no effect, or is not defined.
 
-    A layer is tried on four tokens in groups of two, so that heads and schemes are refused before texts are read.
-
     Raises:
         TrainingImpossible: the settings ask for it, and the model is an encoder or not patched, or its attention cannot
             be divided.
@@ -237,25 +226,3 @@ def check_attention_groups(model: nn.Module, training: Training, *, causal: bool
         raise TrainingImpossible(f"{asked} shifted sparse attention is defined for causal models. Leave it out.")
     if not is_patched(model):
         raise TrainingImpossible(f"{asked} this model is not patched. Patch it first (--scheme, such as yarn).")
-    if describe(model).proof.verdict != "deferred":  # where a layer cannot be run alone, the first step will tell
-        try_a_layer(model)
-
-
-def try_a_layer(model: nn.Module) -> None:
-    """Run the first layer on four tokens in groups of two.
-
-    Raises:
-        TrainingImpossible: its attention cannot be divided.
-    """
-    base, adapter = base_model_of(model)
-    parameter = next(base.parameters())
-    hidden = torch.zeros(1, 4, scheme_of(model).geometry.width, dtype=parameter.dtype, device=parameter.device)
-    in_eval_mode = [module for module in base.modules() if not module.training]
-    for module in in_eval_mode:
-        module.training = True
-    try:
-        with torch.no_grad(), shifted_groups(model, 2):
-            probed(adapter, base, hidden, torch.arange(4, device=parameter.device)[None], 0)
-    finally:
-        for module in in_eval_mode:
-            module.training = False

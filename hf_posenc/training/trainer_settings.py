@@ -1,4 +1,4 @@
-"""How `Trainer` is set up by the settings of a run: its arguments, gradient checkpointing, precision of weights."""
+"""How `Trainer` is set up by the settings of a run: its arguments, and the precision of weights."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from hf_posenc.training.config import Training
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
+
+CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 
 
 def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
@@ -72,9 +74,18 @@ def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: b
         "report_to": list(training.report_to) or "none",
         "disable_tqdm": True,
         "remove_unused_columns": False,
+        **(checkpointing() if training.gradient_checkpointing else {}),
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "use_cpu": not torch.accelerator.is_available(),
     }
+
+
+def checkpointing() -> dict[str, Any]:
+    """`TrainingArguments` that trade time for memory, under the name that this version of transformers has for it."""
+    from transformers import TrainingArguments
+
+    name = next(name for name in CHECKPOINTING if name in TrainingArguments.__dataclass_fields__)
+    return {name: True, f"{name}_kwargs": {"use_reentrant": False}}
 
 
 def warmup_steps(training: Training) -> float:
@@ -97,39 +108,6 @@ def evaluation_settings(training: Training, windows: Mapping[str, Any] | None, *
         "eval_on_start": fresh,
         "prediction_loss_only": True,
     }
-
-
-CHECKPOINTING = (
-    "gradient_checkpointing", "_gradient_checkpointing_func", "_require_grads_hooks", "_require_grads_hook",
-)  # fmt: skip
-"""Attributes of modules in which transformers keeps gradient checkpointing."""
-
-
-@contextmanager
-def gradient_checkpointing(trained: Any, model: Any, training: Training) -> Iterator[None]:
-    """Run the block with gradient checkpointing, if the settings ask for it; afterwards it is as it was before."""
-    if not training.gradient_checkpointing:
-        yield
-        return
-    modules = list(model.modules())
-    attributes = [{name: vars(module)[name] for name in CHECKPOINTING if name in vars(module)} for module in modules]
-    hooks = [set(module._forward_hooks) for module in modules]
-    if trained is not model:
-        trained.enable_input_require_grads()
-    # Later versions of transformers call it activation's.
-    name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
-    getattr(model, f"{name}_checkpointing_enable")()
-    added = [(module, set(module._forward_hooks) - earlier) for module, earlier in zip(modules, hooks, strict=True)]
-    try:
-        yield
-    finally:  # transformers' own disabling turns off what was on before, and leaves hooks on the embeddings
-        for module, new in added:
-            for hook in new:
-                module._forward_hooks.pop(hook, None)
-        for module, earlier in zip(modules, attributes, strict=True):
-            for attribute in CHECKPOINTING:
-                vars(module).pop(attribute, None)
-            vars(module).update(earlier)
 
 
 def in_half_precision(model: nn.Module) -> bool:
