@@ -15,8 +15,7 @@ from hf_posenc.cli import output
 from hf_posenc.cli.commands.advise import advise
 from hf_posenc.cli.commands.bench import bench
 from hf_posenc.cli.commands.check import check
-from hf_posenc.cli.commands.compare import compare
-from hf_posenc.cli.commands.demo import demo
+from hf_posenc.cli.commands.compare import compare, demo
 from hf_posenc.cli.commands.env import env
 from hf_posenc.cli.commands.evaluate import evaluate
 from hf_posenc.cli.commands.export import export, merge

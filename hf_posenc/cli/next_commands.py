@@ -34,17 +34,7 @@ def after_finetune(run: Path, model: Any, texts: Sequence[str] = ()) -> list[str
     measure = command("eval", run, *texts)
     if hasattr(model, "merge_and_unload"):
         return [measure, command("merge", run, "--out", f"{run}-merged")]
-    return [measure, export(run)] if is_expressible(model) else [measure]
-
-
-def after_merge(folder: Path, *, expressible: bool) -> list[str]:
-    """Measure the merged model, and export it where transformers has its scheme."""
-    return [command("eval", folder)] + ([export(folder)] if expressible else [])
-
-
-def export(folder: Path) -> str:
-    """The command that exports a model."""
-    return command("export", folder, "--out", f"{folder}-plain")
+    return [measure, command("export", run, "--out", f"{run}-plain")] if is_expressible(model) else [measure]
 
 
 def command(name: str, model: Path, *words: str) -> str:

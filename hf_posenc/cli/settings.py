@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Context, Option
 
-from hf_posenc.cli.arguments import MEASUREMENT, is_given, words_of
+from hf_posenc.cli.arguments import (
+    MEASUREMENT,
+    is_given,
+    of_measurement,
+    of_text,
+    words_of,
+)
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.core.lengths import tokens
 from hf_posenc.errors import nearest, shown
@@ -37,33 +43,21 @@ def set_option(what: str, heading: str = MEASUREMENT) -> Any:
 
 
 Text = Annotated[
-    list[str] | None,
-    Option(
-        help=f"Text to measure on: {SOURCES}; default: held-out sources of the standard library.",
-        rich_help_panel="Text",
-    ),
+    list[str] | None, of_text(help=f"Text to measure on: {SOURCES}; default: held-out sources of the standard library.")
 ]
 Lengths = Annotated[
     list[str] | None,
-    Option(
+    of_measurement(
         "--lengths",
         "-l",
         help="Sequence lengths in tokens, as in 256,512 or 4k; default: multiples of the trained length.",
-        rich_help_panel=MEASUREMENT,
     ),
 ]
 Tasks = Annotated[
     list[str] | None,
-    Option(
-        "--tasks",
-        "-t",
-        help="lm-eval tasks or groups; default: loss and passkey retrieval.",
-        rich_help_panel=MEASUREMENT,
-    ),
+    of_measurement("--tasks", "-t", help="lm-eval tasks or groups; default: loss and passkey retrieval."),
 ]
-Samples = Annotated[
-    int | None, Option(min=1, help="Windows of text at each length; default: 16.", rich_help_panel=MEASUREMENT)
-]
+Samples = Annotated[int | None, of_measurement(min=1, help="Windows of text at each length; default: 16.")]
 Settings = Annotated[
     list[str] | None,
     set_option(

@@ -1,4 +1,4 @@
-"""``hf-posenc info --bibtex``, ``--latex`` and ``--properties``."""
+"""``hf-posenc info --bibtex`` and ``--properties``."""
 
 from __future__ import annotations
 

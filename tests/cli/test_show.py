@@ -43,20 +43,8 @@ def test_numbers_instead_of_and_with_a_plot(call: Callable, here: Path) -> None:
     assert call(*words, "--out", "s.svg").data[0]["files"] == ["s.svg"]
 
 
-def test_options_go_to_the_schemes_that_take_them(call: Callable) -> None:
-    words = ("show", "rope", "rerope", "self_extend", "-o", "window=8", "-p", "distance_curve", "--json")
-    rope, rerope, extended = (scheme["numbers"]["used"] for scheme in call(*words).data[0]["schemes"])
-    assert max(rope) == 255
-    assert max(rerope) == 8
-    assert extended[:8] == rope[:8]
-    assert max(extended) <= 64 < 255
-    refused = call("show", "rope", "rerope", "-o", "windw=8")
-    assert refused.code == 2
-    assert "'window'" in refused.err
-
-
 def test_a_model_of_ones_own(call: Callable) -> None:
-    answer = call("show", "unpatched", "-m", "starter:gpt2", "-p", "code", "--channels", "0:3", "-l", "5", "--json")
+    answer = call("show", "unpatched", "-m", "starter:gpt2", "-p", "code", "--channels", "0,1,2", "-l", "5", "--json")
     assert answer.code == 0
     code = answer.data[0]["schemes"][0]["numbers"]["code"]
     assert [len(code), len(code[0])] == [5, 3]

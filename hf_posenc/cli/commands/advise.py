@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Context, Exit, Option
+from typer import Context, Exit
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -15,6 +15,9 @@ from hf_posenc.cli.arguments import (
     Model,
     dtype_of,
     model_named,
+    of_measurement,
+    of_model,
+    of_output,
 )
 from hf_posenc.cli.errors import PARTLY
 from hf_posenc.cli.global_options import BadArgument
@@ -27,31 +30,25 @@ def advise(
     model: Model,
     target: Annotated[
         str,
-        Option(
+        of_model(
             "--target-length",
             metavar="TOKENS",
-            rich_help_panel="Model and scheme",
             help="Context length in tokens, such as 131072 or 128k; k = 1024, m = 1024².",
         ),
     ],
     measure: Annotated[
         bool,
-        Option(
-            "--measure",
-            rich_help_panel="Measurement",
-            help="Load the model, measure each zero-shot recommendation, and order them by their loss.",
+        of_measurement(
+            "--measure", help="Load the model, measure each zero-shot recommendation, and order them by their loss."
         ),
     ] = False,
     text: Text = None,
-    samples: Annotated[
-        int | None, Option(min=1, rich_help_panel="Measurement", help="Windows of text for --measure; default: 16.")
-    ] = None,
+    samples: Annotated[int | None, of_measurement(min=1, help="Windows of text for --measure; default: 16.")] = None,
     settings: Annotated[
         list[str] | None, set_option("How --text is read: text_field=body, document_separator=TEXT")
     ] = None,
     out: Annotated[
-        Path | None,
-        Option(rich_help_panel="Output", help="Keep the comparison of --measure in this folder; it resumes there."),
+        Path | None, of_output(help="Keep the comparison of --measure in this folder; it resumes there.")
     ] = None,
     base: Base = None,
     dtype: Dtype = None,

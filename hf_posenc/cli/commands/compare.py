@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,6 @@ from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
-    MEASUREMENT,
     AsJson,
     Device,
     Dtype,
@@ -17,6 +17,7 @@ from hf_posenc.cli.arguments import (
     command_line,
     dtype_of,
     model_named,
+    of_measurement,
     of_model,
     of_output,
     words_of,
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from hf_posenc.eval import Comparison, MeasuredModel
 
 
-TUNING = "Choice of options"
-"""Heading of options in the help."""
+of_tuning = partial(Option, rich_help_panel="Choice of options")
 NOT_SETTINGS = ("base", "batch_size")
 """Names of ``--set`` besides the settings of a comparison: what loads the models."""
 
@@ -64,43 +64,28 @@ def compare(
     ),
     against: Annotated[
         str | None,
-        Option(
-            help="Scheme that the others are compared with, document by document: sure differences are marked.",
-            rich_help_panel=MEASUREMENT,
+        of_measurement(
+            help="Scheme that the others are compared with, document by document: sure differences are marked."
         ),
     ] = None,
     rank: Annotated[
         bool,
-        Option(
-            "--rank",
-            help="Rank the schemes on each task, with intervals, effective length, time and the Pareto front.",
-            rich_help_panel=MEASUREMENT,
+        of_measurement(
+            "--rank", help="Rank the schemes on each task, with intervals, effective length, time and the Pareto front."
         ),
     ] = False,
     tune: Annotated[
-        bool,
-        Option(
-            "--tune",
-            help="Choose the options of schemes on --dev-text, which is never the measured text.",
-            rich_help_panel=TUNING,
-        ),
+        bool, of_tuning("--tune", help="Choose the options of schemes on --dev-text, which is never the measured text.")
     ] = False,
     dev_text: Annotated[
-        list[str] | None,
-        Option("--dev-text", help=f"Development text, to choose options on: {SOURCES}.", rich_help_panel=TUNING),
+        list[str] | None, of_tuning("--dev-text", help=f"Development text, to choose options on: {SOURCES}.")
     ] = None,
     budget: Annotated[
         int | None,
-        Option(
-            min=1,
-            help="Candidates that --tune draws for each scheme from a finer grid; default: a small grid.",
-            rich_help_panel=TUNING,
-        ),
+        of_tuning(min=1, help="Candidates that --tune draws for each scheme from a finer grid; default: a small grid."),
     ] = None,
     settings: Settings = None,
-    fresh: Annotated[
-        bool, Option("--fresh", help="Measure again what --out has.", rich_help_panel=MEASUREMENT)
-    ] = False,
+    fresh: Annotated[bool, of_measurement("--fresh", help="Measure again what --out has.")] = False,
     trust_tasks: TrustTasks = False,
     dtype: Dtype = None,
     device: Device = None,
@@ -194,3 +179,35 @@ def show(comparison: Comparison, out: Path) -> None:
     for remark in remarks(comparison):
         output.show_text(remark)
     output.show_text(f"Written to {out}: {FILES}")
+
+
+FULL: dict[str, Any] = {
+    "schemes": "unpatched,pi,ntk,yarn,dynamic_ntk,self_extend,rerope,window", "lengths": (256, 512, 1024, 2048),
+    "samples": 24, "keys": 5,
+}  # fmt: skip
+QUICK: dict[str, Any] = {
+    "schemes": "unpatched,pi,yarn,dynamic_ntk,rerope", "lengths": (256, 512, 1024), "samples": 6, "keys": 2,
+    "depths": (0.0, 0.5, 1.0),
+}  # fmt: skip
+
+
+def demo(
+    context: Context,
+    out: Annotated[Path, Option(help="Folder of the results; the same command resumes there.")] = Path("results/demo"),
+    quick: Annotated[bool, Option("--quick", help="Fewer schemes, lengths and samples; about a minute.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare schemes on a small trained Llama.
+
+    Eight schemes at up to eight times its trained length, each patched once with the factor of the longest. About six
+    minutes; needs no network. Your own models: hf-posenc compare.
+    """
+    from hf_posenc.eval import compare
+
+    check_output_folder("--out", out)
+    with resume_hint(context), output.progress() as progress:
+        comparison = compare(
+            "starter:llama", out=out, dtype="float32", against="unpatched", command=command_line(context),
+            progress=progress, **(QUICK if quick else FULL),
+        )  # fmt: skip
+    finish(comparison, out, as_json)

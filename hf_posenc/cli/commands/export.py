@@ -24,7 +24,6 @@ from hf_posenc.cli.arguments import (
     scheme_options,
 )
 from hf_posenc.cli.global_options import BadArgument
-from hf_posenc.cli.next_commands import after_merge, show_next
 
 
 def export(
@@ -119,4 +118,3 @@ def merge(
     )
     if not merged.tokenizer:
         output.note("No tokenizer was found with the adapter or its base.")
-    show_next(after_merge(out, expressible=merged.expressible))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -20,6 +21,8 @@ from hf_posenc.cli.arguments import (
     loading_of,
     model_named,
     of_model,
+    of_output,
+    of_text,
     scheme_options,
 )
 from hf_posenc.cli.commands.finetune_result import show_rate, show_result
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
     from hf_posenc.training import HeldOutSplit, Tuned
 
 
-TEXT, TRAINING, RESULT = "Text", "Training", "Result"
+TRAINING = "Training"
+of_training = partial(Option, rich_help_panel=TRAINING)
 OPTIONS = ("method", "steps", "learning_rate")
 """Settings of a run that have an option of their own."""
 STREAMING, TRAINED_LENGTH = "streaming", "trained_length"
@@ -77,40 +81,26 @@ def finetune(
         ),
     ] = None,
     text: Annotated[
-        list[str] | None,
-        Option(help=f"Training text: {SOURCES}; default: sources of the standard library.", rich_help_panel=TEXT),
+        list[str] | None, of_text(help=f"Training text: {SOURCES}; default: sources of the standard library.")
     ] = None,
     held_out: Annotated[
         list[str] | None,
-        Option(
+        of_text(
             help="Evaluation text, named likewise; default: the last 5 % of --text, or other sources of the standard "
-            "library.",
-            rich_help_panel=TEXT,
+            "library."
         ),
     ] = None,
     recipe: Annotated[
         str,
-        Option(
-            help="Named settings, which other options override: full_length, shifted_sparse, pose or drope.",
-            rich_help_panel=TRAINING,
-        ),
+        of_training(help="Named settings, which other options override: full_length, shifted_sparse, pose or drope."),
     ] = "full_length",
     method: Annotated[
-        str | None,
-        Option(
-            help="lora, dora, lora_plus or full; default: lora, or as the recipe has.",
-            rich_help_panel=TRAINING,
-        ),
+        str | None, of_training(help="lora, dora, lora_plus or full; default: lora, or as the recipe has.")
     ] = None,
-    steps: Annotated[
-        int | None, Option(help="Optimiser steps; default: 150, or as the recipe has.", rich_help_panel=TRAINING)
-    ] = None,
+    steps: Annotated[int | None, of_training(help="Optimiser steps; default: 150, or as the recipe has.")] = None,
     learning_rate: Annotated[
         float | None,
-        Option(
-            help="Peak learning rate; default: by method and size of the model, as advise prints it.",
-            rich_help_panel=TRAINING,
-        ),
+        of_training(help="Peak learning rate; default: by method and size of the model, as advise prints it."),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -122,18 +112,15 @@ def finetune(
     ] = None,
     find_learning_rate: Annotated[
         bool,
-        Option(
+        of_training(
             "--find-learning-rate",
             help="Only train 50 steps at rising learning rates, and print the run with the rate that they suggest.",
-            rich_help_panel=TRAINING,
         ),
     ] = False,
-    out: Annotated[
-        Path, Option(help="Folder of checkpoints, loss curve and trained adapter.", rich_help_panel=RESULT)
-    ] = Path("results/finetune"),
-    resume: Annotated[
-        bool, Option("--resume", help="Resume from the last complete checkpoint in --out.", rich_help_panel=RESULT)
-    ] = False,
+    out: Annotated[Path, of_output(help="Folder of checkpoints, loss curve and trained adapter.")] = Path(
+        "results/finetune"
+    ),
+    resume: Annotated[bool, of_output("--resume", help="Resume from the last complete checkpoint in --out.")] = False,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -201,17 +188,15 @@ def check_unused(out: Path, resuming: bool) -> None:
     """Refuse to mix a run with anything else in one folder.
 
     Raises:
-        BadArgument: it holds checkpoints, and the run is not resumed; or a model, or results of another command.
+        BadArgument: It holds a model, or results of another command.
+        CheckpointMismatch: It holds checkpoints, and the run is not resumed.
     """
-    from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders
+    from hf_posenc.training.resume import RUN, check_folder
 
     check_output_folder("--out", out)
     if not (out / RUN).is_file() and any((out / name).is_file() for name in MODEL_FILES):
         raise BadArgument(f"{str(out)!r} holds a model, which the run would overwrite. Choose another --out.")
-    if not resuming and checkpoint_folders(out):
-        raise BadArgument(
-            f"{out} holds checkpoints of an earlier run. Continue it with --resume, or name another --out."
-        )
+    check_folder(out, resume=resuming)
 
 
 def first_process(action: Callable[[], None]) -> TrainerCallback:

@@ -18,7 +18,6 @@ from hf_posenc.schemes.registry import list_schemes, scheme_record
 
 def info(
     name: Annotated[str, Argument(help="Name or alias of a scheme.")],
-    latex: Annotated[bool, Option("--latex", help="Write the formula alone, as LaTeX (amsmath).")] = False,
     bibtex: Annotated[bool, Option("--bibtex", help="Write BibTeX of its papers alone; also of yarn+logn.")] = False,
     properties: Annotated[
         bool, Option("--properties", help="Measure its properties instead: unique, relative, bounded …")
@@ -26,8 +25,8 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Show one scheme: formula, paper, options."""
-    if latex + bibtex + (as_json or properties) > 1:
-        raise BadArgument("--latex and --bibtex each write something else. Choose one.")
+    if bibtex and (as_json or properties):
+        raise BadArgument("--bibtex writes BibTeX alone. Leave the other option out.")
     if bibtex:
         output.show_text(cite(name))
         return
@@ -35,9 +34,6 @@ def info(
         show_properties(name, as_json)
         return
     record = scheme_record(name)
-    if latex:
-        output.show_text(record.latex)
-        return
     if as_json:
         output.show_json(asdict(record))
         return

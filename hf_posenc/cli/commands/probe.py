@@ -6,13 +6,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Context, Option
+from typer import Context
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
-    MEASUREMENT,
-    MODEL,
-    OUTPUT,
     AsJson,
     Base,
     Device,
@@ -24,6 +21,9 @@ from hf_posenc.cli.arguments import (
     length_option,
     loading_of,
     model_named,
+    of_measurement,
+    of_model,
+    of_output,
     scheme_options,
 )
 from hf_posenc.cli.global_options import BadArgument
@@ -50,8 +50,7 @@ def probe(
     context: Context,
     model: Model,
     scheme: Annotated[
-        str | None,
-        Option("--scheme", "-s", rich_help_panel=MODEL, help="Also probe the model with this scheme, and compare."),
+        str | None, of_model("--scheme", "-s", help="Also probe the model with this scheme, and compare.")
     ] = None,
     factor: Factor = None,
     target_length: TargetLength = None,
@@ -66,7 +65,7 @@ def probe(
         ),
     ] = None,
     text: Text = None,
-    samples: Annotated[int, Option(min=1, rich_help_panel=MEASUREMENT, help="Texts whose loss is measured.")] = 32,
+    samples: Annotated[int, of_measurement(min=1, help="Texts whose loss is measured.")] = 32,
     settings: Annotated[
         list[str] | None,
         set_option(
@@ -75,9 +74,7 @@ def probe(
             "text_field=body, document_separator=TEXT"
         ),
     ] = None,
-    out: Annotated[
-        Path | None, Option(rich_help_panel=OUTPUT, help="Write plots and probe.json to this folder.")
-    ] = None,
+    out: Annotated[Path | None, of_output(help="Write plots and probe.json to this folder.")] = None,
     base: Base = None,
     dtype: Dtype = None,
     device: Device = None,
