@@ -44,8 +44,7 @@ def played(folder: Path, *scenarios: str) -> Found:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return played(
         tmp_path_factory.mktemp("faults"),
-        *("kills=3", f"stopped={signal.SIGINT:d}", f"stopped={signal.SIGTERM:d}", "full", "two_writers"),
-        f"stopped_tuning={signal.SIGTERM:d}",
+        *("kills=3", "full", "two_writers", f"stopped_tuning={signal.SIGTERM:d}"),
     )
 
 

@@ -254,18 +254,6 @@ def test_another_run_is_refused(killed, tokenizer) -> None:
         tune(model, tokenizer, resume=True, **again)
 
 
-def test_a_full_run_from_random_weights_is_resumed_from_others(tokenizer, tmp_path) -> None:
-    """Its checkpoints hold all weights, and nobody can draw the first ones again."""
-    tune(llama(), tokenizer, method="full", length=TRAINED, steps=2, save_every=1, out=tmp_path)
-    torch.manual_seed(1)
-    other = type(llama())(llama().config)
-    longer = run(other, tokenizer, method="full", length=TRAINED, steps=3, save_every=1, out=tmp_path, resume=True)
-    assert [point.step for point in longer.curve if point.loss is not None] == [1, 2, 3]
-    other.config._name_or_path = "loaded"
-    with pytest.raises(CheckpointMismatch, match="started with another model"):
-        tune(other, tokenizer, method="full", length=TRAINED, steps=3, save_every=1, out=tmp_path, resume=True)
-
-
 class Failing(TrainerCallback):
     """Ends a run after its second step by an exception."""
 
@@ -317,26 +305,6 @@ def test_every_method_lowers_the_loss_and_leaves_the_rest(method, tokenizer) -> 
         name = name.removeprefix("base_model.").removeprefix("model.").replace(".base_layer", "")
         name = name.replace(".original_module", "")
         assert torch.equal(value, before[name] if name in before else before["model." + name]), name
-
-
-@pytest.mark.parametrize("method", ["full", "lora", "lora_plus"])
-def test_weight_decay_takes_effect_whatever_the_optimiser(method, tokenizer) -> None:
-    """AdamW shrinks a weight by rate · decay in each step: without a gradient, and apart from it."""
-    norms = []
-    for decay in (0.0, 1.0):
-        model = patch_model(llama(), "yarn", factor=FACTOR)
-        tuned = run(model, tokenizer, method=method, weight_decay=decay, warmup=0.0)
-        trained = [p for name, p in tuned.model.named_parameters() if p.requires_grad and "norm" not in name]
-        norms.append(sum(float(p.detach().square().sum()) for p in trained))
-    assert norms[1] < 0.99 * norms[0]
-
-
-def test_a_second_adapter_is_refused_and_a_merged_one_goes_on(tokenizer) -> None:
-    """PEFT would say that no modules were targeted: those it knows are inside the first adapter."""
-    first = run(patch_model(llama(), "yarn", factor=FACTOR), tokenizer, steps=1).model
-    with pytest.raises(TrainingImpossible, match=r"has a PEFT adapter already.*merge_and_unload"):
-        run(first, tokenizer, steps=1)
-    assert run(first.merge_and_unload(), tokenizer, steps=1).model
 
 
 def test_what_does_not_go_together(tokenizer) -> None:
@@ -396,32 +364,6 @@ def assert_close(one, two) -> None:
     for (name, a), (other, b) in pairs:
         assert name == other
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6, msg=name)
-
-
-def test_full_fine_tuning_in_bf16_moves_every_norm(tokenizer) -> None:
-    model = patch_model(llama().bfloat16(), "t5", factor=FACTOR)
-    model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq.float()  # as transformers loads it
-    buffers = {name: buffer.dtype for name, buffer in model.named_buffers()}
-    masters: dict[str, torch.Tensor] = {}
-    tuned = finetune(
-        model, tokenizer, TEXTS, Training(length=TARGET, steps=20, method="full", learning_rate=2e-4),
-        callbacks=[Masters(masters)],
-    )  # fmt: skip
-    assert {weight.dtype for weight in masters.values()} == {torch.float32}
-    assert all((weight != 1).all() for name, weight in masters.items() if "norm" in name)
-    for name, weight in tuned.model.named_parameters():  # rounded once, at the end
-        assert torch.equal(weight, masters[name].bfloat16()), name
-    assert {name: buffer.dtype for name, buffer in tuned.model.named_buffers()} == buffers
-
-
-class Masters(TrainerCallback):
-    """Keeps the weights as they are after the last step."""
-
-    def __init__(self, found: dict[str, torch.Tensor]) -> None:
-        self.found = found
-
-    def on_train_end(self, args, state, control, model=None, **kwargs) -> None:
-        self.found.update({name: weight.detach().clone() for name, weight in model.named_parameters()})
 
 
 @pytest.mark.parametrize("bf16", [False, True])

@@ -11,7 +11,7 @@ from transformers import Llama4ForCausalLM, Llama4TextConfig, LlamaConfig, Llama
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
-from hf_posenc import load_starter, patch_model
+from hf_posenc import patch_model
 from hf_posenc.errors import CheckpointMismatch, TrainingImpossible
 from hf_posenc.training import RECIPES, Training, finetune
 
@@ -74,11 +74,6 @@ def test_a_router_that_returns_more_than_a_product_gets_no_matrices() -> None:
     assert "router" not in trained
 
 
-def test_drope_refuses_another_scheme() -> None:
-    with pytest.raises(TrainingImpossible, match="'yarn' was asked for"):
-        RECIPES["drope"].scheme("yarn")
-
-
 def test_lora_on_chosen_layers_with_a_chosen_alpha() -> None:
     model = patch_model(llama(), "yarn", factor=FACTOR)
     training = Training(length=64, steps=1, rank=4, alpha=3.0, target_modules=("q_proj", "k_proj"))
@@ -101,12 +96,6 @@ def test_lora_on_chosen_layers_with_a_chosen_alpha() -> None:
 def test_settings_of_lora_that_cannot_take_effect_are_refused(settings, said) -> None:
     with pytest.raises(TrainingImpossible, match=said):
         finetune(patch_model(llama(), "yarn", factor=FACTOR), None, Rows(64), Training(length=64, steps=1, **settings))
-
-
-def test_they_are_refused_before_the_texts_are_read(tmp_path) -> None:
-    unread, training = [tmp_path / "none.txt"], Training(length=64, steps=1, method="full", alpha=3.0)
-    with pytest.raises(TrainingImpossible, match=r"alpha=3\.0"):
-        finetune(patch_model(llama(), "yarn", factor=FACTOR), load_starter("llama")[1], unread, training)
 
 
 def test_a_run_of_the_version_before_is_resumed_unless_its_rows_grew(tmp_path) -> None:

@@ -23,7 +23,7 @@ from hf_posenc.training.dataset import (
     held_out_windows,
 )
 from hf_posenc.training.length_trainer import MaskingCollator, masked_loss
-from hf_posenc.training.loss_curve import LossPoint, points
+from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.resume import (
     MANIFEST,
     checkpoint_folders,
@@ -151,23 +151,6 @@ def test_masked_loss_is_per_hidden_token_of_the_whole_step() -> None:
     half.logits = Outputs.logits.bfloat16()
     exact = functional.cross_entropy(half.logits.double().flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL)
     assert masked_loss(half, labels).item() == pytest.approx(exact.item(), rel=1e-5)  # not in bfloat16
-
-
-def test_a_curve_is_the_trainers_log() -> None:
-    log = [
-        {"step": 0, "eval_16_loss": 4.0, "eval_64_loss": 5.0, "eval_16_runtime": 1.0},
-        {"step": 1, "loss": 3.0, "grad_norm": 9.0},
-        {"step": 2, "loss": 2.5}, {"step": 2, "eval_64_loss": 3.5, "epoch": 1}, {"step": 2, "eval_16_loss": 3.0},
-        {"step": 2, "train_loss": 7.0, "eval_loss": 8.0},
-        {"step": 2, "eval_64_windows": [3.0, 4.0]}, {"step": 2, "eval_16_windows": [2.0, 4.0]},
-    ]  # fmt: skip
-    assert points(log) == [
-        LossPoint(0, None, {16: 4.0, 64: 5.0}), LossPoint(1, 3.0, {}),
-        LossPoint(2, 2.5, {16: 3.0, 64: 3.5}, {16: [2.0, 4.0], 64: [3.0, 4.0]})
-    ]  # fmt: skip
-    assert list(points(log)[2].held_out) == [16, 64]
-    assert LossPoint(2, 2.5, {16: 3.0}).to_dict() == {"step": 2, "loss": 2.5, "held_out": {"16": 3.0}}
-    assert points([]) == []
 
 
 def test_lengths_are_compared_window_by_window() -> None:
