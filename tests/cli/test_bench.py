@@ -33,30 +33,6 @@ def test_json_is_complete(call: Callable) -> None:
 
 
 @pytest.mark.slow
-def test_tables_and_files(call: Callable, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="plots need the extra plot")
-    answer = call(
-        "bench",
-        *TINY,
-        "-s",
-        "yarn",
-        "--cases",
-        "prefill,train",
-        "--baselines",
-        "unpatched",
-        "--out",
-        str(tmp_path / "out"),
-    )
-    assert answer.code == 0, answer.err
-    assert "prefill: a text is read" in answer.out
-    assert "train: forward and backward" in answer.out
-    assert "naive" not in answer.out
-    assert json.loads((tmp_path / "out" / "bench.json").read_text())["cells"][0]["state"] == "done"
-    assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "out" / "bench.svg").read_bytes().startswith(b"<?xml")
-
-
-@pytest.mark.slow
 def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, seen = measuring.cell_of, []
 

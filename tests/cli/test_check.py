@@ -31,13 +31,6 @@ def broken(case: checks.Case) -> checks.Deviation:
     raise RuntimeError("the flux is off")
 
 
-@pytest.mark.slow
-def test_every_check_of_a_live_model(call: Call) -> None:
-    answer = call(*CHECK, "-f", "4", "--json")
-    assert answer.code == 0, answer.out
-    assert {"cache", "batch", "effect"} <= {row["check"] for row in answer.data}
-
-
 class Slope(Scheme):
     """Bias −distance / 10 in every head: a scheme of a third party, without a bug."""
 

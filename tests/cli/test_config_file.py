@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hf_posenc.cli.config_file import RUN_CONFIG, plain
+from hf_posenc.cli.config_file import RUN_CONFIG
 
 from .conftest import Call
 
@@ -90,9 +90,3 @@ def test_a_comparison_from_a_file(call: Call, written: Callable[[Any], str], tmp
     assert about["options"] == {"from_start": 1}
     again = call(*shlex.split(about["command"])[1:], "--json")
     assert again.data == answer.data, "the command in the report repeats the run without the file"
-
-
-@pytest.mark.parametrize("text", ["007", "1e3", "12", "-3", "٣"])
-def test_values_are_read_back_as_they_were_given(text: str) -> None:
-    written = yaml.safe_load(yaml.safe_dump({"option": plain(text)}))["option"]
-    assert str(written) == text

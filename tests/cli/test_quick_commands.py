@@ -28,12 +28,6 @@ def test_list_is_the_registry(call: Call) -> None:
     assert "rerope" not in bert, "it remaps a rotation, and BERT has none"
 
 
-@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["info", "yarm"]], ids=str)
-def test_no_escape_codes_without_a_terminal(call: Call, words: list[str]) -> None:
-    answer = call(*words)
-    assert ESCAPE not in answer.out + answer.err
-
-
 def test_foreign_strings_are_escaped(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = SchemeRecord("loud", aliases=("[bold]", f"{ESCAPE}[31m"), title="[/red]")
     monkeypatch.setattr("hf_posenc.cli.commands.info.list_schemes", lambda: [foreign])

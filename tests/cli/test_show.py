@@ -43,13 +43,6 @@ def test_numbers_instead_of_and_with_a_plot(call: Callable, here: Path) -> None:
     assert call(*words, "--out", "s.svg").data[0]["files"] == ["s.svg"]
 
 
-def test_a_model_of_ones_own(call: Callable) -> None:
-    answer = call("show", "unpatched", "-m", "starter:gpt2", "-p", "code", "--channels", "0,1,2", "-l", "5", "--json")
-    assert answer.code == 0
-    code = answer.data[0]["schemes"][0]["numbers"]["code"]
-    assert [len(code), len(code[0])] == [5, 3]
-
-
 @pytest.fixture
 def trained(here: Path) -> str:
     """The folder of a checkpoint that carries T5's bias, every number of which is 5."""

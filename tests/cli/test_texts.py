@@ -90,15 +90,6 @@ def test_fine_tuning_reads_every_form(call: Call, stored: Path, tmp_path: Path) 
     assert streamed[0] != first  # in the order of the text
 
 
-@pytest.mark.slow
-def test_options_of_reading_need_to_fit_one_text(call: Call, stored: Path, tmp_path: Path) -> None:
-    """Records to train on and a plain text to measure on: a column and a separator, each for one of them."""
-    held_out = ("--held-out", str(stored / "one.txt"), "--set", r"document_separator=\f")
-    found = curve(call, stored, tmp_path / "one", ("a.jsonl", "text_field=body"), *held_out)
-    other = curve(call, stored, tmp_path / "two", ("a.parquet",), "--held-out", str(stored / "saved"))
-    assert found == other
-
-
 def test_probe_reads_records(call: Call, stored: Path) -> None:
     probed = ("probe", *MODEL, "-l", "64", "--samples", "2", "--set", "rows=4", "--set", "scored=8", "--json")
     first, second = (call(*probed, "--text", str(stored / name), *as_settings(form)) for name, *form in FORMS[2:4])

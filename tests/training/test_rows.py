@@ -17,7 +17,6 @@ from hf_posenc.errors import (
 from hf_posenc.training.corpus import Corpus
 from hf_posenc.training.dataset import (
     IGNORED_LABEL,
-    HeldOutWindows,
     PackedRows,
     SeparatedRows,
     held_out_windows,
@@ -85,30 +84,6 @@ def test_windows_of_every_length_end_alike() -> None:
     assert torch.equal(only["input_ids"], tokens)  # no more text than is measured
     with pytest.raises(LengthContradiction, match="less than the 101"):
         held_out_windows(Corpus.of([tokens]), [8, 101], count=1)
-
-
-def test_masked_windows_hide_what_they_ask_for() -> None:
-    found = {
-        length: HeldOutWindows(torch.arange(10, 110), length, longest=64, count=2, scored=20, mask=3)
-        for length in (32, 64)
-    }
-    for number in range(2):
-        asked = []
-        for length, windows in found.items():
-            row = windows[number]
-            hidden = row["input_ids"] == 3
-            assert hidden.sum() == 3  # 15 % of 20
-            assert not hidden[: length - 20].any()
-            assert torch.equal(hidden, row["labels"] != IGNORED_LABEL)
-            plain = windows.tokens[windows.ends[number] - length : windows.ends[number]]
-            assert torch.equal(row["labels"][hidden], plain[hidden])
-            assert torch.equal(row["input_ids"][~hidden], plain[~hidden])
-            asked.append(row["labels"][hidden].tolist())
-        assert asked[0] == asked[1]  # the same tokens at every length
-    assert found[64][0]["labels"].tolist() != found[64][1]["labels"].tolist()
-    assert (
-        HeldOutWindows(torch.arange(9), 8, longest=8, count=1, scored=1, mask=3)[0]["labels"] != IGNORED_LABEL
-    ).sum() == 1
 
 
 class State:
