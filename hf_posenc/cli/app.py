@@ -34,7 +34,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
             "rope",
             "pi ntk yarn llama3 --picture frequencies --factor 8 --out frequencies.svg",
             "sinusoidal --picture clock --animate position",
-            "alibi --list",
         ),
     ),
     "advise": (
@@ -45,7 +44,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         check,
         (
             "--model starter:llama --scheme yarn --factor 4",
-            "--model starter:bert --scheme alibi --json",
             "--model starter:llama --scheme rerope --factor 4 --option window=128",
         ),
     ),
@@ -62,7 +60,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         (
             "--model starter:llama --schemes unpatched,yarn,self_extend --lengths 256,512,1024",
             "-m starter:llama -s yarn:beta_fast=16 -s self_extend:group=8,window=128 --out results/two",
-            "-m starter:bert -s unpatched,alibi,rope -l 128,256 -t posenc_mlm --samples 4",
             "-m starter:llama -s unpatched,yarn,rerope,window --rank --out results/ranked",
         ),
     ),
@@ -71,14 +68,12 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         (
             "--model starter:llama --out results/probe",
             "--model starter:llama --scheme yarn --factor 4 --out results/yarn",
-            "--model starter:bert --length 256 --json",
         ),
     ),
     "bench": (
         bench,
         (
             "--schemes yarn,alibi,self_extend --lengths 512,2048",
-            "-m starter:bert -s alibi,t5 -l 1024 --baselines unpatched --out results/bench",
             "--shape 2,512,8,2 -s alibi,rerope -l 4096 --cases decode,train --dtype bfloat16",
         ),
     ),

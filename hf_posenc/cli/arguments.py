@@ -59,7 +59,7 @@ def in_tokens(parameter: CallbackParam, given: str | None) -> int | None:
     """Parse a length: ``4096`` or ``4k`` tokens.
 
     Raises:
-        LengthContradiction: it is none.
+        LengthContradiction: The text is no length.
     """
     return None if given is None else tokens(given, parameter.opts[0])
 

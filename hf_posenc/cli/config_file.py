@@ -90,7 +90,7 @@ def as_default(parameter: Any, name: str, value: Any, path: Path) -> Any:
     """A value as click wants the default of an option to be.
 
     Raises:
-        BadArgument: it is a list or a mapping where the option takes one value, or a text where it is on or off.
+        BadArgument: The option takes one value, or is on or off, and the file has something else.
     """
     if isinstance(value, Mapping) and parameter.multiple:
         return [f"{key}={single if isinstance(single, str) else json.dumps(single)}" for key, single in value.items()]

@@ -187,7 +187,7 @@ def check_output_file(option: str, path: Path) -> None:
     """Check that an output path can be written as a regular file.
 
     Raises:
-        BadArgument: it is a folder, a device or a pipe, or its folder cannot be written to.
+        BadArgument: The path is a folder, a device or a pipe, or its folder cannot be written to.
     """
     if path.exists() and not path.is_file():
         raise BadArgument(f"{option} {str(path)!r} cannot be a file. Choose another name.")
@@ -207,7 +207,7 @@ def check_writable(option: str, path: Path, folder: Path) -> None:
     """Check that files can be made in the folder where an output path will be.
 
     Raises:
-        BadArgument: they cannot.
+        BadArgument: No file can be made there.
     """
     try:
         with TemporaryFile(dir=nearest_existing(folder)):
@@ -222,7 +222,7 @@ def check_replaces_results(path: Path) -> None:
     """Check that a file of results replaces nothing but earlier ones: a mistyped name must not cost a text or a model.
 
     Raises:
-        BadArgument: it is another file.
+        BadArgument: The file holds something else.
     """
     check_output_file("--out", path)
     if path.exists() and path.stat().st_size and not is_evaluation(path.read_bytes()):

@@ -60,7 +60,7 @@ def saved_documents(folder: Path, field: str) -> Iterator[Document]:
 
     Raises:
         MissingPackage: `datasets` is not installed.
-        UnreadableDocuments: it is damaged, or holds several splits.
+        UnreadableDocuments: The folder is damaged, or holds several splits.
     """
     library = datasets_library()
     try:
@@ -95,7 +95,7 @@ class HubDataset:
         """``hub:NAME``, ``hub:NAME:SPLIT`` or ``hub:NAME:CONFIG:SPLIT``.
 
         Raises:
-            UnreadableDocuments: it is none of these.
+            UnreadableDocuments: The name is none of these.
         """
         parts = given.removeprefix(PREFIX).split(":")
         if len(parts) > 3 or not all(parts):
@@ -145,7 +145,7 @@ def datasets_library() -> Any:
     """The `datasets` library.
 
     Raises:
-        MissingPackage: it is not installed.
+        MissingPackage: The library is not installed.
     """
     try:
         import datasets

@@ -56,7 +56,7 @@ def content_of(value: object, field: str, place: str) -> str | Conversation:
     """The content of a cell; one without a value counts as empty text.
 
     Raises:
-        UnreadableDocuments: it is neither text nor a list of messages.
+        UnreadableDocuments: The cell holds neither text nor a list of messages.
     """
     if value is None or value == []:
         return ""
@@ -96,7 +96,7 @@ def document_of(record: object, field: str, name: str, place: str) -> Document:
         place: where it stands, in words.
 
     Raises:
-        UnreadableDocuments: it is no mapping, has no such column, or another value than text there.
+        UnreadableDocuments: The record is no mapping, has no such column, or another value than text there.
     """
     if not isinstance(record, Mapping):
         raise UnreadableDocuments(

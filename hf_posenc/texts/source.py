@@ -62,7 +62,7 @@ class TextSource:
         """Files, folders and ``hub:NAME`` by their names, or `datasets` objects; one or several.
 
         Raises:
-            WrongKind: it is something else.
+            WrongKind: The object is something else.
         """
         several = list(given) if isinstance(given, (list, tuple)) else [given]
         return cls(tuple(part_of(one) for one in several), **reading)
@@ -76,7 +76,7 @@ class TextSource:
             given: several of these, or one path or dataset.
 
         Raises:
-            WrongKind: it is something else, such as a single text.
+            WrongKind: The argument is something else, such as a single text.
         """
         if isinstance(given, cls):
             return given
@@ -193,7 +193,7 @@ def files_below(folder: Path, known: Collection[str] = PLAIN | FORMATS.keys()) -
     """All files below a folder whose names end in one of the known ways, in order of their names; no hidden ones.
 
     Raises:
-        UnreadableDocuments: there is none.
+        UnreadableDocuments: There is no such file.
     """
     files = sorted(
         path for path in folder.rglob("*")

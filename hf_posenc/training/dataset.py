@@ -106,7 +106,7 @@ def check_row(row: Any) -> None:
     """Refuse a row of the caller's own that is none.
 
     Raises:
-        WrongKind: it is no mapping with token ids.
+        WrongKind: The row is no mapping with token ids.
     """
     if not isinstance(row, Mapping) or "input_ids" not in row:
         known = ", ".join(map(str, row)) if isinstance(row, Mapping) else type(row).__name__

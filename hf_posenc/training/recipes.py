@@ -113,7 +113,7 @@ def recipe_of(name: str) -> FinetuneRecipe:
     """The recipe called ``name``.
 
     Raises:
-        TrainingImpossible: there is none.
+        TrainingImpossible: There is no recipe of that name.
     """
     if name not in RECIPES:
         raise TrainingImpossible(

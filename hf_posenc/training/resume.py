@@ -79,7 +79,7 @@ def check_folder(folder: Path, *, resume: bool) -> None:
     """Refuse a folder with checkpoints of a run that was not asked to be resumed.
 
     Raises:
-        CheckpointMismatch: there are some.
+        CheckpointMismatch: The folder holds some.
     """
     if not resume and checkpoint_folders(folder):
         raise CheckpointMismatch(

@@ -115,7 +115,7 @@ def check_tokenizer(tokenizer: Any, *, causal: bool) -> None:
     """Refuse what is no tokenizer, or one without a mask token for a masked model.
 
     Raises:
-        WrongKind: it is no tokenizer.
+        WrongKind: The object is no tokenizer.
         TrainingImpossible: it has no mask token.
     """
     if isinstance(tokenizer, str) or not callable(tokenizer):

@@ -147,9 +147,6 @@ def collect(
     measure: Callable[..., Iterable[BenchCell]], results: BenchResults, out: Path | None, as_json: bool
 ) -> None:
     """Take cells as they are measured, and write after each; what is finished is shown if the rest is interrupted."""
-    import torch
-
-    threads = torch.get_num_threads()
     try:
         with output.progress() as progress:
             for cell in measure(progress=progress):
@@ -160,8 +157,6 @@ def collect(
         output.fail(f"Interrupted. {len(results.cells)} finished cell(s) kept.")
         results.show(out, as_json)
         raise
-    finally:
-        torch.set_num_threads(threads)
 
 
 def load(model: str, base: str | None, shape: str | None, trained_length: int, dtype: str | None) -> Any:

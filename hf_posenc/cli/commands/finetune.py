@@ -52,10 +52,6 @@ MEASURED_ON_SOURCES = (
     "The losses are of sources of Python's standard library: --text is too short to hold out its end, or is streamed. "
     "Pass --held-out to measure on text like that trained on."
 )
-ELSEWHERE = (
-    "eval and compare measure on sources of Python's standard library, unless --text names a text like yours that was "
-    "not trained on."
-)
 
 
 def dtype_or_4bit(name: str | None) -> str | None:
@@ -178,8 +174,6 @@ def show_where_to_go(
     """Say what the losses are of, and print the commands that go on from the run."""
     if text and not held_out and not tuned.start.held_out_tokens:
         output.show_text(MEASURED_ON_SOURCES)
-    if tuned.start.held_out_tokens:
-        output.show_text(ELSEWHERE)
     words = [word for name in held_out or () for word in ("--text", name)]
     show_next(after_finetune(out, tuned.model, words + reading.words() if words else []))
 
@@ -191,7 +185,8 @@ def check_unused(out: Path, resuming: bool) -> None:
         BadArgument: It holds a model, or results of another command.
         CheckpointMismatch: It holds checkpoints, and the run is not resumed.
     """
-    from hf_posenc.training.resume import RUN, check_folder
+    from hf_posenc.checkpoints.run_checkpoints import RUN
+    from hf_posenc.training.resume import check_folder
 
     check_output_folder("--out", out)
     if not (out / RUN).is_file() and any((out / name).is_file() for name in MODEL_FILES):
@@ -220,7 +215,7 @@ def base_model(name: str) -> ModelName:
     """The model to train.
 
     Raises:
-        BadArgument: it is a PEFT adapter.
+        BadArgument: The model is a PEFT adapter.
     """
     named = model_named(name)
     if named.adapter is not None:
