@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
@@ -9,6 +10,7 @@ import typer
 
 from hf_posenc.cli.app import COMMANDS, app
 from hf_posenc.cli.commands.env import variables
+from hf_posenc.cli.output import ProgressLines
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.registry import list_schemes
 
@@ -73,3 +75,20 @@ def test_an_option_has_one_spelling_in_all_commands() -> None:
         for one in command.params:
             long = [word for word in one.opts if word.startswith("--")]
             assert len(long) <= 1, (name, long)
+
+
+def test_lines_of_progress_say_the_time_left_and_end_with_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, stream = [0.0], io.StringIO()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    lines = ProgressLines(stream)
+    for step in range(1, 11):
+        now[0] = 60.0 * step
+        lines(step / 10, f"loss {step}")
+    now[0] += 1
+    lines(None, "request 11")  # too soon to be written
+    assert "request" not in stream.getvalue(), "control"
+    lines.close()
+    written = stream.getvalue().splitlines()
+    assert written[0] == "loss 1: 10 %"
+    assert written[1] == "loss 2: 20 %, 0:08:00 left"
+    assert written[-1] == "request 11"
