@@ -14,6 +14,8 @@ from hf_posenc.cli import output
 from hf_posenc.cli.arguments import command_line
 from hf_posenc.cli.global_options import program
 
+CELLS = "Finished cells are kept"
+
 
 def show_next(commands: Sequence[str]) -> None:
     """Print commands, one a line."""
@@ -40,9 +42,6 @@ def after_finetune(run: Path, model: Any, texts: Sequence[str] = ()) -> list[str
 def command(name: str, model: Path, *words: str) -> str:
     """A command on a model, quoted for a shell."""
     return shlex.join([*program(), name, "--model", str(model), *words])
-
-
-CELLS = "Finished cells are kept"
 
 
 @contextmanager

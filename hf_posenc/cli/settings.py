@@ -35,13 +35,6 @@ LENGTHS, LISTS = ("length", "trained_length"), ("target_modules", "report_to", "
 ESCAPES = {r"\n": "\n", r"\t": "\t", r"\f": "\f"}
 """What a shell hardly lets through in a separator."""
 Own = TypeVar("Own", bound="Measurement")
-
-
-def set_option(what: str, heading: str = MEASUREMENT) -> Any:
-    """The option ``--set``, with what it may set."""
-    return Option("--set", metavar="NAME=VALUE", help=f"{what}. May be repeated.", rich_help_panel=heading)
-
-
 Text = Annotated[
     list[str] | None, of_text(help=f"Text to measure on: {SOURCES}; default: held-out sources of the standard library.")
 ]
@@ -58,6 +51,14 @@ Tasks = Annotated[
     of_measurement("--tasks", "-t", help="lm-eval tasks or groups; default: loss and passkey retrieval."),
 ]
 Samples = Annotated[int | None, of_measurement(min=1, help="Windows of text at each length; default: 16.")]
+READING = ("text_field", "document_separator")
+
+
+def set_option(what: str, heading: str = MEASUREMENT) -> Any:
+    """The option ``--set``, with what it may set."""
+    return Option("--set", metavar="NAME=VALUE", help=f"{what}. May be repeated.", rich_help_panel=heading)
+
+
 Settings = Annotated[
     list[str] | None,
     set_option(
@@ -125,9 +126,6 @@ class Reading:
             else None
             for number, given in enumerate(several)
         ]
-
-
-READING = ("text_field", "document_separator")
 
 
 def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ DatasetObject: TypeAlias = "Dataset | DatasetDict | IterableDataset | IterableDa
 """An object of the `datasets` library, which is not loaded for it."""
 SAVED = ("state.json", "dataset_dict.json")
 """Files by which a folder is known that ``save_to_disk`` wrote: of a dataset, and of several splits."""
+PREFIX = "hub:"
 
 
 def is_dataset(given: object) -> bool:
@@ -71,9 +72,6 @@ def saved_documents(folder: Path, field: str) -> Iterator[Document]:
         ) from error
     splits = " or ".join(str(folder / split) for split in found) if isinstance(found, Mapping) else ""
     yield from dataset_documents(only_split(found, str(folder), splits), field, folder.name)
-
-
-PREFIX = "hub:"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from hf_posenc.core.plotting.figures import (
 from hf_posenc.core.student_t import mean_interval
 
 MEASURED = re.compile(r"eval_(?P<length>[0-9]+)_(?P<kind>loss|windows)")
+FAINT = "#8C8C8C"
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,6 @@ def points(history: Sequence[Mapping[str, Any]]) -> list[LossPoint]:
         )
         for step in sorted(losses.keys() | held_out.keys())
     ]  # fmt: skip
-
-
-FAINT = "#8C8C8C"
 
 
 def curve_plot(

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from hf_posenc.texts import TextPart
+SHARE, MOST = 0.05, 0.25
+"""Of the tokens of a text: what is held out, and what may be where the windows to measure on take more."""
 
 
 def lengths_of(model: nn.Module) -> tuple[int, int]:
@@ -180,10 +182,6 @@ def measured_lengths(model: nn.Module, training: Training) -> list[int]:
             f"Lengths {lengths} were to be measured, and this model reaches {target}. Choose lengths from 2 to that."
         )
     return lengths
-
-
-SHARE, MOST = 0.05, 0.25
-"""Of the tokens of a text: what is held out, and what may be where the windows to measure on take more."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,12 @@ from transformers import Conv1D
 
 from hf_posenc.patching.state import base_model_of
 
+ADDED = {
+    "lora_": "LoRA matrices",
+    "posenc": "learned positions",
+}
+"""Prefix of a part of a parameter's name, to the kind of what was added to the model."""
+
 
 def linear_layers(model: nn.Module) -> list[str]:
     """Names of the base's linear layers, without those of schemes, and routers that return more than a product."""
@@ -80,13 +86,6 @@ def base_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 def last_name(name: str) -> str:
     """The last part of a module's name."""
     return name.rpartition(".")[2]
-
-
-ADDED = {
-    "lora_": "LoRA matrices",
-    "posenc": "learned positions",
-}
-"""Prefix of a part of a parameter's name, to the kind of what was added to the model."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,15 @@ if TYPE_CHECKING:
 of_tuning = partial(Option, rich_help_panel="Choice of options")
 NOT_SETTINGS = ("base", "batch_size")
 """Names of ``--set`` besides the settings of a comparison: what loads the models."""
+FILES = "page.html, results.md, .csv and .json, documents.jsonl"
+FULL: dict[str, Any] = {
+    "schemes": "unpatched,pi,ntk,yarn,dynamic_ntk,self_extend,rerope,window", "lengths": (256, 512, 1024, 2048),
+    "samples": 24, "keys": 5,
+}  # fmt: skip
+QUICK: dict[str, Any] = {
+    "schemes": "unpatched,pi,yarn,dynamic_ntk,rerope", "lengths": (256, 512, 1024), "samples": 6, "keys": 2,
+    "depths": (0.0, 0.5, 1.0),
+}  # fmt: skip
 
 
 def compare(
@@ -128,9 +137,6 @@ def measured_model(given: str, base: str | None, dtype: str | None, loading: dic
     return MeasuredModel(named.model, given, arguments=arguments | {"peft": named.adapter})
 
 
-FILES = "page.html, results.md, .csv and .json, documents.jsonl"
-
-
 def finish(comparison: Comparison, out: Path, as_json: bool) -> None:
     """Show a comparison, and exit with the code that says whether all cells were measured.
 
@@ -179,16 +185,6 @@ def show(comparison: Comparison, out: Path) -> None:
     for remark in remarks(comparison):
         output.show_text(remark)
     output.show_text(f"Written to {out}: {FILES}")
-
-
-FULL: dict[str, Any] = {
-    "schemes": "unpatched,pi,ntk,yarn,dynamic_ntk,self_extend,rerope,window", "lengths": (256, 512, 1024, 2048),
-    "samples": 24, "keys": 5,
-}  # fmt: skip
-QUICK: dict[str, Any] = {
-    "schemes": "unpatched,pi,yarn,dynamic_ntk,rerope", "lengths": (256, 512, 1024), "samples": 6, "keys": 2,
-    "depths": (0.0, 0.5, 1.0),
-}  # fmt: skip
 
 
 def demo(

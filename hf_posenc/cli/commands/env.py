@@ -10,6 +10,16 @@ from importlib.metadata import PackageNotFoundError, version
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
 
+PACKAGES = (
+    "hf-posenc", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "accelerate", "peft",
+    "datasets", "lm_eval", "numpy", "matplotlib", "pydantic", "typer", "rich",
+)  # fmt: skip
+RELEVANT = re.compile(
+    r"HF_|TRANSFORMERS_|TOKENIZERS_|CUDA_|TORCH(?!INDUCTOR_CACHE_DIR)|PYTORCH_|OMP_|MKL_|NO_COLOR|FORCE_COLOR|TQDM_"
+)
+SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|CREDENTIAL|_KEY|AUTH")
+LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
 
 def env(as_json: AsJson = False) -> None:
     """Show versions, devices and environment variables for a bug report.
@@ -24,16 +34,7 @@ def env(as_json: AsJson = False) -> None:
         output.show_text(f"{title}\n" + "\n".join(f"  {name:<28}{value}" for name, value in values.items()))
 
 
-PACKAGES = (
-    "hf-posenc", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "accelerate", "peft",
-    "datasets", "lm_eval", "numpy", "matplotlib", "pydantic", "typer", "rich",
-)  # fmt: skip
 # torch itself sets the folder of its compiled kernels, a path of the machine that affects no result.
-RELEVANT = re.compile(
-    r"HF_|TRANSFORMERS_|TOKENIZERS_|CUDA_|TORCH(?!INDUCTOR_CACHE_DIR)|PYTORCH_|OMP_|MKL_|NO_COLOR|FORCE_COLOR|TQDM_"
-)
-SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSWORD|CREDENTIAL|_KEY|AUTH")
-LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def environment() -> dict[str, dict[str, str]]:

@@ -25,6 +25,11 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.global_options import BadArgument
 
+Adapter = Annotated[
+    str,
+    of_model("--model", "-m", metavar="MODEL", help="Folder of a PEFT adapter or a fine-tuning run, or hub name."),
+]
+
 
 def export(
     model: Model,
@@ -75,12 +80,6 @@ def export(
     output.show_text(f"{out}: rope_parameters {parameters}")
     for remark in remarks:
         output.show_text(f"Warning: {remark}")
-
-
-Adapter = Annotated[
-    str,
-    of_model("--model", "-m", metavar="MODEL", help="Folder of a PEFT adapter or a fine-tuning run, or hub name."),
-]
 
 
 def merge(

@@ -52,6 +52,9 @@ MEASURED_ON_SOURCES = (
     "The losses are of sources of Python's standard library: --text is too short to hold out its end, or is streamed. "
     "Pass --held-out to measure on text like that trained on."
 )
+Texts: TypeAlias = "TextSource | list[str]"
+FOUR_BIT = "4bit"
+"""In place of a data type: the base model is quantised, as QLoRA does."""
 
 
 def dtype_or_4bit(name: str | None) -> str | None:
@@ -204,11 +207,6 @@ def first_process(action: Callable[[], None]) -> TrainerCallback:
                 action()
 
     return AtStart()
-
-
-Texts: TypeAlias = "TextSource | list[str]"
-FOUR_BIT = "4bit"
-"""In place of a data type: the base model is quantised, as QLoRA does."""
 
 
 def base_model(name: str) -> ModelName:

@@ -15,6 +15,25 @@ from hf_posenc.errors import nearest
 from hf_posenc.schemes.citations import cite
 from hf_posenc.schemes.registry import list_schemes, scheme_record
 
+LEARNED = {
+    True: "has parameters to train",
+    False: "has no parameters",
+    None: "has parameters or not, by its options",
+}
+USES = {
+    "zero-shot": "works on a RoPE model without training",
+    "training": "the model must be trained with it",
+    "recipe": "a training recipe on top of another scheme",
+}
+CACHES = {
+    "final": "the KV cache holds keys as attention uses them",
+    "copies": "the KV cache holds one copy of the keys per region",
+    "raw": "the KV cache holds unrotated keys, rotated at every step",
+}
+FAMILIES = ("family", "kind", "can be patched", "schemes", "positions, or the reason")
+VERDICTS = {"exact": "yes", "attention layers": "attention layers", "refused": "no", "not built": "not built"}
+COLUMNS = ("name", "aliases", "defined for", "learned", "use", "cache", "paper")
+
 
 def info(
     name: Annotated[str, Argument(help="Name or alias of a scheme.")],
@@ -72,33 +91,9 @@ def facts(record: SchemeRecord) -> str:
     return "\n".join(f"{key:<13}{value}" for key, value in lines.items() if value)
 
 
-LEARNED = {
-    True: "has parameters to train",
-    False: "has no parameters",
-    None: "has parameters or not, by its options",
-}
-
-USES = {
-    "zero-shot": "works on a RoPE model without training",
-    "training": "the model must be trained with it",
-    "recipe": "a training recipe on top of another scheme",
-}
-
-CACHES = {
-    "final": "the KV cache holds keys as attention uses them",
-    "copies": "the KV cache holds one copy of the keys per region",
-    "raw": "the KV cache holds unrotated keys, rotated at every step",
-}
-
-
 def paper_address(paper: str) -> str:
     """Turn an arXiv number into a URL; return a URL unchanged."""
     return paper if not paper or paper.startswith("http") else f"https://arxiv.org/abs/{paper}"
-
-
-FAMILIES = ("family", "kind", "can be patched", "schemes", "positions, or the reason")
-VERDICTS = {"exact": "yes", "attention layers": "attention layers", "refused": "no", "not built": "not built"}
-COLUMNS = ("name", "aliases", "defined for", "learned", "use", "cache", "paper")
 
 
 def list_command(

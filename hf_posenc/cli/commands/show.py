@@ -42,6 +42,7 @@ NOTHING_NAMED = "There is no scheme to show. Name some, as in hf-posenc show rop
 SWEEPS = ("factor", "length", "position")
 VIEW = "View"
 of_view = partial(Option, rich_help_panel=VIEW)
+SHAPES = ("kind", "heads", "head_dim", "width", "layers")
 
 
 def show(
@@ -224,9 +225,6 @@ def show_rows(plots: Sequence[Plot], as_json: bool) -> None:
         output.show_json([{"name": p.name, "title": p.title, "animates": p.sweep} for p in plots])
     else:
         output.show_table(("plot", "shows", "animates"), [(p.name, p.title, p.sweep) for p in plots])
-
-
-SHAPES = ("kind", "heads", "head_dim", "width", "layers")
 
 
 def choice(option: str, given: str, known: Sequence[str]) -> str:
