@@ -29,7 +29,6 @@ from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.stored.scheme_config import SchemeConfig, describe_plan
-from hf_posenc.patching.trained_length import take_lengths
 from hf_posenc.schemes.spec import Plan, SchemeSpec, option_names_of, parts_of_spec, plan
 
 LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer")
@@ -77,8 +76,7 @@ def from_pretrained(
         WrongKind: the name is neither text nor a path.
         NotPatched: lengths or layers were given, and there is no scheme they could belong to.
     """
-    given = take_lengths(hf_kwargs, trained_length=trained_length, target_length=target_length)
-    lengths = {"factor": factor, **given}
+    lengths = {"factor": factor, "trained_length": trained_length, "target_length": target_length}
     options = {name: hf_kwargs.pop(name) for name in option_names(scheme) if name in hf_kwargs}
     request = SchemeRequest(scheme, options, layers, lengths)
 

@@ -40,8 +40,8 @@ from hf_posenc.checkpoints.peft_methods import FOLDER_ARGUMENTS, check_methods
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.forward.host_calls import cache_name
+from hf_posenc.patches.shared.position_table import check_adapted_tables
 from hf_posenc.patching.float32 import keep_in_float32, restore_dtype
-from hf_posenc.patching.preconditions.check import check_adapted_tables
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_holder, scheme_of, stacks_of
 from hf_posenc.patching.stored.config_guard import GUARD_KEY

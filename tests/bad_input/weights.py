@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -52,21 +51,10 @@ def poison(held: dict[str, Tensor]) -> None:
     held["model.layers.0.self_attn.k_proj.weight"][0, 0] = NAN
 
 
-def table(change: Callable[[Tensor], Tensor]) -> Change:
-    """A change of GPT-2's table of positions."""
-    return tensors(lambda held: held.update({"transformer.wpe.weight": change(held["transformer.wpe.weight"])}))
-
-
 def pickled(folder: Path) -> None:
     """Weights as a pickle only."""
     torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
     (folder / WEIGHTS).unlink()
-
-
-def other_generation(folder: Path) -> None:
-    """A shard of another model of the same names."""
-    first, second = sorted(folder.glob("model-*.safetensors"))[:2]
-    shutil.copy(second, first)
 
 
 def shard_gone(folder: Path) -> None:
@@ -85,9 +73,7 @@ def rows() -> list[Row]:
         Row("NaN under a scheme", not_finite, "finite", loaded(tensors(poison))),
         Row("NaN to be patched", not_finite, "finite", loaded(tensors(poison), "plain", scheme="yarn", factor=2)),
         Row("weight missing", DAMAGED, "q_proj", loaded(lacking("model.layers.1.self_attn.q_proj.weight"))),
-        Row("table shorter", DAMAGED, "shape", loaded(table(lambda rows: rows[:8].clone()), "gpt2")),
         Row("shard missing", DAMAGED, "No such file", loaded(shard_gone, "shards")),
-        Row("shard of others", DAMAGED, "lacks", loaded(other_generation, "shards")),
         Row("pickle only", DAMAGED, "safetensors", loaded(pickled)),
         Row("pickle asked for", DAMAGED, "run code", loaded(unchanged, "plain", use_safetensors=False)),
     ]
