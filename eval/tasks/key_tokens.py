@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from lm_eval.api.metrics import mean
+from pydantic import Field
 
 from hf_posenc.eval.tasks.base import Doc, Metric
 from hf_posenc.eval.tasks.perplexity import SpanTask
-from hf_posenc.eval.tasks.sweep import metric_name
-from hf_posenc.eval.tasks.task_options import TaskOptions
+from hf_posenc.eval.tasks.sweep import Count, TaskOptions
 from hf_posenc.eval.texts.windows import check_room
 
-SHORT, GAIN, LIKELIHOOD = 16, 2.0, -2.0
-"""Default tokens of short context, and the paper's thresholds, nats."""
+ITSELF = "the unpatched model"
 
 
 def per_token(pairs: Sequence[tuple[float, int]]) -> float:
@@ -35,6 +34,15 @@ def long_perplexity(pairs: Sequence[tuple[float, int]]) -> float:
     return math.exp(per_token(pairs))
 
 
+class KeyTokensOptions(TaskOptions):
+    """How key tokens are chosen: tokens of short context, the paper's thresholds in nats, and the model."""
+
+    short: Count = 16
+    gain: Annotated[float, Field(ge=-1e3, le=1e3)] = 2.0
+    likelihood: Annotated[float, Field(ge=-1e3, le=0)] = -2.0
+    evaluator: str = ITSELF
+
+
 class KeyTokensTask(SpanTask):
     """Loss of key tokens: per document, per token, and LongPPL.
 
@@ -45,43 +53,26 @@ class KeyTokensTask(SpanTask):
     """
 
     request_type = "key_token_scores"
+    Options = KeyTokensOptions
     metrics: ClassVar[dict[str, Metric]] = {
         "key_nats": (mean, False), "nll": (per_token, False), "long_ppl": (long_perplexity, False), "keys": (mean, True)
     }  # fmt: skip
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.options = TaskOptions(config["metadata"])
-        self.choice = (
-            self.options.whole("short", SHORT, most=2**31 - 1),
-            self.options.number("gain", GAIN, -1e3, 1e3),
-            self.options.number("likelihood", LIKELIHOOD, -1e3, 0.0),
-            str(config["metadata"].get("evaluator") or ""),
-        )
-        self.options.used["evaluator"] = self.choice[-1] or "the unpatched model"
-        super().__init__(config)
-        self.config.metadata |= self.options.used
 
     def documents(self) -> list[Doc]:
         """Windows of the text."""
         check_room(self.sweep.lengths, self.sweep.scored + len(self.front))
         return super().documents()
 
-    def size(self) -> int:
-        """Tokens that fit the longest length, begin token included."""
-        return self.sweep.longest - len(self.front)
-
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """The text and how tokens are chosen, at every length."""
-        return [
-            (doc["name"], self.front, doc["ids"], length, self.sweep.scored, *self.choice)
-            for length in self.sweep.lengths
-        ]
+        options, scored = self.options, self.sweep.scored
+        evaluator = "" if options.evaluator == ITSELF else options.evaluator
+        choice = (options.short, options.gain, options.likelihood, evaluator)
+        return [(doc["name"], self.front, doc["ids"], length, scored, *choice) for length in self.sweep.lengths]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, Any]:
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, Any]]:
         """Summed loss and number of key tokens, at every length."""
-        values: dict[str, Any] = {}
-        for length, (score, count) in zip(self.sweep.lengths, results, strict=True):
-            values[metric_name("key_nats", length)] = -score
-            values[metric_name("keys", length)] = float(count)
-            values |= {metric_name(metric, length): (-score, count) for metric in ("nll", "long_ppl")}
-        return values
+        return [
+            {"key_nats": -score, "keys": float(count), "nll": (-score, count), "long_ppl": (-score, count)}
+            for score, count in results
+        ]

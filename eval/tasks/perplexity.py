@@ -18,14 +18,7 @@ from lm_eval.api.metrics import mean
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.lm.spans import Span
 from hf_posenc.eval.lm.special_tokens import front_of
-from hf_posenc.eval.tasks.base import (
-    Doc,
-    LengthSweep,
-    Metric,
-    perplexity,
-)
-from hf_posenc.eval.tasks.sweep import metric_name
-from hf_posenc.eval.texts.sampling import placed
+from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric, loss_and_perplexity, perplexity
 
 
 class SpanTask(LengthSweep):
@@ -38,13 +31,12 @@ class SpanTask(LengthSweep):
         size = self.size()
         return [
             {**source.named(end - size), "ids": list(source.ids[end - size : end]), "target": ""}
-            for source, ends in placed(self.own_text(), self.sweep.samples, size, self.sweep.seed)
-            for end in ends
+            for source, end in self.own_windows(size)
         ]
 
     def size(self) -> int:
-        """Tokens of a document."""
-        raise NotImplementedError
+        """Tokens of a document: as many as fit the longest length, begin token included."""
+        return self.sweep.longest - len(self.front)
 
     def spans(self) -> list[list[Span]]:
         """The spans to score, for each length; the same for every document."""
@@ -60,13 +52,10 @@ class SpanTask(LengthSweep):
         """Special tokens before every text."""
         return front_of(self.tokenizer)
 
-    def by_length(self, results: Sequence[Any]) -> dict[int, list[tuple[float, int]]]:
-        """The answers of a document, for each length."""
+    def losses(self, results: Sequence[Any]) -> list[list[float]]:
+        """The loss of every span of a document, for each length; nats."""
         answers = iter(results[0])
-        return {
-            length: [next(answers) for _ in spans]
-            for length, spans in zip(self.sweep.lengths, self.spans(), strict=True)
-        }
+        return [[-next(answers)[0] for _ in spans] for spans in self.spans()]
 
 
 class TokenLossTask(SpanTask):
@@ -78,10 +67,6 @@ class TokenLossTask(SpanTask):
     metrics: ClassVar[dict[str, Metric]] = {
         "nll": (mean, False), "ppl": (perplexity, False), "prefix_nll": (mean, False), "prefix_ppl": (perplexity, False)
     }  # fmt: skip
-
-    def size(self) -> int:
-        """Tokens that fit the longest length, begin token included."""
-        return self.sweep.longest - len(self.front)
 
     def spans(self) -> list[list[Span]]:
         """The last stretch of each length, and all of it; a token without any before it is not scored."""
@@ -95,14 +80,13 @@ class TokenLossTask(SpanTask):
             [(0, max(before, first), end), (0, first, end)] for before, end in zip([0, *lengths], lengths, strict=False)
         ]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Loss in nats/token."""
-        values: dict[str, float] = {}
-        for (length, answers), spans in zip(self.by_length(results).items(), self.spans(), strict=True):
-            for kind, (score, _), (_, first, end) in zip(("", "prefix_"), answers, spans, strict=True):
-                loss = -score / (end - first)
-                values |= {metric_name(f"{kind}{name}", length): loss for name in ("nll", "ppl")}
-        return values
+        found = []
+        for losses, spans in zip(self.losses(results), self.spans(), strict=True):
+            stretch, prefix = (loss / (end - first) for loss, (_, first, end) in zip(losses, spans, strict=True))
+            found.append(loss_and_perplexity(stretch) | {"prefix_nll": prefix, "prefix_ppl": prefix})
+        return found
 
 
 class SlidingTask(SpanTask):
@@ -131,13 +115,9 @@ class SlidingTask(SpanTask):
         """The windows of each length."""
         return [slid(*self.target, length - len(self.front), self.sweep.stride) for length in self.sweep.lengths]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Loss in nats/token."""
-        values: dict[str, float] = {}
-        for length, answers in self.by_length(results).items():
-            loss = -sum(score for score, _ in answers) / self.sweep.stretch
-            values |= {metric_name("nll", length): loss, metric_name("ppl", length): loss}
-        return values
+        return [loss_and_perplexity(sum(losses) / self.sweep.stretch) for losses in self.losses(results)]
 
 
 def slid(first: int, last: int, length: int, stride: int) -> list[Span]:

@@ -1,4 +1,14 @@
-"""posenc_qa_file: questions of local files, with distractor documents up to the length."""
+"""posenc_qa_file: questions of local files, with other documents of the same files as distractors up to the length.
+
+    SQuAD       {"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}
+    HotpotQA    [{"question", "answer", "context": [[title, [sentence, …]], …], "supporting_facts": [[title, n], …]}]
+    plain       {"context": "…", "question": "…", "answers": ["…"]}          one record a line
+
+``depth`` is that of the first document that the question needs; those of a second one, as in HotpotQA, are random.
+
+Rajpurkar et al. 2016, arXiv:1606.05250; Yang et al. 2018, arXiv:1809.09600; as tasks of any length: Hsieh et al. 2024,
+"RULER", arXiv:2404.06654, section 3.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +16,171 @@ import random
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from lm_eval.api.metrics import mean
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.tasks.base import Doc, Metric
-from hf_posenc.eval.tasks.retrieval import FORCED, Marks, RetrievalTask, found
-from hf_posenc.eval.texts.local_records import local_records
-from hf_posenc.eval.texts.question_files import EXAMPLE, DocumentQuestion, FileQuestion, questions_of
+from hf_posenc.eval.tasks.retrieval import FileOptions, Marks, RetrievalTask, found
+from hf_posenc.eval.tasks.sweep import Count
+from hf_posenc.eval.texts.haystack import Notes, depths, repeated
+from hf_posenc.eval.texts.local_records import Record, Text, Texts, local_records, several
 
+DOCUMENT = "Document {number}:\n{text}"
+QUESTION = "\n\nQuestion: {question}\nAnswer:"
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
+class FileQuestion(NamedTuple):
+    """A question of a file.
+
+    Attributes:
+        question: as it is asked.
+        answers: accepted ones; the first is scored.
+        needed: documents that hold the answer.
+        beside: its own distractors.
+    """
+
+    question: str
+    answers: tuple[str, ...]
+    needed: tuple[str, ...]
+    beside: tuple[str, ...] = ()
+
+
+class QuestionRecord(Record):
+    """A record of questions."""
+
+    def questions(self) -> Iterator[FileQuestion]:
+        """Its questions."""
+        raise NotImplementedError
+
+
+class PlainQuestion(QuestionRecord):
+    """One question over one document."""
+
+    context: Text
+    question: Text
+    answers: Texts = Field(validation_alias=AliasChoices("answers", "answer"))
+
+    def questions(self) -> Iterator[FileQuestion]:
+        """The question."""
+        yield FileQuestion(self.question.strip(), self.answers, (self.context,))
+
+
+class SquadQuestion(Record):
+    """A question of SQuAD's, which some documents do not answer."""
+
+    question: Text
+    answers: Annotated[tuple[Text, ...], BeforeValidator(several)] = ()
+    is_impossible: bool = False
+
+
+class SquadParagraph(Record):
+    """A document of SQuAD's, and the questions over it."""
+
+    context: Text
+    qas: tuple[SquadQuestion, ...]
+
+
+class SquadArticle(Record):
+    """Documents of SQuAD's."""
+
+    paragraphs: tuple[SquadParagraph, ...]
+
+
+class SquadFile(QuestionRecord):
+    """SQuAD's file."""
+
+    data: tuple[SquadArticle, ...]
+
+    def questions(self) -> Iterator[FileQuestion]:
+        """The questions that have an answer."""
+        for paragraph in (paragraph for article in self.data for paragraph in article.paragraphs):
+            for asked in paragraph.qas:
+                if asked.answers and not asked.is_impossible:
+                    yield FileQuestion(asked.question.strip(), asked.answers, (paragraph.context,))
+
+
+def rows(columns: Any) -> Any:
+    """Titles with what belongs to them, of the columns of the Hub's copy; as published they are rows already."""
+    return list(zip(*columns.values(), strict=True)) if isinstance(columns, Mapping) else columns
+
+
+class HotpotQuestion(QuestionRecord):
+    """A question of HotpotQA; its supporting documents are needed, the others are beside them."""
+
+    question: Text
+    answers: Texts = Field(validation_alias=AliasChoices("answer", "answers"))
+    context: Annotated[list[tuple[str, list[str]]], BeforeValidator(rows)]
+    supporting_facts: Annotated[list[tuple[str, int]], BeforeValidator(rows)] = Field(min_length=1)
+
+    def questions(self) -> Iterator[FileQuestion]:
+        """The question."""
+        supporting = {title for title, _ in self.supporting_facts}
+        texts = {title: f"{title}\n{''.join(sentences).strip()}" for title, sentences in self.context}
+        needed = tuple(text for title, text in texts.items() if title in supporting)
+        beside = tuple(text for title, text in texts.items() if title not in supporting)
+        if not needed:
+            raise UnreadableDocuments(f"No document supports the question {self.question!r}. Add supporting_facts.")
+        yield FileQuestion(self.question.strip(), self.answers, needed, beside)
+
+
+class DocumentQuestion(Notes):
+    """One question, among any number of documents.
+
+    Args:
+        seed: of order and depths.
+        depth: of the first needed document among the others.
+        asked: the question.
+        pool: documents of all questions; those of other questions follow its own distractors, again and again.
+    """
+
+    intro = "Answer the question from these documents, in a few words.\n\n"
+
+    def __init__(self, seed: str, depth: float, asked: FileQuestion, pool: Sequence[str]) -> None:
+        rng = random.Random(seed)
+        self.question, self.answers = QUESTION.format(question=asked.question), asked.answers[:1]
+        self.needles = list(zip([depth, *depths(rng, len(asked.needed) - 1)], asked.needed, strict=True))
+        others = [text for text in pool if text not in {*asked.needed, *asked.beside}]
+        order = [*rng.sample(asked.beside, len(asked.beside)), *rng.sample(others, len(others))]
+        self.alone, self.filler = not order, repeated(order)
+
+    def written(self, texts: Sequence[str]) -> str:
+        """The documents, numbered."""
+        return "\n\n".join(DOCUMENT.format(number=number, text=text) for number, text in enumerate(texts, 1))
+
+
+class FileQuestionsOptions(FileOptions):
+    """Tokens that a question may take with its documents."""
+
+    question_tokens: Count
+
+
 class FileQuestionsTask(RetrievalTask):
-    """A question of a file, its documents among others. Options: ``data``, ``question_tokens``.
+    """A question of a file, its documents among others.
 
     Forced, the first answer is scored; generated, ``match`` is whether any accepted answer occurs in the text, and
     ``f1`` SQuAD's overlap of words with the nearest.
     """
 
     reads_text = False
+    Options = FileQuestionsOptions
     generated: ClassVar[dict[str, Metric]] = {"match": (mean, True), "f1": (mean, True)}
-    metrics: ClassVar[dict[str, Metric]] = FORCED | generated
+
+    def defaults(self) -> dict[str, Any]:
+        """Questions leave room for filler at the shortest length."""
+        return {"question_tokens": self.sweep.lengths[0]}
 
     @cached_property
     def questions(self) -> list[FileQuestion]:
         """The questions of all files."""
-        records = local_records(self.options.paths("data"), self.name, EXAMPLE)
-        found = [question for place, record in records for question in questions_of(record, place)]
+        records = local_records(self.options.data, self.name, SquadFile, HotpotQuestion, PlainQuestion)
+        found = [question for record in records for question in record.questions()]
         if not found:
             raise UnreadableDocuments("There is no question with an answer in the data. Pass another file.")
         return found
@@ -54,24 +197,21 @@ class FileQuestionsTask(RetrievalTask):
             LengthTooShort: there is none.
         """
         order = random.Random(f"{self.name}-{self.sweep.seed}").sample(range(len(self.questions)), len(self.questions))
-        most = self.options.whole("question_tokens", self.sweep.lengths[0], most=2**31 - 1)
-        documents: list[Doc] = []
-        shortest, tried = 2**31, 0
+        most, documents, sizes = self.options.question_tokens, [], []
         for number in order:
             if len(documents) == self.sweep.keys:
                 break
-            tried, asked = tried + 1, self.questions[number]
-            bare = DocumentQuestion("", 0.0, asked, ()).prompt(0)
-            tokens = self.count(bare) + 2 * max(self.count(f" {answer}") for answer in asked.answers)
-            shortest = min(shortest, tokens)
-            if tokens <= most:
+            asked = self.questions[number]
+            bare = self.count(DocumentQuestion("", 0.0, asked, ()).prompt(0))
+            sizes.append(bare + 2 * max(self.count(f" {answer}") for answer in asked.answers))
+            if sizes[-1] <= most:
                 documents.append(self.document(f"{self.name}-{self.sweep.seed}-{number}") | {"question": number})
         if not documents:
             raise LengthTooShort(
-                f"None of {len(order)} questions fits {most} tokens with its documents; the shortest takes {shortest}. "
-                "Ask for longer lengths."
+                f"None of {len(order)} questions fits {most} tokens with its documents; the shortest takes "
+                f"{min(sizes)}. Ask for longer lengths."
             )
-        used = {"read": len(order), "tried": tried, "used": len(documents)}
+        used = {"read": len(order), "tried": len(sizes), "used": len(documents)}
         self.config.metadata |= {"questions": used}
         return documents
 

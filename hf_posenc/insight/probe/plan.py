@@ -15,7 +15,7 @@ from hf_posenc.errors import (
 )
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TextTooShort
 from hf_posenc.eval.lm.special_tokens import frame_of
-from hf_posenc.eval.tasks.parse import seed_of, whole
+from hf_posenc.eval.tasks.sweep import Count, Seed, checked
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.eval.texts.sampling import shares
 from hf_posenc.eval.texts.windows import tokenized_documents
@@ -45,10 +45,10 @@ def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, see
     if isinstance(tokenizer, str) or not callable(tokenizer):
         raise WrongKind(f"A tokenizer is needed, got {shown(tokenizer)}. Pass AutoTokenizer.from_pretrained(...).")
     if length is not None:
-        whole("length", length)
+        checked("length", Count, length)
     for name, value in counts.items():
-        whole(name, value)
-    seed_of(seed)
+        checked(name, Count, value)
+    checked("seed", Seed, seed)
 
 
 def lengths_of(
