@@ -147,8 +147,8 @@ class Rows:
         room = rng.randint(100, TRAINED_LENGTH - 2)
         key = passkey.draw_key(rng)
         filler = passkey.FILLER if rng.random() < 0.7 else self.lines(rng)
-        drill = passkey.passkey(room, rng.random(), key, lambda text: len(self.tokenizer.encode(text).ids), filler)
-        return self.tokenizer.encode(drill.prompt + drill.answer).ids
+        prompt = passkey.passkey(room, rng.random(), key, lambda text: len(self.tokenizer.encode(text).ids), filler)
+        return self.tokenizer.encode(prompt + passkey.answer(key)).ids
 
     def lines(self, rng: random.Random) -> tuple[str, ...]:
         start = rng.randrange(len(self.stream) - 400)

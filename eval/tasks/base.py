@@ -29,8 +29,8 @@ from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.tasks.sweep import REPEATED, Sweep, TaskOptions, metric_name
 from hf_posenc.eval.texts.haystack import sentences_of
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
-from hf_posenc.eval.texts.sampling import placed
-from hf_posenc.eval.texts.windows import Tokenized, tokenized_documents, windows_at
+from hf_posenc.eval.texts.sampling import Tokenized, placed
+from hf_posenc.eval.texts.windows import tokenized_documents, windows_at
 from hf_posenc.texts import rendered
 
 SHAPING = ("num_fewshot", "apply_chat_template", "system_instruction")

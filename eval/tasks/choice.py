@@ -24,8 +24,8 @@ from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.tasks.base import Doc
 from hf_posenc.eval.tasks.retrieval import FileOptions, Marks, RetrievalTask
-from hf_posenc.eval.tasks.ruler import HaystackOptions, HaystackTask
-from hf_posenc.eval.tasks.sweep import Count, Few
+from hf_posenc.eval.tasks.ruler import HaystackTask
+from hf_posenc.eval.tasks.sweep import Few
 from hf_posenc.eval.texts.local_records import Record, Text, local_records
 from hf_posenc.eval.texts.needles import ASSOCIATIONS, Association
 
@@ -78,11 +78,7 @@ class ChoiceTask(RetrievalTask):
 class AssociationTask(HaystackTask, ChoiceTask):
     """Who has been to a country, by the landmark beside the home."""
 
-    class Options(HaystackOptions):
-        """People who live elsewhere."""
-
-        distractors: Annotated[Few, Field(le=len(ASSOCIATIONS) - 1)] = 3
-
+    Options = HaystackTask.Options.plus(distractors=(Annotated[Few, Field(le=len(ASSOCIATIONS) - 1)], 3))
     make = Association
 
 
@@ -137,11 +133,7 @@ class LabelledText(Record):
 class ClassificationTask(ChoiceTask):
     """The label of a text, after ever more examples."""
 
-    class Options(FileOptions):
-        """Kinds of text; by default six, or as many as the data has."""
-
-        labels: Annotated[Count, Field(ge=2, le=100)] | None = None
-
+    Options = FileOptions.plus(labels=(Annotated[Few, Field(ge=2, le=100)] | None, None))
     deep = False
     reads_text = False
     shots = 400

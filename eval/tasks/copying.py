@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 
 from lm_eval.api.metrics import mean
 
-from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TextTooShort, TokenizerTooPoor
+from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TokenizerTooPoor
 from hf_posenc.eval.tasks.base import Doc, Metric
 from hf_posenc.eval.tasks.perplexity import SpanTask
-from hf_posenc.eval.texts.windows import Tokenized, check_room
+from hf_posenc.eval.texts.windows import check_room
 
 FEWEST = 8
 """Distinct tokens of a random string; with fewer, guessing is often right."""
@@ -32,6 +32,7 @@ class StringTask(SpanTask):
     """A task with a string of tokens in every cell, whose last tokens are scored."""
 
     reads: ClassVar[frozenset[str]] = frozenset({"alphabet"})
+    reads_text = False
 
     def documents(self) -> list[Doc]:
         """One random string per sample, at every length."""
@@ -46,9 +47,7 @@ class StringTask(SpanTask):
         raise NotImplementedError
 
     def string(self, tokens: Sequence[int], rng: random.Random, without: int | None = None) -> list[int]:
-        """A random string for the longest length; a passage of the user's text, where one is given."""
-        if self.sweep.text is not None:
-            return passage(self.own_text(), self.sweep.longest, rng, without)
+        """A random string for the longest length."""
         kept = [token for token in tokens if token != without]
         return [rng.choice(kept) for _ in range(self.sweep.longest)]
 
@@ -118,6 +117,7 @@ class CopyGainTask(StringTask):
     """
 
     reads: ClassVar[frozenset[str]] = frozenset()
+    reads_text = True
     metrics: ClassVar[dict[str, Metric]] = {"gain": (mean, True), "gain_over_other": (mean, True), "nll": (mean, False)}
 
     def documents(self) -> list[Doc]:
@@ -190,19 +190,3 @@ def induced(filler: Sequence[int], pair: tuple[int, int], depth: float, room: in
     kept = filler[-free:]
     before = round(depth * (free - 1))  # never the neighbour of its own question
     return [*kept[:before], *pair, *kept[before:], *pair]
-
-
-def passage(sources: Sequence[Tokenized], count: int, rng: random.Random, without: int | None = None) -> list[int]:
-    """``count`` tokens of one document from a random place on; from its beginning again where it ends.
-
-    Longer documents are taken more often, in proportion to their tokens; the token ``without`` is left out.
-
-    Raises:
-        TextTooShort: no document has any other token.
-    """
-    documents = [[token for token in source.ids if token != without] for source in sources]
-    if not any(documents):
-        raise TextTooShort("The text has no tokens to copy. Give one with words.")
-    (ids,) = rng.choices(documents, list(map(len, documents)))
-    start = rng.randrange(len(ids))
-    return [ids[(start + i) % len(ids)] for i in range(count)]

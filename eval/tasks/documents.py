@@ -22,8 +22,8 @@ from hf_posenc.eval.lm.spans import Span
 from hf_posenc.eval.tasks.base import Doc, Metric, loss_and_perplexity, perplexity
 from hf_posenc.eval.tasks.perplexity import SpanTask
 from hf_posenc.eval.texts.measured_text import measured_text
-from hf_posenc.eval.texts.sampling import distinct, placed_in_each
-from hf_posenc.eval.texts.windows import Tokenized, check_room
+from hf_posenc.eval.texts.sampling import Tokenized, distinct, placed_in_each
+from hf_posenc.eval.texts.windows import check_room
 from hf_posenc.patching.preconditions.weights import check_known
 from hf_posenc.texts import Document, TextSource, rendered
 

@@ -17,7 +17,8 @@ from lm_eval.api.metrics import mean
 
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric, loss_and_perplexity, perplexity
-from hf_posenc.eval.texts.windows import Tokenized, check_room
+from hf_posenc.eval.texts.sampling import Tokenized
+from hf_posenc.eval.texts.windows import check_room
 
 MASKED_SHARE = 0.15
 """Of the scored tokens, as in Devlin et al. 2018, arXiv:1810.04805."""

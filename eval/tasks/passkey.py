@@ -36,9 +36,9 @@ class PasskeyTask(LengthSweep):
         rng = random.Random(f"{self.sweep.seed}-{sample}")
         key = passkey.draw_key(rng)
         filler = from_random_start(self.own_sentences, rng) if self.own_sentences else passkey.FILLER
-        cells = [passkey.passkey(length, depth, key, self.count, filler) for length, depth in self.cells()]
-        tokens = self.count(cells[0].prompt + cells[0].answer) - self.count(cells[0].prompt)
-        return {"name": key, "prompts": [c.prompt for c in cells], "target": cells[0].answer, "tokens": tokens}
+        prompts = [passkey.passkey(length, depth or 0.0, key, self.count, filler) for length, depth in self.cells()]
+        tokens = self.count(prompts[0] + passkey.answer(key)) - self.count(prompts[0])
+        return {"name": key, "prompts": prompts, "target": passkey.answer(key), "tokens": tokens}
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Prompt and key of every cell."""

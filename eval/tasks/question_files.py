@@ -18,10 +18,10 @@ import string
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from lm_eval.api.metrics import mean
-from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic import AliasChoices, Field, model_validator
 
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval.errors import LengthTooShort
@@ -29,14 +29,14 @@ from hf_posenc.eval.tasks.base import Doc, Metric
 from hf_posenc.eval.tasks.retrieval import FileOptions, Marks, RetrievalTask, found
 from hf_posenc.eval.tasks.sweep import Count
 from hf_posenc.eval.texts.haystack import Notes, depths, repeated
-from hf_posenc.eval.texts.local_records import Record, Text, Texts, local_records, several
+from hf_posenc.eval.texts.local_records import Record, Text, Texts, local_records
 
 DOCUMENT = "Document {number}:\n{text}"
 QUESTION = "\n\nQuestion: {question}\nAnswer:"
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-class FileQuestion(NamedTuple):
+class FileQuestion(Record):
     """A question of a file.
 
     Attributes:
@@ -46,88 +46,43 @@ class FileQuestion(NamedTuple):
         beside: its own distractors.
     """
 
-    question: str
-    answers: tuple[str, ...]
-    needed: tuple[str, ...]
+    question: Text
+    answers: Texts = Field(validation_alias=AliasChoices("answers", "answer"))
+    needed: Texts
     beside: tuple[str, ...] = ()
 
 
 class QuestionRecord(Record):
-    """A record of questions."""
+    """The questions of a record of any of the three formats."""
 
-    def questions(self) -> Iterator[FileQuestion]:
-        """Its questions."""
-        raise NotImplementedError
+    asked: tuple[FileQuestion, ...]
 
-
-class PlainQuestion(QuestionRecord):
-    """One question over one document."""
-
-    context: Text
-    question: Text
-    answers: Texts = Field(validation_alias=AliasChoices("answers", "answer"))
-
-    def questions(self) -> Iterator[FileQuestion]:
-        """The question."""
-        yield FileQuestion(self.question.strip(), self.answers, (self.context,))
+    @model_validator(mode="before")
+    @classmethod
+    def of_format(cls, record: Any) -> Any:
+        """The fields of the questions."""
+        return {"asked": list(fields_of(record))} if isinstance(record, Mapping) else record
 
 
-class SquadQuestion(Record):
-    """A question of SQuAD's, which some documents do not answer."""
-
-    question: Text
-    answers: Annotated[tuple[Text, ...], BeforeValidator(several)] = ()
-    is_impossible: bool = False
-
-
-class SquadParagraph(Record):
-    """A document of SQuAD's, and the questions over it."""
-
-    context: Text
-    qas: tuple[SquadQuestion, ...]
-
-
-class SquadArticle(Record):
-    """Documents of SQuAD's."""
-
-    paragraphs: tuple[SquadParagraph, ...]
-
-
-class SquadFile(QuestionRecord):
-    """SQuAD's file."""
-
-    data: tuple[SquadArticle, ...]
-
-    def questions(self) -> Iterator[FileQuestion]:
-        """The questions that have an answer."""
-        for paragraph in (paragraph for article in self.data for paragraph in article.paragraphs):
-            for asked in paragraph.qas:
-                if asked.answers and not asked.is_impossible:
-                    yield FileQuestion(asked.question.strip(), asked.answers, (paragraph.context,))
+def fields_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The fields of a record's questions; of SQuAD's, those without an answer are left out."""
+    if isinstance(record.get("data"), list):
+        for paragraph in (paragraph for article in record["data"] for paragraph in article["paragraphs"]):
+            for asked in paragraph["qas"]:
+                if asked.get("answers") and not asked.get("is_impossible"):
+                    yield {**asked, "needed": paragraph["context"]}
+    elif isinstance(record.get("context"), (list, Mapping)):  # of HotpotQA
+        texts = {title: f"{title}\n{''.join(sentences).strip()}" for title, sentences in rows(record["context"])}
+        supporting = {fact[0] for fact in rows(record.get("supporting_facts") or [])}
+        needed = [text for title, text in texts.items() if title in supporting]
+        yield {**record, "needed": needed, "beside": [text for text in texts.values() if text not in needed]}
+    else:
+        yield {**record, "needed": record.get("context")}
 
 
 def rows(columns: Any) -> Any:
     """Titles with what belongs to them, of the columns of the Hub's copy; as published they are rows already."""
     return list(zip(*columns.values(), strict=True)) if isinstance(columns, Mapping) else columns
-
-
-class HotpotQuestion(QuestionRecord):
-    """A question of HotpotQA; its supporting documents are needed, the others are beside them."""
-
-    question: Text
-    answers: Texts = Field(validation_alias=AliasChoices("answer", "answers"))
-    context: Annotated[list[tuple[str, list[str]]], BeforeValidator(rows)]
-    supporting_facts: Annotated[list[tuple[str, int]], BeforeValidator(rows)] = Field(min_length=1)
-
-    def questions(self) -> Iterator[FileQuestion]:
-        """The question."""
-        supporting = {title for title, _ in self.supporting_facts}
-        texts = {title: f"{title}\n{''.join(sentences).strip()}" for title, sentences in self.context}
-        needed = tuple(text for title, text in texts.items() if title in supporting)
-        beside = tuple(text for title, text in texts.items() if title not in supporting)
-        if not needed:
-            raise UnreadableDocuments(f"No document supports the question {self.question!r}. Add supporting_facts.")
-        yield FileQuestion(self.question.strip(), self.answers, needed, beside)
 
 
 class DocumentQuestion(Notes):
@@ -144,7 +99,7 @@ class DocumentQuestion(Notes):
 
     def __init__(self, seed: str, depth: float, asked: FileQuestion, pool: Sequence[str]) -> None:
         rng = random.Random(seed)
-        self.question, self.answers = QUESTION.format(question=asked.question), asked.answers[:1]
+        self.question, self.answers = QUESTION.format(question=asked.question.strip()), asked.answers[:1]
         self.needles = list(zip([depth, *depths(rng, len(asked.needed) - 1)], asked.needed, strict=True))
         others = [text for text in pool if text not in {*asked.needed, *asked.beside}]
         order = [*rng.sample(asked.beside, len(asked.beside)), *rng.sample(others, len(others))]
@@ -155,12 +110,6 @@ class DocumentQuestion(Notes):
         return "\n\n".join(DOCUMENT.format(number=number, text=text) for number, text in enumerate(texts, 1))
 
 
-class FileQuestionsOptions(FileOptions):
-    """Tokens that a question may take with its documents."""
-
-    question_tokens: Count
-
-
 class FileQuestionsTask(RetrievalTask):
     """A question of a file, its documents among others.
 
@@ -169,7 +118,7 @@ class FileQuestionsTask(RetrievalTask):
     """
 
     reads_text = False
-    Options = FileQuestionsOptions
+    Options = FileOptions.plus(question_tokens=(Count, ...))
     generated: ClassVar[dict[str, Metric]] = {"match": (mean, True), "f1": (mean, True)}
 
     def defaults(self) -> dict[str, Any]:
@@ -179,8 +128,8 @@ class FileQuestionsTask(RetrievalTask):
     @cached_property
     def questions(self) -> list[FileQuestion]:
         """The questions of all files."""
-        records = local_records(self.options.data, self.name, SquadFile, HotpotQuestion, PlainQuestion)
-        found = [question for record in records for question in record.questions()]
+        records = local_records(self.options.data, self.name, QuestionRecord)
+        found = [question for record in records for question in record.asked]
         if not found:
             raise UnreadableDocuments("There is no question with an answer in the data. Pass another file.")
         return found

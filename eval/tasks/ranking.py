@@ -26,7 +26,7 @@ from pydantic import AfterValidator, AliasChoices, Field
 from hf_posenc.eval.tasks.base import Doc, Metric
 from hf_posenc.eval.tasks.retrieval import FileOptions, Marks, RetrievalTask
 from hf_posenc.eval.tasks.sweep import Few
-from hf_posenc.eval.texts.haystack import Supply, coined, depths, insert_needles, sentence
+from hf_posenc.eval.texts.haystack import Notes, Supply, coined, depths, sentence
 from hf_posenc.eval.texts.local_records import Record, Text, local_records
 
 INTRO = "Each document has a number.\n"
@@ -78,7 +78,7 @@ def about(word: str, times: int, sentences: int, rng: random.Random) -> str:
     return " ".join(rng.sample(parts, len(parts)))
 
 
-class Ranking:
+class Ranking(Notes):
     """One query, its relevant documents, and any number of others.
 
     Args:
@@ -89,38 +89,31 @@ class Ranking:
         relevant: sentences of generated documents.
     """
 
-    pinned = 0
+    intro = INTRO
 
     def __init__(self, seed: str, depth: float, query: Query, pool: Sequence[str] = (), relevant: int = 3) -> None:
         rng, filling = random.Random(seed), random.Random(f"{seed}-others")
         self.question = QUESTION.format(query=query.query.strip())
         ordered = sorted((one for one in query.documents if one.relevance > 0), key=lambda one: -one.relevance)
-        self.numbers = Supply(lambda: str(rng.randint(FIRST_NUMBER, LAST_NUMBER)))
-        self.answers = tuple(self.numbers.first(len(ordered)))
+        numbers = Supply(lambda: str(rng.randint(FIRST_NUMBER, LAST_NUMBER)))
+        self.answers = tuple(numbers.first(len(ordered)))
         self.grades = {number: one.relevance for number, one in zip(self.answers, ordered, strict=True)}
-        self.needed = [
-            (place, DOCUMENT.format(number=number, text=one.text))
-            for place, number, one in zip([depth, *depths(rng, len(ordered) - 1)], self.answers, ordered, strict=True)
+        found = [
+            DOCUMENT.format(number=number, text=one.text) for number, one in zip(self.answers, ordered, strict=True)
         ]
+        self.needles = list(zip([depth, *depths(rng, len(ordered) - 1)], found, strict=True))
         fixed = [one.text for one in query.documents if one.relevance <= 0] + filling.sample(pool, len(pool))
         again = cycle(fixed)
-        self.others = Supply(
-            lambda: next(again) if fixed else about(coined(filling), relevant, relevant, filling), distinct=False
-        )
 
-    def prompt(self, units: int) -> str:
-        """The documents with ``units`` others, the question, and the opening of its answer."""
-        numbers = self.numbers.first(len(self.answers) + units)[len(self.answers) :]
-        others = zip(numbers, self.others.first(units), strict=True)
-        filler = [DOCUMENT.format(number=number, text=text) for number, text in others]
-        documents = "\n".join(insert_needles(self.needed, filler))
-        return f"{INTRO}{documents}{self.question}"
+        def other() -> str:
+            text = next(again) if fixed else about(coined(filling), relevant, relevant, filling)
+            return DOCUMENT.format(number=next(numbers), text=text)
 
+        self.filler = Supply(other, distinct=False)
 
-class RankingOptions(FileOptions):
-    """Relevant documents of a generated query."""
-
-    relevant: Annotated[Few, Field(le=10)] = 3
+    def written(self, texts: Sequence[str]) -> str:
+        """The documents, one a line."""
+        return "\n".join(texts)
 
 
 class RankingTask(RetrievalTask):
@@ -130,7 +123,7 @@ class RankingTask(RetrievalTask):
     """
 
     reads_text = False
-    Options = RankingOptions
+    Options = FileOptions.plus(relevant=(Annotated[Few, Field(le=10)], 3))
     generated: ClassVar[dict[str, Metric]] = {"ndcg": (mean, True)}
 
     @cached_property

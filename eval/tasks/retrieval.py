@@ -21,7 +21,7 @@ from lm_eval.api.metrics import mean
 from hf_posenc.eval.errors import TokenizerTooPoor
 from hf_posenc.eval.tasks.base import Cell, Doc, LengthSweep, Metric, named_scores
 from hf_posenc.eval.tasks.sweep import Paths, TaskOptions
-from hf_posenc.eval.texts.fit_length import Exercise, most_units
+from hf_posenc.eval.texts.haystack import Exercise, most_units
 
 Marks = dict[str, list[float]]
 
@@ -37,10 +37,8 @@ class RetrievalOptions(TaskOptions):
     scoring: Literal["forced", "generate"] = "forced"
 
 
-class FileOptions(RetrievalOptions):
-    """Files and folders of records."""
-
-    data: Paths = ()
+FileOptions = RetrievalOptions.plus(data=(Paths, ()))
+"""Those, and files and folders of records."""
 
 
 class RetrievalTask(LengthSweep):

@@ -22,6 +22,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     ValidationInfo,
+    create_model,
     field_validator,
 )
 
@@ -117,6 +118,11 @@ class TaskOptions(BaseModel):
         except ValidationError as error:
             name = str(error.errors()[0]["loc"][0])
             raise refusal(name, given.get(name), error) from None
+
+    @classmethod
+    def plus(cls, **others: Any) -> type[TaskOptions]:
+        """These options and others, each with its type and its default."""
+        return create_model(cls.__name__, __base__=cls, **others)
 
 
 class Sweep(TaskOptions):

@@ -17,8 +17,9 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
+from typing import Protocol
 
-from hf_posenc.eval.texts import passkey
+from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
 
 HAYSTACKS = ("prose", "repeat", "needles")
 OWN_TEXT = "text"
@@ -26,6 +27,13 @@ OWN_TEXT = "text"
 SENTENCE_ENDS = re.compile(r"(?<=[.!?…][\"'”’)])\s+|(?<=[.!?…])\s+|(?<=[。！？])|\n\s*\n")
 MOST_WORDS, MOST_CHARACTERS = 20, 200
 """Longest sentence; longer ones are divided, since filler comes in whole sentences, and so do lengths and depths."""
+FILLER = (
+    "The grass is green.",
+    "The sky is blue.",
+    "The sun is yellow.",
+    "Here we go.",
+    "There and back again.",
+)
 CONSONANTS = "bdfgklmnprstvz"
 VOWELS = "aeiou"
 PATTERN = (CONSONANTS, VOWELS, CONSONANTS, VOWELS, CONSONANTS, VOWELS, CONSONANTS)
@@ -94,6 +102,21 @@ def sentence(rng: random.Random) -> str:
     return f"The {how} {who} {did} {where} {when}."
 
 
+class Exercise(Protocol):
+    """A question about fixed answers, hidden in any amount of filler."""
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The right answers, in order."""
+
+    @property
+    def pinned(self) -> int:
+        """Index of the answer at the requested depth."""
+
+    def prompt(self, units: int) -> str:
+        """The prompt with ``units`` units of filler."""
+
+
 class Notes:
     """Filler with needles in it, and a question about them: at every length the same, behind more filler.
 
@@ -141,7 +164,7 @@ def filler(kind: str, rng: random.Random, needles: Supply, sentences: Sequence[s
         return Supply(needles.__next__, distinct=False)
     if kind == "prose":
         return Supply(lambda: sentence(rng), distinct=False)
-    return repeated(passkey.FILLER)
+    return repeated(FILLER)
 
 
 def depths(rng: random.Random, count: int) -> list[float]:
@@ -180,3 +203,42 @@ def text_filler(sentences: Sequence[str], rng: random.Random) -> Supply:
 def repeated(texts: Sequence[str]) -> Supply:
     """The texts in their order, over and over."""
     return Supply(cycle(texts).__next__, distinct=False)
+
+
+def most_units(tokens: Callable[[int], int], length: int, what: str) -> int:
+    """Return the largest number of units whose prompt has at most ``length`` tokens.
+
+    Args:
+        tokens: token count of the prompt with a number of units.
+        length: in tokens.
+        what: name of the prompt for the error, such as ``"passkey"``.
+
+    Raises:
+        LengthTooShort: not even a prompt without filler fits.
+        TokenizerTooPoor: more units than tokens fit.
+    """
+    low, low_cost, high, high_cost = 0, tokens(0), length + 1, 0
+    if low_cost > length:
+        raise LengthTooShort(
+            f"A {what} prompt with its answer needs at least {low_cost} tokens with this tokenizer, "
+            f"got length {length}. Ask for a length of {low_cost} or more."
+        )
+    probe, rounds = 16, 0
+    while high - low > 1:
+        probe = min(max(probe, low + 1), high - 1)
+        cost = tokens(probe)
+        if cost <= length:
+            low, low_cost, rate = probe, cost, (cost - low_cost) / (probe - low)
+        else:
+            high, high_cost, rate = probe, cost, (cost - low_cost) / (probe - low)
+        if high_cost:
+            rate = (high_cost - low_cost) / (high - low)
+        rounds += 1  # interpolation can creep up on one side; every third probe halves what is left
+        halve = high_cost > 0 and rounds % 3 == 0
+        probe = (low + high) // 2 if halve else low + int((length - low_cost) / max(rate, 0.5))
+    if low == length:
+        raise TokenizerTooPoor(
+            f"This tokenizer reads more than {length} units of filler as at most {length} tokens. "
+            "Use a tokenizer that has a token for every word."
+        )
+    return low

@@ -33,21 +33,20 @@ class Record(BaseModel):
 Kind = TypeVar("Kind", bound=Record)
 
 
-def local_records(sources: Sequence[str | Path], task: str, *kinds: type[Kind]) -> Iterator[Kind]:
+def local_records(sources: Sequence[str | Path], task: str, kind: type[Kind]) -> Iterator[Kind]:
     """Every record of some files and folders.
 
     Args:
         sources: files and folders.
         task: what needs them, for the error.
-        kinds: of records; each record is of the first that has its fields.
+        kind: of the records.
 
     Raises:
-        UnreadableDocuments: there is no source, it cannot be read, or holds something else than records.
+        UnreadableDocuments: there is no source, it cannot be read, or a record lacks what is needed.
     """
     if not sources:
         raise UnreadableDocuments(
-            f"The task {task} reads its documents from a file, and none is named. Pass data=FILE (--set data=FILE), "
-            f"with records of {', '.join(kinds[0].model_fields)}."
+            f"The task {task} reads its documents from a file, and none is named. Pass data=FILE (--set data=FILE)."
         )
     for source in sources:
         path = Path(source).expanduser()
@@ -57,21 +56,11 @@ def local_records(sources: Sequence[str | Path], task: str, *kinds: type[Kind]) 
                     f"The file {shown(str(file))} is not a file of records. Pass one that ends in {', '.join(FORMATS)}."
                 )
             for place, record in FORMATS[kind_of(file)](file):
-                yield parsed(record, place, kinds)
-
-
-def parsed(record: Any, place: str, kinds: Sequence[type[Kind]]) -> Kind:
-    """A record as one of some kinds.
-
-    Raises:
-        UnreadableDocuments: it is of none; the error tells what it lacks to be of the last.
-    """
-    for kind in kinds:
-        try:
-            return kind.model_validate(record)
-        except ValidationError as error:
-            refused = error.errors(include_url=False)[0]
-    field, rule = ".".join(map(str, refused["loc"])), refused["msg"].removeprefix("Value error, ")
-    raise UnreadableDocuments(
-        f"The field {field!r} of {place} cannot be used: {rule}. There is {shown(refused['input'])}; correct it."
-    )
+                try:
+                    yield kind.model_validate(record)
+                except ValidationError as error:
+                    first = error.errors(include_url=False)[0]
+                    field, rule = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+                    raise UnreadableDocuments(
+                        f"{place} cannot be used, because of {field or 'its form'}: {rule}. Correct {shown(record)}."
+                    ) from None

@@ -14,13 +14,7 @@ from hf_posenc.errors import BadComparison, UnreadableDocuments
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange
 from hf_posenc.eval.tasks.prompt_files import BabilongPrompt, LongBenchQuestion, RulerPrompt
-from hf_posenc.eval.tasks.question_files import (
-    DocumentQuestion,
-    HotpotQuestion,
-    PlainQuestion,
-    SquadFile,
-    word_overlap,
-)
+from hf_posenc.eval.tasks.question_files import DocumentQuestion, QuestionRecord, word_overlap
 from hf_posenc.eval.tasks.ranking import ndcg
 from hf_posenc.eval.texts.local_records import local_records
 
@@ -75,8 +69,7 @@ def test_questions_of_every_format(llama, tokenizer, tmp_path: Path, name: str, 
     samples = out.raw["samples"]["posenc_qa_file"]
     assert {row.n for row in out.rows} == {3}
     check_room(samples, tokenizer, (200, 400))
-    records = local_records([tmp_path], "t", SquadFile, HotpotQuestion, PlainQuestion)
-    asked = [question for record in records for question in record.questions()]
+    asked = [question for record in local_records([tmp_path], "t", QuestionRecord) for question in record.asked]
     for sample in samples:
         question = asked[sample["doc"]["question"]]
         first, last = sample["doc"]["prompts"][-2:]
@@ -89,7 +82,7 @@ def test_questions_of_every_format(llama, tokenizer, tmp_path: Path, name: str, 
 
 
 def test_own_distractors_come_first_and_all_come_again() -> None:
-    (asked,) = HotpotQuestion.model_validate(HOTPOT[0]).questions()
+    (asked,) = QuestionRecord.model_validate(HOTPOT[0]).asked
     exercise = DocumentQuestion("seed", 0.0, asked, ["pool a", "pool b", *asked.needed])
     assert exercise.filler.first(5)[0] == asked.beside[0] == "Other 0\nNothing here."
     assert sorted(exercise.filler.first(6)[1:3]) == ["pool a", "pool b"]
@@ -107,8 +100,8 @@ def test_an_accepted_answer_counts_in_a_generated_text(llama, tokenizer, tmp_pat
 @pytest.mark.parametrize(
     ("content", "error", "told"),
     [
-        ([{"question": "q", "answers": ["a"]}], UnreadableDocuments, "context.* line 1"),
-        ([{"context": "c", "question": "q", "answers": []}], UnreadableDocuments, "answers.* line 1"),
+        ([{"question": "q", "answers": ["a"]}], UnreadableDocuments, "line 1.*needed"),
+        ([{"context": "c", "question": "q", "answers": []}], UnreadableDocuments, "line 1.*answers"),
         (PLAIN[:1], UnreadableDocuments, "one question"),
         ([["not a record"]], UnreadableDocuments, "line 1"),
         ([record | {"context": "word " * 900} for record in PLAIN], LengthTooShort, "200"),
@@ -135,12 +128,12 @@ def test_records_of_every_kind_of_file(tmp_path: Path) -> None:
     Dataset.from_list(PLAIN).to_parquet(str(tmp_path / "c.parquet"))
     written(tmp_path, "a.json", PLAIN)
     written(tmp_path, "b.jsonl", PLAIN)
-    found = list(local_records([tmp_path], "t", PlainQuestion))
-    assert found == [PlainQuestion.model_validate(record) for record in PLAIN] * 3
+    found = list(local_records([tmp_path], "t", QuestionRecord))
+    assert found == [QuestionRecord.model_validate(record) for record in PLAIN] * 3
     with pytest.raises(UnreadableDocuments):
-        list(local_records([tmp_path / "x.txt"], "t", PlainQuestion))
+        list(local_records([tmp_path / "x.txt"], "t", QuestionRecord))
     columns = {"context": "c", "question": "q", "answers": {"text": ["a"], "answer_start": [1]}}
-    assert PlainQuestion.model_validate(columns).answers == ("a",)
+    assert QuestionRecord.model_validate(columns).asked[0].answers == ("a",)
 
 
 def test_published_prompts_count_at_the_length_they_have(llama, tokenizer, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
 from hf_posenc.eval.tasks.retrieval import found
-from hf_posenc.eval.texts.fit_length import most_units
 from hf_posenc.eval.texts.haystack import (
     HAYSTACKS,
     Supply,
     coined,
+    most_units,
     sentence,
 )
 from hf_posenc.eval.texts.needles import CODE_KINDS, Niah

@@ -19,9 +19,9 @@ from hf_posenc.eval.catalogue import FILE_TASKS, TEXT_TASKS, check_text_used, me
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.task_index import TASKS
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
-from hf_posenc.eval.texts.sampling import SHIFTS, distinct, placed, shares
+from hf_posenc.eval.texts.sampling import SHIFTS, Tokenized, distinct, placed
 from hf_posenc.eval.texts.stdlib_source import module_text
-from hf_posenc.eval.texts.windows import Tokenized
+from hf_posenc.insight.probe.plan import shares
 from hf_posenc.texts import Document, TextSource
 
 from .conftest import TRAINED

@@ -27,12 +27,12 @@ def test_prompt_fits_and_is_whole(tokenizer, length: int, depth: float, seed: in
 
     key = draw_key(random.Random(seed))
     made = passkey(length, depth, key, count)
-    tokens = count(made.prompt + made.answer)
+    tokens = count(made + f" {key}")
     assert tokens <= length
     assert length - tokens < 2 * max(count(sentence + " ") for sentence in FILLER)  # one more sentence would not fit
-    assert made.prompt.startswith(FRAME)
-    assert made.prompt.endswith(QUESTION)
-    before, found, after = made.prompt[len(FRAME) : -len(QUESTION)].partition(NEEDLE.format(key=key))
+    assert made.startswith(FRAME)
+    assert made.endswith(QUESTION)
+    before, found, after = made[len(FRAME) : -len(QUESTION)].partition(NEEDLE.format(key=key))
     assert found
     assert "passkey" not in before + after
     total = before.count(".") + after.count(".")

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_posenc.eval.texts.sampling import SHIFTS, placed, placed_in_each, strata
-from hf_posenc.eval.texts.windows import Tokenized
+from hf_posenc.eval.texts.sampling import SHIFTS, Tokenized, placed, placed_in_each, strata
 
 sizes = st.lists(st.integers(0, 3000), min_size=1, max_size=6)
 

@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from hf_posenc import load_starter
 from hf_posenc.eval.errors import LengthTooShort, TextTooShort
 from hf_posenc.eval.texts.measured_text import default_text
-from hf_posenc.eval.texts.sampling import SHIFTS
+from hf_posenc.eval.texts.sampling import SHIFTS, placed
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
-from hf_posenc.eval.texts.windows import clean, tokenized, windows, windows_at
+from hf_posenc.eval.texts.windows import clean, tokenized, windows_at
+
+
+def windows(source, tokenizer, *, count, longest, seed=0, **sizes):
+    ((_, ends),) = placed([source], count, longest, seed)
+    return windows_at(source, tokenizer, ends, **sizes)
+
 
 SHARED = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

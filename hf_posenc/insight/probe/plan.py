@@ -17,7 +17,6 @@ from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TextTooS
 from hf_posenc.eval.lm.special_tokens import frame_of
 from hf_posenc.eval.tasks.sweep import Count, Seed, checked
 from hf_posenc.eval.texts.measured_text import MeasuredText
-from hf_posenc.eval.texts.sampling import shares
 from hf_posenc.eval.texts.windows import tokenized_documents
 from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
 from hf_posenc.insight.probe.variant import (
@@ -147,3 +146,13 @@ def context_lengths(length: int, trained: int, least: int) -> tuple[int, ...]:
     while found[-1] // 2 >= least:
         found = [*found, found[-1] // 2]
     return tuple(sorted({*found, *([trained] if least <= trained < length else [])}))
+
+
+def shares(rooms: Sequence[int], count: int) -> list[int]:
+    """Divide ``count`` in proportion to ``rooms``, none of which gets more than it has (largest remainders)."""
+    total = sum(rooms)
+    found = [count * room // total for room in rooms]
+    by_remainder = sorted(range(len(rooms)), key=lambda index: -(count * rooms[index] % total))
+    for index in by_remainder[: count - sum(found)]:
+        found[index] += 1
+    return found
