@@ -9,8 +9,6 @@ means n at every length.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -24,7 +22,7 @@ from lm_eval.api.task import ConfigurableTask
 from hf_posenc.checkpoints.hub import hub_options, of_other_names
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.tokenizer import tokenizer_of as named_tokenizer
-from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange, TextTooShort
+from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm.register import register_models
 from hf_posenc.eval.tasks.sweep import REPEATED, Sweep, TaskOptions, metric_name
 from hf_posenc.eval.texts.haystack import sentences_of
@@ -87,30 +85,23 @@ class LengthSweep(ConfigurableTask):
         """Defaults of options that depend on the settings of the sweep."""
         return {}
 
-    def own_text(self) -> tuple[Tokenized, ...]:
-        """The documents of the text that is measured on, as tokens."""
-        text = measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator)
-        return tokenized_documents(self.tokenizer, text)
+    @property
+    def text(self) -> MeasuredText:
+        """The text that is measured on."""
+        return measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator)
 
     def own_windows(self, size: int) -> Iterator[tuple[Tokenized, int]]:
         """Documents of the text, and where windows end that have ``size`` tokens before: ``samples`` in all."""
-        for source, ends in placed(self.own_text(), self.sweep.samples, size, self.sweep.seed):
+        for source, ends in placed(
+            tokenized_documents(self.tokenizer, self.text), self.sweep.samples, size, self.sweep.seed
+        ):
             yield from ((source, end) for end in ends)
 
     @cached_property
     def own_sentences(self) -> tuple[str, ...]:
-        """The sentences of the user's text; none without one.
-
-        Raises:
-            TextTooShort: there is none in it.
-        """
-        if self.sweep.text is None:
-            return ()
-        text = measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator)
-        found = sentences_of(rendered(document, self.tokenizer) for document in text.documents)
-        if not found:
-            raise TextTooShort("The text has no sentence to hide a needle in. Pass a text with words.")
-        return found
+        """The sentences of the user's text; none without one."""
+        given = () if self.sweep.text is None else self.text.documents
+        return sentences_of(rendered(document, self.tokenizer) for document in given)
 
     def cells(self) -> list[Cell]:
         """Every length, with every depth if the task has one: a document has a request, or several, for each."""
@@ -144,12 +135,12 @@ class LengthSweep(ConfigurableTask):
             self.config.metadata |= {REPEATED: repeated}
 
     def build_all_requests(
-        self, *, limit: int | None = None, world_size: int = 1, tokenizer_name: str = "", **options: Any
+        self, *, limit: int | None = None, world_size: int = 1, cache_requests: bool = False, **options: Any
     ) -> None:
         """Build the requests of this process.
 
-        lm-eval's request cache is keyed by the name of the task alone and would answer with prompts of other lengths:
-        a digest of the documents is put where its key has the tokenizer.
+        lm-eval's request cache is left out: it is keyed by the name of the task alone and would answer with prompts of
+        other lengths.
 
         Raises:
             TaskOptionOutOfRange: there are fewer documents than processes, and one would have nothing to do.
@@ -162,13 +153,7 @@ class LengthSweep(ConfigurableTask):
                 f"{self.config.task} has {documents} documents for {world_size} processes. "
                 "Raise samples or keys, or launch fewer processes."
             )
-        salted = f"{tokenizer_name}-{self.digest()}" if options.get("cache_requests") else tokenizer_name
-        super().build_all_requests(limit=limit, world_size=world_size, tokenizer_name=salted, **options)
-
-    def digest(self) -> str:
-        """Digest of documents, request type and settings."""
-        content = [vars(self.sweep), self.request_type, *self.eval_docs]
-        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        super().build_all_requests(limit=limit, world_size=world_size, **options)
 
     def construct_requests(self, doc: Doc, ctx: Any, metadata: Any = None, **_: Any) -> list[Instance]:
         """The requests of one document."""
@@ -204,11 +189,12 @@ class PerplexityTask(LengthSweep):
 
     def documents(self) -> list[Doc]:
         """Windows of held-out text, or of the user's."""
-        lengths, scored = self.sweep.lengths, self.sweep.scored
+        sweep = self.sweep
+        documents = tokenized_documents(self.tokenizer, self.text)
         return [
             {**source.named(w.end), "contexts": list(w.contexts), "target": w.target}
-            for source, near in placed(self.own_text(), self.sweep.samples, self.sweep.longest, self.sweep.seed)
-            for w in windows_at(source, self.tokenizer, near, lengths=lengths, scored=scored)
+            for source, near in placed(documents, sweep.samples, sweep.longest, sweep.seed)
+            for w in windows_at(source, self.tokenizer, near, lengths=sweep.lengths, scored=sweep.scored)
         ]
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
@@ -252,12 +238,7 @@ def tokenizer_of(metadata: dict[str, Any]) -> Any:
 
 
 def repeated_prompts(documents: Sequence[Mapping[str, Any]], cells: Sequence[Any]) -> dict[str, list[int]]:
-    """How many prompts are asked, and how many of them differ, at every length with equal ones.
-
-    Args:
-        documents: those with ``prompts``, one for each cell.
-        cells: lengths and depths.
-    """
+    """How many prompts are asked, and how many of them differ, at every length with equal ones."""
     at_length: dict[int, list[str]] = {}
     for document in documents:
         for (length, _), prompt in zip(cells, document.get("prompts", ()), strict=False):
@@ -271,10 +252,6 @@ def repeated_prompts(documents: Sequence[Mapping[str, Any]], cells: Sequence[Any
 
 def refuse_prompting(config: Any, options: Mapping[str, Any]) -> None:
     """Refuse examples, a conversation or a system instruction, which would be recorded and not used.
-
-    Args:
-        config: of the task.
-        options: what lm-eval builds its requests with.
 
     Raises:
         NotMeasurable: one is asked for.

@@ -21,7 +21,6 @@ from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.lm.spans import Span
 from hf_posenc.eval.tasks.base import Doc, Metric, loss_and_perplexity, perplexity
 from hf_posenc.eval.tasks.perplexity import SpanTask
-from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.eval.texts.sampling import Tokenized, distinct, placed_in_each
 from hf_posenc.eval.texts.windows import check_room
 from hf_posenc.patching.preconditions.weights import check_known
@@ -90,7 +89,7 @@ class DocsTask(SpanTask):
             return TextSource.of_names(self.sweep.docs).fitted(self.sweep.field, self.sweep.separator).documents()
         if self.sweep.text is None:
             raise UnreadableDocuments("The task has no documents. Pass --set docs=notes.txt, or --metadata in lm-eval.")
-        return measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator).documents
+        return self.text.documents
 
     def tokens(self, document: Document) -> tuple[int, ...]:
         """Tokens of a document."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from hf_posenc.errors import WrongKind, shown
@@ -16,8 +14,7 @@ from hf_posenc.texts import Document, TextNames, TextSource
 from hf_posenc.texts.document import TEXT
 from hf_posenc.texts.hub import HubDataset
 from hf_posenc.texts.plain_text import AS_TOKENS, check_size
-from hf_posenc.texts.records import FORMATS
-from hf_posenc.texts.source import kind_of, texts_digest
+from hf_posenc.texts.source import texts_digest
 
 DEFAULT = "standard library"
 """Digest of the default text, which belongs to the version of Python."""
@@ -73,7 +70,8 @@ def measured_text(given: TextToMeasure, *, field: str = TEXT, separator: str | N
         size += len(document.content) if isinstance(document.content, str) else len(str(document.content))
         check_size(str(label), size, AS_TOKENS)  # all of it is tokenised at once
     check_words(documents, label)
-    return MeasuredText(tuple(documents), label, digest(source, documents))
+    digest = texts_digest(json.dumps(document.content, sort_keys=True).encode() for document in documents)
+    return MeasuredText(tuple(documents), label, digest)
 
 
 def check_applies(given: TextToMeasure, field: str, separator: str | None) -> None:
@@ -115,14 +113,3 @@ def check_words(documents: list[Document], label: str | list[str]) -> None:
         raise TextTooShort(
             f"The text {shown(label)} has no words, among {sum(map(len, contents))} characters. Give one with words."
         )
-
-
-def digest(source: TextSource, documents: list[Document]) -> str:
-    """Digest of documents; of a single plain text file that of its bytes, as results of earlier versions have it."""
-    if len(source.parts) == 1 and source.separator is None:
-        (part,) = source.parts
-        file = part.expanduser() if isinstance(part, Path) else None
-        if file is not None and file.is_file() and kind_of(file) not in FORMATS:
-            content = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
-            return hashlib.blake2b(f". {content}".encode(), digest_size=16).hexdigest()
-    return texts_digest(json.dumps(document.content, sort_keys=True).encode() for document in documents)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import re
 from collections import Counter
 
@@ -11,14 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
-from hf_posenc.eval.tasks.retrieval import found
+from hf_posenc.eval.errors import TokenizerTooPoor
 from hf_posenc.eval.texts.haystack import (
     HAYSTACKS,
-    Supply,
-    coined,
     most_units,
-    sentence,
 )
 from hf_posenc.eval.texts.needles import CODE_KINDS, Niah
 from hf_posenc.eval.texts.passkey import passkey
@@ -131,22 +126,6 @@ def test_a_prompt_without_its_needle_cannot_be_answered() -> None:
         solve(tracing.prompt(20).replace(f"Let {tracing.answers[1]} be ", "Let somebody be "))
 
 
-def test_words_have_one_length_and_differ() -> None:
-    rng = random.Random(0)
-    words = Supply(lambda: coined(rng)).first(20_000)
-    assert len(set(words)) == 20_000
-    assert {len(word) for word in words} == {7}
-    assert all(re.fullmatch(r"([bdfgklmnprstvz][aeiou]){3}[bdfgklmnprstvz]", word) for word in words)
-
-
-def test_filler_holds_no_answers() -> None:
-    rng = random.Random(0)
-    words = {word for _ in range(3000) for word in re.findall(r"\w+", sentence(rng).lower())}
-    coinable = {w for w in words if re.fullmatch(r"([bdfgklmnprstvz][aeiou]){3}[bdfgklmnprstvz]", w)}
-    assert not coinable
-    assert not any(character.isdigit() for word in words for character in word)
-
-
 @pytest.mark.slow
 @given(
     start=st.integers(1, 50), steps=st.lists(st.integers(1, 40), min_size=1, max_size=30), length=st.integers(50, 2000)
@@ -170,14 +149,3 @@ def test_a_text_that_never_grows_is_refused() -> None:
         most_units(lambda units: 5, 1000, "test")
     with pytest.raises(TokenizerTooPoor):
         passkey(1000, 0.5, "12345", lambda text: 5)
-
-
-def test_too_short_a_length_names_the_task_and_the_need() -> None:
-    with pytest.raises(LengthTooShort, match="41"):
-        most_units(lambda units: 41 + units, 40, "posenc_vt")
-    assert most_units(lambda units: 41 + units, 41, "posenc_vt") == 0
-
-
-def test_string_match_is_that_of_ruler() -> None:
-    assert found("It is BOLAX, and 123.", ["bolax", "123", "124"]) == [True, True, False]
-    assert found("", ["a"]) == [False]

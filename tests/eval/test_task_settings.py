@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("lm_eval", reason="evaluation needs the extra `eval`")
 
 from hf_posenc.cli import main
-from hf_posenc.errors import UnknownOption
-from hf_posenc.eval.catalogue import FILE_TASKS, TASKS_READING, check_settings_read, members, own_tasks
+from hf_posenc.eval.catalogue import FILE_TASKS, TASKS_READING, members, own_tasks
 from hf_posenc.eval.report.remarks import method
 from hf_posenc.eval.task_index import TASKS
 from hf_posenc.eval.tasks.sweep import Sweep
@@ -39,16 +38,10 @@ def test_the_tasks_that_read_a_setting_are_listed(task: str, framed_tokenizer, m
     assert read == {name for name, tasks in TASKS_READING.items() if task in tasks}
 
 
-def test_every_task_reads_some() -> None:
-    assert set().union(*TASKS_READING.values()) == set(SINGLE)
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["eval", "-t", "posenc_ppl", "--set", "keys=3"], "posenc_ppl reads keys"),
-        (["eval", "-t", "posenc_ppl", "--set", "depths=0.5"], "posenc_ppl reads depths"),
-        (["eval", "-t", "posenc_cwe", "-t", "posenc_fwe", "--samples", "16"], "posenc_cwe, posenc_fwe reads samples"),
         (["compare", "-s", "yarn", "-t", "posenc_passkey", "--set", "scored=8"], "posenc_passkey reads scored"),
     ],
 )
@@ -58,14 +51,6 @@ def test_settings_that_no_task_reads_are_refused(words: list[str], said: str, tm
     assert ended.value.code == 2
     assert f"None of the tasks {said}" in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
-
-
-def test_settings_that_a_task_reads_or_may_read() -> None:
-    check_settings_read(["keys", "samples"], [])  # loss and passkeys
-    check_settings_read(["keys"], ["posenc_longctx"])
-    check_settings_read(["keys"], ["somebody's"])
-    with pytest.raises(UnknownOption):
-        check_settings_read(["keys"], ["posenc_ppl"])
 
 
 def test_a_report_says_how_what_ran_was_measured() -> None:

@@ -6,8 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_posenc import load_starter
-from hf_posenc.eval.errors import LengthTooShort, TextTooShort
 from hf_posenc.eval.texts.measured_text import default_text
 from hf_posenc.eval.texts.sampling import SHIFTS, placed
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
@@ -39,16 +37,6 @@ def test_windows_have_the_promised_sizes(tokenizer, lengths: list[int], scored: 
             assert length - 8 <= len(joined) <= length  # a context gives way by a few tokens to a clean cut
             assert tuple(joined[-scored:]) == target
             assert joined[:-scored] == before  # lm-eval finds the same border
-
-
-def test_targets_do_not_depend_on_the_lengths(tokenizer) -> None:
-    source = tokenized(tokenizer, module_text("bisect") * 4)
-    shared = {"scored": 16, "count": 4, "longest": 400}
-    alone = windows(source, tokenizer, lengths=[64], **shared)
-    among = windows(source, tokenizer, lengths=[100, 200, 400], **shared)
-    assert [w.target for w in alone] == [w.target for w in among]
-    moved = windows(source, tokenizer, lengths=[64], scored=16, count=4, longest=64)
-    assert [w.target for w in moved] != [w.target for w in alone]  # control: without `longest`, they do
 
 
 @SHARED
@@ -113,25 +101,7 @@ def any_clean(source, tokenizer, end: int) -> bool:
     return any(clean(source, tokenizer, last - 16, last - 8, last) for last in range(end, end + SHIFTS + 1))
 
 
-def test_impossible_sizes_raise(tokenizer) -> None:
-    source = tokenized(tokenizer, module_text("bisect"))
-    with pytest.raises(TextTooShort, match="shorter lengths"):
-        windows(source, tokenizer, lengths=[100_000], scored=16, count=1, longest=100_000)
-    with pytest.raises(LengthTooShort, match="above 64"):
-        windows(source, tokenizer, lengths=[64, 128], scored=64, count=1, longest=128)
-
-
 def test_held_out_text_is_held_out() -> None:
     assert not set(HELD_OUT) & set(TRAINING)
     assert all(module_text(name) for name in HELD_OUT)
     assert default_text().documents[0].content.startswith(module_text(HELD_OUT[0]))
-
-
-def test_tokens_that_are_added_later_count() -> None:
-    _, tokenizer = load_starter("llama")
-    text = module_text("bisect")
-    before = tokenized(tokenizer, text)
-    tokenizer.add_tokens(["def bisect_right"])
-    after = tokenized(tokenizer, text)
-    assert list(after.ids) == tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert after.ids != before.ids
