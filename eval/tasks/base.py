@@ -57,8 +57,6 @@ class LengthSweep(ConfigurableTask):
     """Whether a text that is given is read."""
     Options: ClassVar[type[TaskOptions]] = TaskOptions
     """The options of the task besides those of the sweep."""
-    reads: ClassVar[frozenset[str]] = frozenset()
-    """Of the settings `PARTICULAR` of the sweep, those that the task reads."""
     metrics: ClassVar[dict[str, Metric]] = {}
     """Metric to its aggregation and whether higher is better."""
     at_lengths: ClassVar[frozenset[str]] = frozenset()
@@ -70,7 +68,8 @@ class LengthSweep(ConfigurableTask):
         metadata = dict(config["metadata"])
         self.sweep, self.name = Sweep.of(metadata), config["task"]
         self.tokenizer = tokenizer_of(metadata)
-        self.options: Any = self.Options.of(self.defaults() | metadata)
+        given = {name: value for name, value in metadata.items() if value is not None}
+        self.options: Any = self.Options.of(self.defaults(given) | given)
         metadata |= vars(self.sweep) | vars(self.options)  # the results name every setting, defaults included
         if isinstance(self.sweep.text, MeasuredText):
             metadata["text"] = self.sweep.text.label
@@ -81,8 +80,8 @@ class LengthSweep(ConfigurableTask):
         kind = {"output_type": "generate_until", "generation_kwargs": dict(self.generation)} if generates else {}
         super().__init__(config=kept | {"output_type": "loglikelihood", "metadata": metadata, "metric_list": []} | kind)
 
-    def defaults(self) -> dict[str, Any]:
-        """Defaults of options that depend on the settings of the sweep."""
+    def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Defaults of options that depend on other options."""
         return {}
 
     @property

@@ -20,6 +20,7 @@ from lm_eval.api.metrics import mean
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TokenizerTooPoor
 from hf_posenc.eval.tasks.base import Doc, Metric
 from hf_posenc.eval.tasks.perplexity import SpanTask
+from hf_posenc.eval.tasks.sweep import Count, TaskOptions
 from hf_posenc.eval.texts.windows import check_room
 
 FEWEST = 8
@@ -31,12 +32,12 @@ ROWS = 3
 class StringTask(SpanTask):
     """A task with a string of tokens in every cell, whose last tokens are scored."""
 
-    reads: ClassVar[frozenset[str]] = frozenset({"alphabet"})
+    Options = TaskOptions.plus(alphabet=(Count, 1000))
     reads_text = False
 
     def documents(self) -> list[Doc]:
         """One random string per sample, at every length."""
-        tokens = ordinary_tokens(self.tokenizer, self.sweep.alphabet)
+        tokens = ordinary_tokens(self.tokenizer, self.options.alphabet)
         return [
             self.document(tokens, random.Random(f"{self.name}-{self.sweep.seed}-{sample}"), sample)
             for sample in range(self.sweep.samples)
@@ -116,7 +117,7 @@ class CopyGainTask(StringTask):
     all zeros.
     """
 
-    reads: ClassVar[frozenset[str]] = frozenset()
+    Options = TaskOptions
     reads_text = True
     metrics: ClassVar[dict[str, Metric]] = {"gain": (mean, True), "gain_over_other": (mean, True), "nll": (mean, False)}
 

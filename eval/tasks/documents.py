@@ -21,6 +21,7 @@ from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.lm.spans import Span
 from hf_posenc.eval.tasks.base import Doc, Metric, loss_and_perplexity, perplexity
 from hf_posenc.eval.tasks.perplexity import SpanTask
+from hf_posenc.eval.tasks.sweep import Paths, TaskOptions
 from hf_posenc.eval.texts.sampling import Tokenized, distinct, placed_in_each
 from hf_posenc.eval.texts.windows import check_room
 from hf_posenc.patching.preconditions.weights import check_known
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 class DocsTask(SpanTask):
     """Loss of the last tokens of windows of documents, at every length."""
 
-    reads: ClassVar[frozenset[str]] = frozenset({"docs", "from_start"})
+    Options = TaskOptions.plus(docs=(Paths, ()), from_start=(bool, False))
     metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
 
     def documents(self) -> list[Doc]:
@@ -71,11 +72,11 @@ class DocsTask(SpanTask):
         found: list[Doc] = []
         for number, (source, name) in enumerate(zip(sources, distinct([s.name for s in sources]), strict=True)):
             ends = [self.size()]
-            if not self.sweep.from_start:
+            if not self.options.from_start:
                 ends = placed_in_each(source, each + (number < more), self.size(), f"{self.sweep.seed}-{number}")
             for end in ends:
                 ids = list(source.ids[end - self.size() : end])
-                place = name if self.sweep.from_start else f"{name}, token {end - self.size()}"
+                place = name if self.options.from_start else f"{name}, token {end - self.size()}"
                 found.append({"name": place, "cluster": name, "ids": ids, "target": ""})
         return found
 
@@ -85,8 +86,8 @@ class DocsTask(SpanTask):
         Raises:
             UnreadableDocuments: there are neither.
         """
-        if self.sweep.docs:
-            return TextSource.of_names(self.sweep.docs).fitted(self.sweep.field, self.sweep.separator).documents()
+        if self.options.docs:
+            return TextSource.of_names(self.options.docs).fitted(self.sweep.field, self.sweep.separator).documents()
         if self.sweep.text is None:
             raise UnreadableDocuments("The task has no documents. Pass --set docs=notes.txt, or --metadata in lm-eval.")
         return self.text.documents

@@ -18,7 +18,7 @@ from lm_eval.api.metrics import mean
 
 from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric
 from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.haystack import from_random_start
+from hf_posenc.eval.texts.haystack import FILLER, from_random_start
 
 
 class PasskeyTask(LengthSweep):
@@ -35,7 +35,7 @@ class PasskeyTask(LengthSweep):
         """One key and its prompts, by length, then depth; hidden in the user's text, where one is given."""
         rng = random.Random(f"{self.sweep.seed}-{sample}")
         key = passkey.draw_key(rng)
-        filler = from_random_start(self.own_sentences, rng) if self.own_sentences else passkey.FILLER
+        filler = from_random_start(self.own_sentences, rng) if self.own_sentences else FILLER
         prompts = [passkey.passkey(length, depth or 0.0, key, self.count, filler) for length, depth in self.cells()]
         tokens = self.count(prompts[0] + passkey.answer(key)) - self.count(prompts[0])
         return {"name": key, "prompts": prompts, "target": passkey.answer(key), "tokens": tokens}

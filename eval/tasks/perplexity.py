@@ -13,7 +13,7 @@ of forward passes, see `hf_posenc.eval.lm.spans`. A window starts with the token
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from lm_eval.api.metrics import mean
@@ -103,18 +103,22 @@ class SlidingTask(SpanTask):
 
     The stretch comes after ``longest`` tokens, so that every length scores the same tokens with a full window. With
     ``from_start`` it is the beginning of the text, and the first window scores all its tokens, as in
-    Press, Smith, Lewis 2021, arXiv:2108.12409, appendix B.
+    Press, Smith, Lewis 2021, arXiv:2108.12409, appendix B. By default a ``stretch`` is four strides.
     """
 
-    reads: ClassVar[frozenset[str]] = frozenset({"stride", "stretch", "from_start"})
+    Options = TaskOptions.plus(stride=(Count, 256), stretch=(Count, 1), from_start=(bool, False))
     metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
+
+    def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """A stretch of four strides."""
+        return {"stretch": 4 * self.Options.of(metadata).model_dump()["stride"]}
 
     @property
     def target(self) -> tuple[int, int]:
         """First scored token, and end."""
         earliest = 0 if self.front else 1
-        first = earliest if self.sweep.from_start else self.sweep.longest - self.sweep.stride
-        return first, first + self.sweep.stretch
+        first = earliest if self.options.from_start else self.sweep.longest - self.options.stride
+        return first, first + self.options.stretch
 
     def size(self) -> int:
         """Tokens of a document that any length uses."""
@@ -122,11 +126,11 @@ class SlidingTask(SpanTask):
 
     def spans(self) -> list[list[Span]]:
         """The windows of each length."""
-        return [slid(*self.target, length - len(self.front), self.sweep.stride) for length in self.sweep.lengths]
+        return [slid(*self.target, length - len(self.front), self.options.stride) for length in self.sweep.lengths]
 
     def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Loss in nats/token."""
-        return [loss_and_perplexity(sum(losses) / self.sweep.stretch) for losses in self.losses(results)]
+        return [loss_and_perplexity(sum(losses) / self.options.stretch) for losses in self.losses(results)]
 
 
 def slid(first: int, last: int, length: int, stride: int) -> list[Span]:

@@ -121,7 +121,7 @@ class FileQuestionsTask(RetrievalTask):
     Options = FileOptions.plus(question_tokens=(Count, ...))
     generated: ClassVar[dict[str, Metric]] = {"match": (mean, True), "f1": (mean, True)}
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Questions leave room for filler at the shortest length."""
         return {"question_tokens": self.sweep.lengths[0]}
 
@@ -146,7 +146,8 @@ class FileQuestionsTask(RetrievalTask):
             LengthTooShort: there is none.
         """
         order = random.Random(f"{self.name}-{self.sweep.seed}").sample(range(len(self.questions)), len(self.questions))
-        most, documents, sizes = self.options.question_tokens, [], []
+        most, sizes = self.options.question_tokens, []
+        documents: list[Doc] = []
         for number in order:
             if len(documents) == self.sweep.keys:
                 break

@@ -5,6 +5,7 @@ Hsieh et al. 2024, "RULER", arXiv:2404.06654. Numbers are comparable with each o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -30,7 +31,7 @@ class HaystackTask(RetrievalTask):
         """Whether a text that is given is read."""
         return bool(self.options.haystack == OWN_TEXT)
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """The user's text as a haystack."""
         return {"haystack": OWN_TEXT} if self.own_sentences else {}
 

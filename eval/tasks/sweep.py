@@ -34,8 +34,6 @@ NAME = re.compile(r"(?P<metric>\w+?)_L(?P<length>\d+)(?:_D(?P<depth>[\d.]+))?")
 
 REPEATED = "repeated_prompts"
 """Where a task's metadata has, for each length with equal prompts, how many it asks and how many differ."""
-PARTICULAR = frozenset({"alphabet", "docs", "from_start", "stretch", "stride"})
-"""Settings that few tasks read; the others read none of them."""
 
 
 def number(value: Any) -> Any:
@@ -89,8 +87,6 @@ def longest_of(longest: int | None, lengths: Sequence[int]) -> int:
 
 
 Count = Annotated[int, Field(ge=1, le=MAX_LENGTH), BeforeValidator(number)]
-Default = Annotated[int, Field(ge=0, le=MAX_LENGTH), BeforeValidator(number)]
-"""A count; 0 stands for a default that depends on other options."""
 Few = Annotated[int, Field(ge=1, le=1000), BeforeValidator(number)]
 Seed = Annotated[int, Field(ge=0, lt=2**32), BeforeValidator(number)]
 Lengths = Annotated[tuple[Count, ...], AfterValidator(ascending), BeforeValidator(listed)]
@@ -137,15 +133,8 @@ class Sweep(TaskOptions):
         longest: tokens available before every target; with the same value, different lengths score the same targets.
         seed: of keys, masks and places of windows.
         text: one or several files, folders and datasets; None is the held-out part of the standard library.
-        docs: files, folders and datasets; for `posenc_docs`, which reads `text` where there are none.
         field: column of a record that holds its text.
         separator: what separates the documents of a plain text file; None: each file is one.
-        stride: tokens by which a sliding window moves on, so many are scored at a time.
-        stretch: tokens of each text that a sliding window scores; by default four strides.
-        from_start: whether a sliding window starts with the text, as in papers, or has `length` − `stride` tokens
-            before it at the least; for `posenc_docs`, whether the beginning of each document is used and not windows of
-            all its parts.
-        alphabet: distinct tokens of random strings.
     """
 
     lengths: Lengths = Field((), validate_default=True)
@@ -153,28 +142,17 @@ class Sweep(TaskOptions):
     keys: Count = 8
     scored: Count = 64
     depths: Depths = (0.0, 0.25, 0.5, 0.75, 1.0)
-    longest: Default = Field(0, validate_default=True)
+    longest: Annotated[int, Field(ge=0, le=MAX_LENGTH), BeforeValidator(number)] = Field(0, validate_default=True)
     seed: Seed = 0
     text: Any = None
-    docs: Paths = ()
     field: str = "text"
     separator: str | None = None
-    stride: Count = 256
-    stretch: Default = Field(0, validate_default=True)
-    from_start: bool = False
-    alphabet: Count = 1000
 
     @field_validator("longest")
     @classmethod
     def holds_every_length(cls, longest: int, info: ValidationInfo) -> int:
         """The default, and a refusal of less than a length."""
         return longest_of(longest or None, info.data.get("lengths", (1,)))
-
-    @field_validator("stretch")
-    @classmethod
-    def several_strides(cls, stretch: int, info: ValidationInfo) -> int:
-        """The default."""
-        return stretch or 4 * int(info.data.get("stride", 0))
 
 
 def checked(name: str, kind: Any, value: Any) -> Any:

@@ -161,11 +161,9 @@ def test_metric_names_survive_a_round_trip(depth: float | None) -> None:
 def test_a_sweep_by_default() -> None:
     found = Sweep.of({"lengths": "512;256,512"})
     assert (found.lengths, found.longest) == ((256, 512), 512)
-    assert (found.samples, found.keys, found.scored, found.seed, found.alphabet) == (16, 8, 64, 0, 1000)
-    assert (found.stride, found.stretch, found.from_start) == (256, 1024, False)
+    assert (found.samples, found.keys, found.scored, found.seed) == (16, 8, 64, 0)
     assert found.depths == (0.0, 0.25, 0.5, 0.75, 1.0)
-    assert Sweep.of({"lengths": [8], "stride": 10, "from_start": "yes"}).stretch == 40
-    assert [Sweep.of({"lengths": 8, "docs": docs}).docs for docs in (None, "a b,c", ["a", "b"])] == [
+    assert [DocsTask.Options.of({"docs": docs, "from_start": "no"}).docs for docs in (None, "a b,c", ["a", "b"])] == [
         (), ("a b,c",), ("a", "b")
     ]  # fmt: skip
     for nothing in ({}, {"lengths": []}, {"lengths": None}):

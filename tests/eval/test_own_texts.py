@@ -108,7 +108,7 @@ def test_results_name_the_text(llama, tokenizer, tmp_path: Path) -> None:
         raw = evaluate(llama, tokenizer, tasks=["posenc_ppl"], lengths=[64], samples=2, scored=16, text=text).raw
         metadata = raw["configs"]["posenc_ppl"]["metadata"]
         assert metadata["text"] == label
-        json.dumps({name: metadata[name] for name in ("text", "field", "separator", "docs")})
+        json.dumps({name: metadata[name] for name in ("text", "field", "separator")})
 
 
 class Spy(MeasuredText):

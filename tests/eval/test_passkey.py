@@ -7,8 +7,8 @@ import random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hf_posenc.eval.texts.haystack import FILLER
 from hf_posenc.eval.texts.passkey import (
-    FILLER,
     FRAME,
     NEEDLE,
     QUESTION,
