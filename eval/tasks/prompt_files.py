@@ -37,19 +37,8 @@ LONGBENCH = (
 PIECE = re.compile(r"\S+\s*|\s+")
 
 
-class Prompt(Record):
-    """A prompt of a file, and the answers that continue it, separated by commas."""
-
-    answers: Texts
-
-    @property
-    def text(self) -> str:
-        """The prompt."""
-        raise NotImplementedError
-
-
-class RulerPrompt(Prompt):
-    """A prompt of RULER's; the opening of the answer is joined to it where a file has it apart."""
+class RulerPrompt(Record):
+    """A prompt of RULER's, and the answers that continue it; its opening is joined to it where a file has it apart."""
 
     input: Text
     answers: Texts = Field(validation_alias=AliasChoices("outputs", "output"))
@@ -62,8 +51,8 @@ class RulerPrompt(Prompt):
         return text if not prefix or text.endswith(prefix) else f"{text} {prefix}"
 
 
-class BabilongPrompt(Prompt):
-    """A prompt of BABILong's: text, question, and the opening of the answer."""
+class BabilongPrompt(Record):
+    """A prompt of BABILong's: text, question, and the opening of the answer; and the answer."""
 
     input: Text
     question: Text
@@ -75,13 +64,17 @@ class BabilongPrompt(Prompt):
         return BABILONG.format(input=self.input.strip(), question=self.question.strip())
 
 
+Prompt = RulerPrompt | BabilongPrompt
+"""A prompt of a file, and the answers that continue it, separated by commas."""
+
+
 class PromptFileTask(RetrievalTask):
     """Prompts of a file as they are, by their length."""
 
     deep = False
     reads_text = False
     Options = FileOptions
-    prompt: ClassVar[type[Prompt]]
+    prompt: ClassVar[type[RulerPrompt] | type[BabilongPrompt]]
 
     def documents(self) -> list[Doc]:
         """Sets of prompts, one of each length.

@@ -223,7 +223,7 @@ def most_units(tokens: Callable[[int], int], length: int, what: str) -> int:
             f"A {what} prompt with its answer needs at least {low_cost} tokens with this tokenizer, "
             f"got length {length}. Ask for a length of {low_cost} or more."
         )
-    probe, rounds = 16, 0
+    probe, rounds = 16, 0  # a first guess of any size
     while high - low > 1:
         probe = min(max(probe, low + 1), high - 1)
         cost = tokens(probe)
