@@ -14,7 +14,7 @@ from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange
 from hf_posenc.eval.tasks.prompt_files import BabilongPrompt, LongBenchQuestion, RulerPrompt
-from hf_posenc.eval.tasks.question_files import DocumentQuestion, QuestionRecord, word_overlap
+from hf_posenc.eval.tasks.question_files import QuestionRecord, word_overlap
 from hf_posenc.eval.tasks.ranking import ndcg
 from hf_posenc.eval.texts.local_records import local_records
 
@@ -79,14 +79,6 @@ def test_questions_of_every_format(llama, tokenizer, tmp_path: Path, name: str, 
         assert sample["arguments"][0][1] == f" {question.answers[0]}"
         assert f"Document 1:\n{question.needed[0]}" in first
         assert f"Document 1:\n{question.needed[0]}" not in last  # the depth is that of the first needed document
-
-
-def test_own_distractors_come_first_and_all_come_again() -> None:
-    (asked,) = QuestionRecord.model_validate(HOTPOT[0]).asked
-    exercise = DocumentQuestion("seed", 0.0, asked, ["pool a", "pool b", *asked.needed])
-    assert exercise.filler.first(5)[0] == asked.beside[0] == "Other 0\nNothing here."
-    assert sorted(exercise.filler.first(6)[1:3]) == ["pool a", "pool b"]
-    assert exercise.filler.first(6)[3:] == exercise.filler.first(3)
 
 
 @pytest.mark.slow

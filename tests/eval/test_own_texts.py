@@ -19,7 +19,7 @@ from hf_posenc.eval.catalogue import FILE_TASKS, TEXT_TASKS, check_text_used, me
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.task_index import TASKS
 from hf_posenc.eval.texts.measured_text import MeasuredText
-from hf_posenc.eval.texts.sampling import SHIFTS, Tokenized, distinct, placed
+from hf_posenc.eval.texts.sampling import SHIFTS, Tokenized, placed
 from hf_posenc.eval.texts.stdlib_source import module_text
 from hf_posenc.insight.probe.plan import shares
 from hf_posenc.texts import Document, TextSource
@@ -59,13 +59,6 @@ def test_every_window_lies_in_its_document(sizes: list[int], count: int, longest
     assert all(sorted(set(at)) == at for _, at in found)
 
 
-def test_windows_of_one_document_are_a_cluster() -> None:
-    """And those of a text that is one document are independent of each other."""
-    assert Tokenized("", (), ()).named(5) == {"name": "token 5", "cluster": "token 5"}
-    assert Tokenized("", (), (), "a.txt").named(5) == {"name": "a.txt, token 5", "cluster": "a.txt"}
-    assert distinct(["a.txt", "b.txt", "a.txt"]) == ["a.txt (1)", "b.txt", "a.txt (2)"]
-
-
 def test_the_loss_is_that_of_windows_of_each_document(llama, tokenizer) -> None:
     """Computed anew by plain forward passes over the tokens of the document that a window is named after."""
     evaluation = evaluate(
@@ -98,17 +91,6 @@ def test_tasks_read_records(task: str, llama, tokenizer, tmp_path: Path) -> None
     ]
     assert found[0] == found[1]
     assert found[0][0].n == 2
-
-
-def test_results_name_the_text(llama, tokenizer, tmp_path: Path) -> None:
-    names = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
-    for name in names:
-        Path(name).write_text(BOOKS[0])
-    for text, label in ((names[0], names[0]), (names, names), (Dataset.from_dict({"text": BOOKS}), "a Dataset")):
-        raw = evaluate(llama, tokenizer, tasks=["posenc_ppl"], lengths=[64], samples=2, scored=16, text=text).raw
-        metadata = raw["configs"]["posenc_ppl"]["metadata"]
-        assert metadata["text"] == label
-        json.dumps({name: metadata[name] for name in ("text", "field", "separator")})
 
 
 class Spy(MeasuredText):

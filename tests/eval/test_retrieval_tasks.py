@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import subprocess
-import sys
 
 import lm_eval
 import pytest
@@ -22,7 +19,7 @@ from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
 from hf_posenc.eval.results.rows import rows_of
 from hf_posenc.eval.tasks.sweep import Sweep
 
-from .prompt_solver import Reader, solve
+from .prompt_solver import Reader
 
 DEEP = ("posenc_niah_single", "posenc_niah_multikey", "posenc_niah_multivalue", "posenc_niah_multiquery", "posenc_qa")
 FLAT = ("posenc_vt", "posenc_cwe", "posenc_fwe")
@@ -166,24 +163,6 @@ def test_scores_are_those_of_the_logged_samples(llama, tokenizer, name: str) -> 
             assert row.value == pytest.approx(sum(hits[cell]) / len(hits[cell]))
 
 
-def test_generated_scores_are_those_of_the_logged_texts(llama, tokenizer, monkeypatch) -> None:
-    """A random model finds nothing; so its text is given the first answer, and with it that share."""
-    real = PosEncLM.generate_until
-
-    def helped(self, requests, disable_tqdm=False):
-        written = real(self, requests, disable_tqdm)
-        return [f"{text} {solve(request.args[0])[0].upper()}" for text, request in zip(written, requests, strict=True)]
-
-    monkeypatch.setattr(PosEncLM, "generate_until", helped)
-    lm = PosEncLM(llama, tokenizer=tokenizer, max_length=LENGTHS[-1])
-    out = run(lm, ["posenc_vt"], tokenizer, scoring="generate", keys=1, hops=3)
-    (sample,) = out["samples"]["posenc_vt"]
-    for length, (text,) in zip(LENGTHS, sample["resps"], strict=True):
-        share = sum(name in text.lower() for name in sample["doc"]["answers"]) / 4
-        assert out["results"]["posenc_vt"][f"match_L{length},none"] == share >= 0.25
-        assert out["results"]["posenc_vt"][f"part_L{length},none"] == 1.0
-
-
 @pytest.mark.parametrize("name", ["posenc_cwe"])
 def test_all_answers_of_a_prompt_take_one_pass(llama, tokenizer, name: str) -> None:
     passes = []
@@ -235,26 +214,6 @@ def test_prompts_come_from_the_seed_alone(tokenizer, name: str) -> None:
     assert alone["prompts"] == first[0]["prompts"][len(first[0]["prompts"]) // 2 :]  # whatever else is asked for
 
 
-@pytest.mark.slow
-def test_prompts_do_not_depend_on_the_hash_seed() -> None:
-    script = (
-        "from hf_posenc.eval.texts.needles import Niah;"
-        "from hf_posenc.eval.texts.ruler import CommonWords, FrequentWords, Questions, VariableTracking;"
-        "import hashlib;"
-        "made = (Niah('s', .5, queries=3), VariableTracking('s'), CommonWords('s'), FrequentWords('s'),"
-        "        Questions('s', .5));"
-        "print(hashlib.sha256(''.join(m.prompt(99) for m in made).encode()).hexdigest())"
-    )
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(digests) == 1
-    assert len(digests.pop().strip()) == hashlib.sha256().digest_size * 2
-
-
 def test_a_tokenizer_without_tokens_for_the_answers_is_refused() -> None:
     """Every answer would be the one unknown token, and every guess of it right."""
     with pytest.raises(TokenizerTooPoor):
@@ -265,16 +224,10 @@ def test_a_tokenizer_without_tokens_for_the_answers_is_refused() -> None:
     ("name", "option", "message"),
     [
         ("posenc_niah_single", {"haystack": "essays"}, "haystack"),
-        ("posenc_niah_single", {"code_kind": "colours"}, "code_kind"),
-        ("posenc_niah_single", {"scoring": "guess"}, "scoring"),
-        ("posenc_niah_multikey", {"distractors": 0}, "distractors"),
         ("posenc_niah_multivalue", {"codes": 1}, "codes"),
         ("posenc_vt", {"hops": 0.5}, "hops"),
         ("posenc_cwe", {"often": 3, "rarely": 3}, "often"),
-        ("posenc_fwe", {"zipf": 0.5}, "zipf"),
         ("posenc_fwe", {"zipf": "steep"}, "zipf"),
-        ("posenc_fwe", {"frequent_words": 21}, "frequent_words"),
-        ("posenc_qa", {"qa_hops": 3}, "qa_hops"),
     ],
     ids=str,
 )

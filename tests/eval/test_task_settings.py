@@ -11,7 +11,6 @@ pytest.importorskip("lm_eval", reason="evaluation needs the extra `eval`")
 
 from hf_posenc.cli import main
 from hf_posenc.eval.catalogue import FILE_TASKS, TASKS_READING, members, own_tasks
-from hf_posenc.eval.report.remarks import method
 from hf_posenc.eval.task_index import TASKS
 from hf_posenc.eval.tasks.sweep import Sweep
 from hf_posenc.eval.texts.stdlib_source import module_text
@@ -51,20 +50,3 @@ def test_settings_that_no_task_reads_are_refused(words: list[str], said: str, tm
     assert ended.value.code == 2
     assert f"None of the tasks {said}" in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
-
-
-def test_a_report_says_how_what_ran_was_measured() -> None:
-    about = {
-        "model": "m", "trained_length": 64, "lengths": [64], "factor_per_length": False, "text": "book.txt",
-        "samples": 3, "scored": 8, "keys": 5, "depths": [0.5], "seed": 0, "limit": None,
-    }  # fmt: skip
-
-    def said(*tasks: str) -> str:
-        return " ".join(method(about | {"tasks": list(tasks)}))
-
-    assert "book.txt" in said("posenc_ppl")
-    assert "depths" not in said("posenc_ppl")
-    assert "posenc_passkey: 5 keys or questions, each at depths 50 %" in said("posenc_passkey")
-    assert "Cross-entropy loss" not in said("posenc_passkey")
-    assert "posenc_cwe: 5 questions." in said("posenc_cwe")
-    assert "book.txt" not in said("posenc_cwe")
