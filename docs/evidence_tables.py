@@ -29,7 +29,7 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     """The tables of a page, by the name in its comments."""
     rows = measured_at(NEAR)
     if page == "start.md":
-        return {"fixed factor": demo_table(demo["fixed"]), "refitted": demo_table(demo["refitted"])}
+        return {"fixed factor": demo_table(demo["fixed"])}
     if page.endswith("README.md"):
         shown = [*rows[:BEST], *(row for row in rows[BEST:] if row.scheme in ("yarn", UNPATCHED))]
         return {"measured": measured_table(shown, "`{name}`", CHINESE_HEAD if page.startswith("zh") else HEAD)}
