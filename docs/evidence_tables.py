@@ -35,17 +35,17 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
         return {"measured": measured_table(shown, "`{name}`", CHINESE_HEAD if page.startswith("zh") else HEAD)}
     return {
         "measured": measured_table(rows, "[{name}](schemes/{name}.md)"),
-        "measured far": measured_table(measured_at(FAR), "[{name}](schemes/{name}.md)"),
+        "measured far": measured_table(measured_at(FAR), "[{name}](schemes/{name}.md)", timed=False),
         "published": published_table(ZERO_SHOT),
         "published with training": published_table(WITH_TRAINING),
     }
 
 
-def measured_table(rows: list[MeasuredRow], link: str, head: str = HEAD) -> str:
-    """Measured rows as a Markdown table; ``link`` formats the name of a scheme."""
+def measured_table(rows: list[MeasuredRow], link: str, head: str = HEAD, *, timed: bool = True) -> str:
+    """Measured rows as a Markdown table; ``link`` formats the name of a scheme. Rough times are left out."""
     far, near = f"{rows[0].length:,} tokens ({rows[0].factor:g}×)", f"{rows[0].trained_length} tokens"
-    head = head.format(far=far, near=near)
-    return "\n".join([head, "|---|---:|---:|---:|---:|", *(measured_line(row, link) for row in rows)])
+    lines = [head.format(far=far, near=near), "|---|---:|---:|---:|---:|", *(measured_line(row, link) for row in rows)]
+    return "\n".join(lines if timed else [line.rsplit("|", 2)[0] + "|" for line in lines])
 
 
 def measured_line(row: MeasuredRow, link: str) -> str:
