@@ -59,8 +59,8 @@ def measured_line(row: MeasuredRow, link: str) -> str:
 
 def published_table(claims: Iterable[Shown]) -> str:
     """Published claims as a Markdown table."""
-    lines = [f"| {linked(one.scheme)} | {claim_of(one)} | {source_of(one.source)} |" for one in claims]
-    return "\n".join(["| scheme | published claim | source |", "|---|---|---|", *lines])
+    lines = [f"| {linked(one.scheme)} | {kind_of(one)}[{one.claim}]({address(one.source)}) |" for one in claims]
+    return "\n".join(["| scheme | published claim |", "|---|---|", *lines])
 
 
 def linked(scheme: str) -> str:
@@ -68,16 +68,15 @@ def linked(scheme: str) -> str:
     return " + ".join(f"[{part}](schemes/{part}.md)" for part in scheme.split("+"))
 
 
-def claim_of(one: Shown) -> str:
-    """A claim, and what its model keeps positions in where that is no rotation."""
-    kinds = {"rotation": "", "table": "model with a position table: ", "bias": "model with ALiBi: "}
-    return kinds[one.kind] + one.claim
+def kind_of(one: Shown) -> str:
+    """What the model of a claim keeps positions in, where that is no rotation."""
+    return {"rotation": "", "table": "position table: ", "bias": "ALiBi: "}[one.kind]
 
 
-def source_of(source: str) -> str:
-    """A source as a link."""
+def address(source: str) -> str:
+    """The address of a source."""
     name = source.removeprefix("arXiv:")
-    return f"[{source}](https://arxiv.org/abs/{name})" if name != source else f"[{source}](https://{source})"
+    return f"https://arxiv.org/abs/{name}" if name != source else f"https://{source}"
 
 
 def demo_table(results: dict[str, Any]) -> str:
