@@ -13,8 +13,7 @@ from pathlib import Path
 
 from hf_posenc.errors import UnreadableDocuments, first_line
 from hf_posenc.texts import Document, TextSource
-from hf_posenc.texts.dataset_objects import dataset_documents
-from hf_posenc.texts.hub import PREFIX, datasets_library
+from hf_posenc.texts.dataset_objects import PREFIX, dataset_documents, datasets_library
 
 
 def documents(sources: Sequence[str], field: str, separator: str | None = None) -> Iterator[Document]:
