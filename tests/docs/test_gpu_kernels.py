@@ -39,8 +39,7 @@ def section() -> str:
 
 def table() -> dict[str, Kernels]:
     """Scheme to the kernels that read with it and that decode."""
-    first, _, _ = section().partition("\nWhat to expect")
-    rows = [line.strip("| ").split(" | ") for line in first.splitlines() if line.startswith("|")][2:]
+    rows = [line.strip("| ").split(" | ") for line in section().splitlines() if line.startswith("|")][2:]
     return {name: (reading, decoding) for _, names, reading, decoding in rows for name in re.findall(r"`(\w+)`", names)}
 
 

@@ -56,11 +56,11 @@ def test_changelog_begins_with_unreleased() -> None:
 def test_the_example_scheme_passes_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_SCHEMES", dict(registry._SCHEMES))  # what the block registers ends with it
     monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
-    block = re.findall(r"^```python\n(.*?)^```", CONTRIBUTING, re.MULTILINE | re.DOTALL)[0]
-    named = block.replace('"root_distance"', '"as_on_the_page"')  # whoever follows the page has the other one
-    exec(compile(named, "CONTRIBUTING.md", "exec"), {"__name__": "hf_posenc"})
+    page = (ROOT / "docs" / "add-scheme.md").read_text(encoding="utf-8")
+    block = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
+    exec(compile(block, "add-scheme.md", "exec"), {"__name__": "hf_posenc"})
     model, _ = hf_posenc.load_starter("llama")
-    found = check_scheme(model, "as_on_the_page", factor=4, checks=("formula", "cache", "unpatch"))
+    found = check_scheme(model, "log_distance", factor=4, checks=("formula", "cache", "unpatch"))
     assert found
     assert not [str(deviation) for deviation in found if deviation.failed]
 

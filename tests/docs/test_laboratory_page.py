@@ -41,9 +41,3 @@ def test_what_the_page_says_of_the_schemes() -> None:
     for scheme in ("rope", "irope", "sinusoidal"):
         assert max(share(scheme, task, 512) for task in retrieval) < 0.2
     assert min(share("fox", task, 1024) for task in retrieval) > max(0.8, *(share("alibi", t, 1024) for t in retrieval))
-
-
-def test_a_share_is_rounded_by_its_error() -> None:
-    assert make_laboratory.per_cent(1.0, 0.0) == "100"
-    assert make_laboratory.per_cent(0.9912, 0.002458) == "99.1 ± 0.2"
-    assert make_laboratory.per_cent(0.9175, 0.02107) == "92 ± 2"

@@ -189,6 +189,8 @@ def documented(reference: str) -> set[str]:
     """Names that the directives of the reference resolve to, with the names of what they document."""
     named = re.findall(r"^\.\. (?:auto\w+|py:data):: ([\w.]+)", reference, re.MULTILINE)
     full = [name if name.startswith("hf_posenc.") else f"hf_posenc.{name}" for name in named]
+    modules = re.findall(r"^\.\. automodule:: ([\w.]+)", reference, re.MULTILINE)
+    full += [f"{module}.{name}" for module in modules for name in getattr(import_module(module), "__all__", ())]
     return {*full, *(home_of(getattr(import_module(n.rpartition(".")[0]), n.rpartition(".")[2], n)) for n in full)}
 
 

@@ -78,7 +78,7 @@ def test_the_site_is_built_without_a_warning(site: Path) -> None:
     assert "&lt;Figure" not in pictures  # a figure that is not shown prints as this
     assert "5_write_scheme.ipynb" in (site / "notebooks" / "index.html").read_text(encoding="utf-8")
     text = (site / "limits.html").read_text(encoding="utf-8")
-    assert 'href="api.html#hf_posenc.errors.NoEffect"' in text
+    assert 'href="api.html#hf_posenc.errors.InvalidInput"' in text
 
 
 def test_chinese_pages_have_their_language_and_links(site: Path) -> None:
