@@ -12,8 +12,8 @@ from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import flex
 from hf_posenc.checks.tiny_models import tiny_model
 
-from ..docs.test_gpu_kernels import KERNELS, table
 from .models import (
+    KERNELS,
     SCHEMES,
     UNPATCHED,
     WHOLE,
@@ -26,6 +26,7 @@ from .models import (
     grouped_query_model,
     patched,
     rms_gap,
+    table,
     tokens_of,
 )
 from .test_engine import compiles_nothing

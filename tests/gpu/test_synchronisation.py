@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ..docs.test_gpu_kernels import RECIPES
 from ..forward.test_launches import WAITS
-from .models import SCHEMES, UNPATCHED, WHOLE, each, patched, tokens_of
+from .models import RECIPES, SCHEMES, UNPATCHED, WHOLE, each, patched, tokens_of
 
 TORCH = Path(torch.__file__).parent
 ALL = [scheme for scheme in (*SCHEMES, *sorted(RECIPES)) if scheme not in WAITS]

@@ -13,8 +13,7 @@ from hf_posenc import patch_model, scheme_of
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.terms import BlockBias, KeyBias
-from hf_posenc.errors import OptionOutOfRange, OutsideModel
+from hf_posenc.core.terms import KeyBias
 from hf_posenc.schemes.content.cable import Cable
 from hf_posenc.schemes.content.fox import Fox
 
@@ -79,23 +78,6 @@ def test_whole_models(model: str, name: str, sign: float, options: dict[str, Any
     assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
     other = [lambda q, k, one=one: definition(one, inputs[-1], -sign) for one in schemes]  # control: the negated gate
     assert (formula(unpatched, ids, content.with_layers(text, other, **rotation)) - expected).abs().max() > 1e-2
-
-
-@pytest.mark.parametrize("model", models.MODELS)
-def test_constant_gates_are_alibi(model: str) -> None:
-    """f = e^(−slope) for every token."""
-    build, _ = models.MODELS[model]
-    ids = models.text(LENGTH)
-    patched = patch_model(build(), "fox", factor=3)
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)], dtype=torch.float64)
-    kept = (-slopes).exp()
-    for one in schemes_of(patched):
-        nn.init.zeros_(one.gate.weight)
-        one.gate.bias.data = (kept / (1 - kept)).log().float().repeat(one.directions)
-    alibi = models.logits(patch_model(build(), "alibi", factor=3), ids)
-    assert (models.logits(patched, ids) - alibi).abs().max() <= LIMIT
-    schemes_of(patched)[1].gate.bias.data += 0.1  # control
-    assert (models.logits(patched, ids) - alibi).abs().max() > 100 * LIMIT
 
 
 @pytest.mark.parametrize("model", models.MODELS)
@@ -188,17 +170,3 @@ def test_padding_has_no_decay() -> None:
     one = decoder()
     assert torch.equal(one.bias(replace(ctx, real_keys=real)).values, one.bias(emptied).values)
     assert not torch.equal(one.bias(ctx).values, one.bias(emptied).values)
-
-
-def test_a_decoder_has_no_gate_on_later_tokens() -> None:
-    with pytest.raises(OptionOutOfRange, match="a decoder sees none"):
-        Fox(models.geometry(), bidirectional=True)
-    assert Fox(models.geometry(causal=False), bidirectional=True).directions == 2
-
-
-def test_use_outside_a_model_explains_the_error() -> None:
-    ctx = content.context(torch.arange(3)[None], causal=True)
-    bias = decoder().bias(ctx)
-    assert isinstance(bias, BlockBias)
-    with pytest.raises(OutsideModel, match="gates of a layer's tokens"):
-        bias.of_block(content.block(ctx, torch.zeros(1, 4, 3, 16), torch.zeros(1, 1, 3, 16)))

@@ -18,9 +18,8 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from hf_posenc import describe, patch_model, scheme_of
+from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.rotation.apply import weight_rows
-from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
 from hf_posenc.schemes.hybrid.irope import IRoPE
 
 from . import models, naive
@@ -155,18 +154,6 @@ def test_layers() -> None:
     assert IRoPE.layers_of(3) == {0: "rope", 1: "rope", 2: "none"}
     assert IRoPE.layers_of(1) == {0: "rope"}
     assert IRoPE.layers_of(2, local_scheme="yarn", global_scheme="none+logn") == {0: "yarn", 1: "none+logn"}
-
-
-def test_schemes_of_choice() -> None:
-    report = describe(hybrid(global_scheme="none+logn", local_scheme="alibi", interval=2))
-    assert report.scheme == "irope"
-
-
-def test_refusals() -> None:
-    with pytest.raises(SchemeNotDefined, match="decoder"):
-        patch_model(models.bert(), "irope")
-    with pytest.raises(OptionOutOfRange, match="interval"):
-        hybrid(interval=1)
 
 
 @pytest.mark.parametrize("cut", [1, 8, 9, 10, TRAINED])

@@ -84,39 +84,11 @@ def test_self_extend_distances_stay_below_the_trained_length(trained: int, windo
     )  # control
 
 
-def test_self_extend_is_close_to_position_interpolation() -> None:
-    """|Δ' − (W + (Δ − W) / G)| < 1, and Δ' of one Δ varies by at most 1."""
-    window, group = 16, 4
-    found = realised(self_extend(32, 80, window=window, group=group), 80)
-    for distance in range(window, 80):
-        values = found.diagonal(-distance)
-        assert (values - (window + (distance - window) / group)).abs().max() < 1
-        assert values.max() - values.min() <= 1
-
-
 def test_released_code_shifts_by_a_fraction() -> None:
     scheme = self_extend(32, 80, window=10, group=4, floor="float")
     found = realised(scheme, 80, start=999_920)
     expected = dense(80, lambda i, j: i - j if i - j < 10 else (i + 999_920) // 4 - (j + 999_920) // 4 + 10 - 2.5)
     assert torch.equal(found, expected)
-
-
-def test_group_one_is_rope() -> None:
-    ids = models.text(4 * TRAINED)
-    plain = models.logits(models.llama(), ids)
-    one = patch_model(models.llama(), "self_extend", window=5, group=1)
-    assert (models.logits(one, ids) - plain).abs().max() < 1e-4
-    two = patch_model(models.llama(), "self_extend", window=5, group=2)
-    assert (models.logits(two, ids) - plain).abs().max() > 0.1  # control
-
-
-@pytest.mark.parametrize("scheme", ["rerope", "self_extend"])
-def test_texts_within_the_window_are_unchanged(scheme: str) -> None:
-    ids = models.text(4 * TRAINED)
-    patched = models.logits(patch_model(models.llama(), scheme, factor=4), ids)
-    plain = models.logits(models.llama(), ids)
-    assert (patched - plain)[: TRAINED // 2].abs().max() < 1e-4
-    assert (patched - plain)[TRAINED:].abs().max() > 0.1  # control
 
 
 @pytest.mark.parametrize(("factor", "group"), [(1, 1), (2, 3), (4, 7), (8, 15)])
@@ -189,10 +161,6 @@ def test_string(options: dict[str, int]) -> None:
     assert realised(scheme, TRAINED + shift - local).max() == TRAINED - 1
 
 
-def test_string_has_the_papers_local_distance_from_2048_tokens_on() -> None:
-    assert [String(models.geometry(trained=n)).local for n in (512, 2048, 131_072)] == [32, 128, 128]
-
-
 @pytest.mark.parametrize("options", [{}, {"n_global": 3, "n_local": 11}, {"n_global": 0}])
 def test_lm_infinite(options: dict[str, int]) -> None:
     first, local = options.get("n_global", 10), options.get("n_local", TRAINED)
@@ -256,18 +224,6 @@ def test_whole_models_equal_the_definition(name: str) -> None:
     assert (models.logits(models.llama(), ids) - expected).abs().max() > 0.1  # control
 
 
-def test_limits_of_leaky_rerope() -> None:
-    """k = 1 is RoPE, and k → ∞ is ReRoPE."""
-    ids = models.text(4 * TRAINED)
-    one, endless, clipped = (
-        models.logits(patch_model(models.llama(), *call, factor=4, **options), ids)
-        for call, options in ((["leaky_rerope"], {"k": 1.0}), (["leaky_rerope"], {"k": 1e9}), (["rerope"], {}))
-    )
-    assert (one - models.logits(models.llama(), ids)).abs().max() < 1e-4
-    assert (endless - clipped).abs().max() < 1e-4
-    assert (one - clipped).abs().max() > 0.1  # control
-
-
 def test_distance_biases_follow_the_remap() -> None:
     """ALiBi under sinks: the bias counts positions inside the cache, as the rotation would."""
     ids = models.text(4 * TRAINED)
@@ -304,17 +260,6 @@ def test_encoders_clip_on_both_sides(name: str, options: dict[str, float]) -> No
     assert (naive.bert(models.bert(), ids, one_sided) - expected).abs().max() > 0.1
 
 
-def test_a_bias_alone_may_be_remapped() -> None:
-    """ALiBi under LM-Infinite, with nothing rotated: far tokens count as n_local away."""
-    ids = models.text(4 * TRAINED)
-    distance = realised(LMInfinite(models.geometry(), n_global=5, n_local=20), len(ids))
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / models.HEADS) for h in range(models.HEADS)], dtype=torch.float64)
-    text = replace(naive.causal(len(ids)), seen=distance >= 0, bias=-slopes[:, None, None] * distance)
-    for model, formula in ((models.llama, naive.llama), (models.gpt2, naive.gpt2)):
-        patched = patch_model(model(), "alibi+lm_infinite", n_global=5, n_local=20, factor=4)
-        assert (models.logits(patched, ids) - formula(model(), ids, text)).abs().max() < 1e-4
-
-
 @pytest.mark.parametrize(("size", "sinks"), [(9, 3), (3, 9)])
 @pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
 def test_a_window_may_keep_sinks_visible(model: str, size: int, sinks: int) -> None:
@@ -336,18 +281,6 @@ def test_only_one_may_choose_the_keys() -> None:
     for clash in ("window+sinks", "sinks+lm_infinite"):
         with pytest.raises(CannotCombine, match="Keep one of them"):
             patch_model(models.llama(), clash)
-
-
-@pytest.mark.parametrize(
-    ("trained", "shift", "fits"), [(2, 2, True), (3, 2, True), (3, 3, False), (9, 8, True), (9, 9, False)]
-)
-def test_string_shifts_by_less_than_the_trained_length(trained: int, shift: int, fits: bool) -> None:
-    """Of a length of 2, whose default shift is 2 as well, there is nothing less."""
-    if fits:
-        assert String(models.geometry(trained=trained), shift=shift, local=1).shift == shift
-    else:
-        with pytest.raises(OptionOutOfRange, match="shift"):
-            String(models.geometry(trained=trained), shift=shift, local=1)
 
 
 def test_learned_sinks_enter_the_softmax() -> None:

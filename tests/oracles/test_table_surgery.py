@@ -69,11 +69,6 @@ def test_a_share_of_one_half_is_ambiguous() -> None:
         patch_model(models.gpt2(), "learned_hier", alpha=1.0)
 
 
-def test_a_small_share_repeats_the_table() -> None:
-    scheme, table = LearnedHier(models.geometry(trained=7, table=7, base=None), alpha=1e-9), drawn(7)
-    assert (read(scheme, table, 49) - table.repeat(7, 1)).abs().max() < 1e-7
-
-
 @pytest.mark.parametrize("length", [32, 33, 64, 100, 128])
 def test_interpolation_equals_torch(length: int) -> None:
     scheme = LearnedInterp(models.geometry(target=length, table=TRAINED, base=None))
@@ -105,18 +100,6 @@ def test_nearest_takes_the_nearest_and_refuses_ties() -> None:
     assert torch.equal(read(scheme, drawn(TRAINED), 100), drawn(TRAINED)[nearest])
     with pytest.raises(OptionOutOfRange, match="halfway between two of 32 rows"):  # 63 positions, every second between
         LearnedInterp(models.geometry(target=63, table=TRAINED, base=None), mode="nearest")
-
-
-@pytest.mark.parametrize("rows", [2, 5, 8, 32])
-def test_ties_are_found_where_there_are_some(rows: int) -> None:
-    for length in range(rows, 4 * rows):
-        halves = [2 * p * (rows - 1) % (2 * (length - 1)) == length - 1 for p in range(length)]
-        try:
-            LearnedInterp(models.geometry(trained=rows, target=length, table=rows, base=None), mode="nearest")
-            refused = False
-        except OptionOutOfRange:
-            refused = True
-        assert refused == any(halves), length
 
 
 CASES: list[tuple[str, dict[str, Any], int]] = [
