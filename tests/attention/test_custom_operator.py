@@ -120,18 +120,3 @@ def test_scores_are_seen_where_they_are_held() -> None:
     assert deviation <= 1e-5
     assert graphs.operators == 0
     assert max(graphs.largest) >= scores
-
-
-@pytest.mark.slow
-def test_an_exported_file_holds_no_operator() -> None:
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1,
-                                         num_attention_heads=4, num_key_value_heads=2)).eval()  # fmt: skip
-    patch_model(model, "alibi")
-    length = torch.export.Dim("length", min=2, max=256)
-    with torch.no_grad():
-        program = torch.export.export(
-            model, (torch.randint(64, (1, 40)),), {"use_cache": False},
-            dynamic_shapes={"input_ids": {1: length}, "use_cache": None}, strict=False,
-        )  # fmt: skip
-    assert not any("hf_posenc" in str(node.target) for node in program.graph.nodes)

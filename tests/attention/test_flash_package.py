@@ -20,7 +20,6 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
-    StaticCache,
 )
 
 from hf_posenc import patch_model
@@ -242,18 +241,3 @@ def test_windows_of_the_model_itself(name: str, padded: bool, monkeypatch: pytes
     assert float((ours - theirs)[mask.bool()].abs().max()) < 1e-5
     monkeypatch.setattr(attention, "within_window", lambda terms, window: terms)
     assert float((model(ids, attention_mask=mask)[0] - theirs)[mask.bool()].abs().max()) > 1e-3
-
-
-@pytest.mark.usefixtures("package")
-@torch.no_grad()
-def test_whole_models_with_unsupported_terms_are_refused() -> None:
-    """What it cannot compute it refuses: other biases, and keys nobody has written yet."""
-    ids = torch.arange(30)[None]
-    model = patch_model(tiny("llama"), "t5")
-    model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(BackendCannotCarry, match="not linear"):
-        model(ids)
-    model = patch_model(tiny("llama"), "alibi")
-    model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(BackendCannotCarry, match="static cache"):
-        model(ids, past_key_values=StaticCache(config=model.config, max_cache_len=64))
