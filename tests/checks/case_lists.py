@@ -52,7 +52,6 @@ COMPOSED = [
 ALL_CASES = [*CASES, *COMPOSED]
 DECODERS = [case for case in ALL_CASES if case.causal]
 CACHEABLE = [case for case in DECODERS if not case.needs_whole_text]
-DETERMINISTIC = [case for case in ALL_CASES if not case.randomises]
 
 
 def hooks_of(case: Case) -> tuple[str, ...]:
@@ -72,4 +71,6 @@ def first_of_each(cases: list[Case]) -> list[Case]:
 
 
 ONE_PER_HOOKS = first_of_each(CASES)
+# A BERT decoder shares its modules with BERT and its masks with GPT-2.
+QUICK = [case for case in ONE_PER_HOOKS if case.model_name != "bert_decoder"]
 CACHEABLE_ONE_PER_HOOKS = [case for case in ONE_PER_HOOKS if case in CACHEABLE]

@@ -98,14 +98,6 @@ def test_head(name: str, cls: type[PreTrainedModel]) -> None:
     assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert", "bert_decoder"])
-@pytest.mark.parametrize("scheme", ["rope", "alibi", "none", "sinusoidal", "t5"])
-def test_models_with_a_table_run_past_it(name: str, scheme: str) -> None:
-    model = patch_model(tiny_model(name), scheme, factor=8)
-    assert model.config.max_position_embeddings == 8 * TRAINED_LENGTH
-    assert all(value.isfinite().all() for value in tensors_of(model, 8 * TRAINED_LENGTH))
-
-
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert_decoder"])
 @pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5"])
 def test_generate_equals_uncached_forward_passes(name: str, scheme: str) -> None:

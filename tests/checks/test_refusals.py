@@ -30,12 +30,3 @@ def test_every_case_is_defined_or_refused() -> None:
     everything = {(model, record.name) for model in TINY_MODELS for record in list_schemes()}
     assert defined | set(REFUSALS) == everything
     assert not defined & set(REFUSALS)
-
-
-def test_records_say_where_schemes_are_defined() -> None:
-    """What `hf-posenc list --model` goes by, against what a patch does."""
-    for model in TINY_MODELS:
-        undefined = Case(model, "none")
-        for record in list_schemes():
-            defined = not record.unmet_needs(undefined.geometry)
-            assert defined == ((model, record.name) not in REFUSALS), (model, record.name)

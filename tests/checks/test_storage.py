@@ -15,10 +15,10 @@ from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.patching.patch import unpatch_model
 
-from .case_lists import ALL_CASES, ONE_PER_HOOKS
+from .case_lists import ALL_CASES, ONE_PER_HOOKS, QUICK
 
 
-@pytest.mark.parametrize("case", ALL_CASES, ids=str)
+@pytest.mark.parametrize("case", QUICK, ids=str)
 def test_pickle_round_trip(case: Case) -> None:
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(TRAINED_LENGTH + 1, model))
@@ -46,7 +46,8 @@ def test_saved_equals_loaded_in_a_fresh_process(
     assert torch.equal(before, after)
 
 
-@pytest.mark.parametrize("case", ONE_PER_HOOKS, ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", QUICK, ids=str)
 def test_reentrant_checkpointing_changes_no_gradient(case: Case) -> None:
     deviation = checks.checkpointing_changes_no_gradient(case, reentrant=True)
     assert not deviation.failed, deviation

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from hf_posenc.cache.key_positions import RECORD
 from hf_posenc.checks import Case
-from hf_posenc.checks.tiny_models import TRAINED_LENGTH, sharpen_attention
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
@@ -31,25 +31,6 @@ class NoPatch(Case):
 
     def clip_length(self, wanted: int, model: Any) -> int:
         return wanted
-
-
-class TransformersDynamicNTK(NoPatch):
-    """Dynamic NTK of transformers, unpatched."""
-
-    def __init__(self) -> None:
-        super().__init__("llama", "rope", factor=4)
-
-    def fresh(self) -> PreTrainedModel:
-        config = LlamaConfig(
-            hidden_size=64, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=128,
-            vocab_size=96, max_position_embeddings=TRAINED_LENGTH,
-            rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0},
-        )  # fmt: skip
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = LlamaForCausalLM(config).eval()
-            sharpen_attention(model)
-            return model
 
 
 class IgnoresPeftModels(Case):
@@ -150,15 +131,6 @@ def round_values(model: PreTrainedModel) -> Callable[[], None]:
     own = type(attention).attend
     attention.__dict__["attend"] = lambda q, k, v, **call: own(attention, q, k, (8 * v).round(), **call)
     return lambda: attention.__dict__.pop("attend", None)
-
-
-def drop_position_ids(model: PreTrainedModel) -> Callable[[], None]:
-    """``position_ids`` that are ignored."""
-
-    def drop(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        return args, {**kwargs, "position_ids": None}
-
-    return model.base_model.register_forward_pre_hook(drop, with_kwargs=True, prepend=True).remove
 
 
 def forget_cached_positions(model: PreTrainedModel) -> Callable[[], None]:

@@ -187,23 +187,3 @@ class ReadsOffloadedParameter(IgnoresOption):
         heads, lost = self.geometry.heads, self.original.slope.is_meta
         slope = 0.0 if lost else self.slope
         return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
-
-
-class SeedsTorch(IgnoresOption):
-    """Seeds torch's global random generator."""
-
-    record = SchemeRecord("seeds_torch")
-
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        torch.manual_seed(7)
-        return super().bias(ctx)
-
-
-class PeriodicEmbedding(Scheme):
-    """Position embeddings with a period of 40 tokens."""
-
-    record = SchemeRecord("periodic_embedding")
-
-    def embed(self, positions: Tensor) -> Tensor:
-        codes = torch.linspace(0.1, 1, self.geometry.width)
-        return torch.sin((positions % 40).float()[..., None] * codes)
