@@ -10,7 +10,7 @@ import torch
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.routes import hankel_view, unpadded
+from hf_posenc.attention.routes import unpadded
 
 from .formula import Problem, tokens
 
@@ -110,19 +110,3 @@ def test_a_chunk_whose_mask_hides_nothing(kind: str, mask_kind: str, monkeypatch
     call.mask[0, 0, 30, 2] = False if mask_kind == "bool" else torch.finfo(torch.float32).min
     dispatch.prepare(call)
     assert seen[-1] is not None, "control: one pair less"
-
-
-@needs_kernel
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("queries", [300, 40])
-@pytest.mark.parametrize("kind", ["toeplitz", "learned table"])
-def test_long_chunks_with_a_cache(kind: str, queries: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way of long texts, on short ones; in bfloat16 it must round no more than the way of short ones."""
-    problem = Problem(kind, queries=queries, keys=300, dtype=dtype, grad=True)
-    limits = (problem.limit, problem.limit)
-    if dtype == torch.bfloat16:
-        limits = (1.1 * problem.deviation() + 1e-3, 8 * torch.finfo(dtype).eps)
-    for name, value in {"LONG": 64, "TOGETHER": 96, "ROWS": 32}.items():
-        monkeypatch.setattr(hankel_view, name, value)
-    assert problem.deviation() <= limits[0]
-    assert max(problem.gradient_deviations()) <= limits[1]

@@ -96,12 +96,6 @@ def test_mrope_equals_qwen(head_dim: int, interleaved: bool) -> None:
         assert (rotate(x, scheme.rotation(), plain) - theirs).abs().max() > 1e-3  # control: read as text
 
 
-def test_default_sections_are_the_published_ones() -> None:
-    assert MRoPE(models.geometry(head_dim=128)).section == (16, 24, 24)
-    assert MRoPE(models.geometry(head_dim=128), interleaved=True).section == (24, 20, 20)
-    assert sum(MRoPE(models.geometry(head_dim=10)).section) == 5
-
-
 def test_llama_becomes_qwen2_vl() -> None:
     """The whole text model with the weights of a patched Llama, on text around a film."""
     config = Qwen2VLTextConfig(
@@ -219,12 +213,3 @@ def test_bert_with_axial_positions_of_an_image() -> None:
     assert (by_caller - expected).abs().max() <= LIMIT
     assert (in_any_order - expected[shuffled]).abs().max() <= LIMIT
     assert (as_a_line - expected).abs().max() > 100 * LIMIT  # control
-
-
-def test_bases_and_channels_of_each_axis() -> None:
-    scheme = AxialRoPE(models.geometry(), axes=3, dims=[8, 4, 2], base=[100.0, 50.0, 10.0])
-    assert scheme.rotation().frequencies == pytest.approx(
-        torch.cat((rope(8, 100.0), rope(4, 50.0), rope(2, 10.0))).tolist()
-    )
-    assert scheme.rotation().axes == (0, 0, 0, 0, 1, 1, 2)
-    assert AxialRoPE(models.geometry(head_dim=20), axes=3).dims == (6, 6, 6)  # two channels are left over

@@ -16,7 +16,6 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.errors import CannotCombine
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.bias.distances import per_distance
 from hf_posenc.schemes.bias.dyn_bias import DynamicBias
 from hf_posenc.schemes.bias.kerple import Kerple
 from hf_posenc.schemes.bias.rel_bias import RelativeBias
@@ -185,29 +184,3 @@ def test_functions_of_the_distance_take_fractions(case: Case) -> None:
 def test_tables_refuse_fractions() -> None:
     with pytest.raises(CannotCombine, match="between whole positions"):
         bias_of(RelativeBias(models.geometry()), torch.tensor([0.5]))
-
-
-@pytest.mark.parametrize(
-    "distance",
-    [
-        torch.arange(-5, 6),
-        torch.arange(6)[:, None] - torch.arange(9),
-        torch.tensor([[0, 1_000_000], [-1_000_000, 7]]),  # fewer pairs than distances between the ends
-        torch.tensor([[0.5, 2.25], [-1.75, 1e6]]),
-        torch.tensor([[3]]),
-    ],
-    ids=["a line", "a square", "far apart", "fractions", "one pair"],
-)
-def test_bias_by_distance_equals_bias_by_pair(distance: Tensor) -> None:
-    """However few of them are worked out, and no more than there are pairs."""
-    asked = []
-
-    def function(line: Tensor) -> Tensor:
-        asked.append(len(line))
-        return torch.stack([torch.sin(line.double()), line.double() / 7])
-
-    found = per_distance(function, distance)
-    exact = [[math.sin(d), d / 7] for d in distance.flatten().tolist()]
-    assert found.shape == (2, *distance.shape)
-    torch.testing.assert_close(found.flatten(1).T, torch.tensor(exact, dtype=torch.float64))
-    assert sum(asked) <= distance.numel()

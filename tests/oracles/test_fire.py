@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -129,10 +128,3 @@ def test_no_parameter_value_gives_infinity(spoil: str) -> None:
         assert bias.isfinite().all()
         grads = torch.autograd.grad(bias.sum(), list(scheme.parameters()))
         assert all(grad.isfinite().all() for grad in grads)
-
-
-def test_a_block_of_rows_equals_those_rows_of_all() -> None:
-    scheme = stirred(FIRE(models.geometry(), tau=20.0))
-    of = partial(bias_of, scheme, 80, causal=True)
-    # Which units bend depends on how far a block reaches, and with it the order in which they are added up.
-    torch.testing.assert_close(of(rows=slice(30, 50)), of()[:, 30:50], rtol=2e-6, atol=2e-6)

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import patch_model, scheme_of
-from hf_posenc.attention import dispatch
-from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import KeyBias
 from hf_posenc.schemes.content.cable import Cable
@@ -103,17 +101,6 @@ def test_with_rope_is_the_composition(model: str) -> None:
     assert torch.equal(models.logits(one, ids), models.logits(two, ids))
 
 
-@pytest.mark.parametrize(("name", "sign"), [("fox", 1), ("cable", -1)])
-@pytest.mark.parametrize("bias_init", [0.0, 5.0])
-def test_gates_start_at_the_given_value(name: str, sign: int, bias_init: float) -> None:
-    """Both names mean by ``bias_init`` how much is kept."""
-    one = scheme_of(patch_model(models.llama(), name, bias_init=bias_init))
-    assert isinstance(one, Fox)
-    kept = gates(one, torch.zeros(1, models.WIDTH, dtype=torch.float64), sign).exp()
-    assert (kept - torch.sigmoid(torch.tensor(bias_init))).abs().max() < 1e-6
-    assert 0.01 < one.gate.weight.std() < 0.03
-
-
 def call(length: int, rows: int, log_gates: Tensor) -> PositionContext:
     """The last rows of a text whose gates are given, ``[heads, length]``."""
     positions = torch.arange(length)[None]
@@ -140,33 +127,3 @@ def test_near_keys_keep_precision_at_large_positions(rows: int) -> None:
     assert (bias.values[0, :, -near:].diff() - steps).abs().max() < 1e-9
     naive = -log_gates.cumsum(-1)[:, -near:].diff()  # control: a cumulative sum in float32
     assert (naive - steps).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize(("length", "limit"), [(300, 1e-5), (1000, 2e-5)])
-def test_long_texts_keep_precision(length: int, limit: float) -> None:
-    """Attention in float32 behind gates that add up to thousands of nats, against the same in float64."""
-    generator = torch.Generator().manual_seed(0)
-    log_gates = torch.log(torch.rand(HEADS, length, generator=generator) * 0.5 + 0.25)
-    query, key, value = (2 * torch.randn(1, HEADS, length, 16, generator=generator) for _ in range(3))
-    ctx = call(length, length, log_gates)
-    ours = dispatch.attend(AttentionCall((query,), (key,), value, decoder().terms(ctx), ctx, None, 0.25)).double()
-    c = log_gates.double().cumsum(-1)
-    logits = query.double() @ key.double().mT * 0.25 + c[:, :, None] - c[:, None, :]
-    future = torch.ones(length, length, dtype=torch.bool).triu(1)
-    exact = logits.masked_fill(future, -torch.inf).softmax(-1) @ value.double()
-    assert (ours - exact).abs().max() < limit  # scores of size 20 and more, and half of all forgotten at every token
-    from_the_start = (logits - c[:, :, None]).float()  # control: one count for all rows, in float32
-    coarse = from_the_start.masked_fill(future, -torch.inf).double().softmax(-1) @ value.double()
-    assert (coarse - exact).abs().max() > 1.5 * limit
-
-
-def test_padding_has_no_decay() -> None:
-    """Gates of padding, whatever they are, do not reach the bias."""
-    log_gates = -torch.rand(HEADS, 20)
-    ctx = call(20, 20, log_gates)
-    real = torch.ones(1, 20, dtype=torch.bool)
-    real[:, 9:13] = False
-    emptied = call(20, 20, log_gates * real)
-    one = decoder()
-    assert torch.equal(one.bias(replace(ctx, real_keys=real)).values, one.bias(emptied).values)
-    assert not torch.equal(one.bias(ctx).values, one.bias(emptied).values)

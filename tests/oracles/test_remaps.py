@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.context import PositionContext
-from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
+from hf_posenc.errors import CannotCombine, SchemeNotDefined
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.mask.sinks import Sinks
 from hf_posenc.schemes.remap.dca import DualChunkAttention
@@ -72,18 +72,6 @@ def test_self_extend(trained: int, data: st.DataObject) -> None:
     assert found.max() <= trained
 
 
-@pytest.mark.parametrize(("trained", "window", "group"), [(32, 16, 4), (64, 32, 16), (20, 6, 3), (256, 128, 8)])
-def test_self_extend_distances_stay_below_the_trained_length(trained: int, window: int, group: int) -> None:
-    """At (L0 − W) G + W tokens the largest distance is L0 − 1, where G divides W."""
-    longest = (trained - window) * group + window
-    scheme = self_extend(trained, longest, window=window, group=group)
-    assert scheme.group == self_extend(trained, longest, window=window).group
-    assert realised(scheme, longest).max() == trained - 1
-    assert (
-        realised(self_extend(trained, longest, window=window, group=group), longest + group).max() == trained
-    )  # control
-
-
 def test_released_code_shifts_by_a_fraction() -> None:
     scheme = self_extend(32, 80, window=10, group=4, floor="float")
     found = realised(scheme, 80, start=999_920)
@@ -99,15 +87,6 @@ def test_default_group_is_the_smallest_feasible(factor: int, group: int) -> None
     assert scheme.group == group
     reach = [(trained - scheme.window) * g + scheme.window for g in (group - 1, group)]
     assert reach[0] < target <= reach[1]
-
-
-def test_infeasible_options_are_refused() -> None:
-    with pytest.raises(OptionOutOfRange, match="smaller than the trained length 32, got 32"):
-        self_extend(32, 64, window=32)
-    with pytest.raises(
-        OptionOutOfRange, match=r"reaches 112 tokens, but the target length is 128\. Use a group of at least 7"
-    ):
-        self_extend(32, 128, window=16, group=6)
 
 
 def test_what_remaps_cannot_be_combined_with() -> None:

@@ -18,7 +18,7 @@ from hf_posenc import patch_model
 from hf_posenc.schemes.content.shaw import Shaw
 from hf_posenc.schemes.weights import TableWeights
 
-from . import content, models, naive
+from . import content, models
 from .models import HEAD_DIM, HEADS, TRAINED, WIDTH
 from .naive import Positions
 
@@ -139,15 +139,3 @@ def random_pair(length: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
     query = torch.randn(2, HEADS, length, HEAD_DIM, generator=generator)
     return query, torch.randn(2, HEADS // 2, length, HEAD_DIM, generator=generator)
-
-
-def test_grouped_heads_and_blocks_of_rows() -> None:
-    """Keys meet their table once a group, in any block of rows."""
-    query, key = random_pair(40)
-    scheme = drawn(Shaw(models.geometry(), max_distance=6, key_query=True), 0)
-    whole = bias_of(scheme, query, key)
-    pairs = vectors(scheme.of_key, naive.distances(40)).float()
-    repeated = key.repeat_interleave(2, 1)
-    expected = torch.einsum("bhid,ijd->bhij", query, pairs) + torch.einsum("bhjd,ijd->bhij", repeated, pairs)
-    assert (whole - expected / math.sqrt(HEAD_DIM)).abs().max() < 1e-5
-    assert (bias_of(scheme, query, key, rows=slice(10, 25)) - whole[:, :, 10:25]).abs().max() < 1e-6

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
 
-from hf_posenc import describe, patch_model, scheme_of
 from hf_posenc.schemes.absolute.sinusoidal import Sinusoidal
 
 from . import models
@@ -97,18 +96,3 @@ def test_custom_frequencies(width: int) -> None:
     up = codes([5], width, schedule="custom", frequencies=by_hand, reverse=True)
     down = codes([5], width, schedule="custom", frequencies=by_hand[::-1])
     assert torch.equal(up, down)
-
-
-@pytest.mark.parametrize("model", models.MODELS)
-def test_a_learned_scale_starts_small_and_learns(model: str) -> None:
-    build, _ = models.MODELS[model]
-    ids = models.text(models.TRAINED)
-    patched = patch_model(build(), "sinusoidal", scale="learned")
-    scale = scheme_of(patched).scale
-    assert describe(patched).parameters_added == 1
-    assert scale.item() == pytest.approx(64**-0.5)
-    fixed = patch_model(build(), "sinusoidal", scale=64**-0.5)
-    assert (models.logits(patched, ids) - models.logits(fixed, ids)).abs().max() < 1e-5
-    patched(ids[None]).logits.logsumexp(-1).sum().backward()
-    assert scale.grad.isfinite()
-    assert scale.grad != 0

@@ -126,21 +126,6 @@ def test_whole_models(name: str, options: dict[str, Any], target: int, model: st
 
 
 @pytest.mark.parametrize("model", HOSTS_WITH_A_TABLE)
-@pytest.mark.parametrize("name", ["learned_hier", "learned_interp"])
-def test_the_original_table_stays_trainable(name: str, model: str) -> None:
-    """No copy: nothing is added or frozen, and a text beyond the table's end moves the table's rows."""
-    build, _ = models.MODELS[model]
-    patched = patch_model(build(), name, factor=4)
-    report = describe(patched)
-    assert (report.parameters_added, report.parameters_frozen) == (0, 0)
-    logits = patched(models.text(4 * TRAINED)[None]).logits[0]
-    logits[2 * TRAINED :].logsumexp(-1).sum().backward()
-    grad = own_table(patched).grad
-    assert grad.isfinite().all()
-    assert (grad.abs().amax(-1) > 0).sum() >= TRAINED // 2
-
-
-@pytest.mark.parametrize("model", HOSTS_WITH_A_TABLE)
 def test_a_hierarchy_leaves_short_texts_alone(model: str) -> None:
     build, _ = models.MODELS[model]
     ids = models.text(TRAINED)

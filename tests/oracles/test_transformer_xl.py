@@ -133,16 +133,6 @@ def test_every_computation_equals_the_definition(
     assert deviation.abs().max() < ROUNDING
 
 
-def test_short_queries_fold_the_projection_into_the_query() -> None:
-    """A decoding step costs no projection of every distance: the result is that of the last row of a whole call."""
-    one = scheme(causal=True)
-    query, key = queries_and_keys(LENGTH, LENGTH)
-    positions = torch.arange(LENGTH)[None]
-    whole = bias_of(one, content.context(positions, causal=True), query, key)[:, :, -1:]
-    step = content.context(positions[:, -1:], keys=positions, causal=True)
-    assert (bias_of(one, step, query[:, :, -1:], key) - whole).abs().max() < ROUNDING
-
-
 def test_codes_keep_precision_at_large_positions() -> None:
     """Around 10⁶ tokens the codes are those of the same distances at the start: angles are of the distance."""
     one = scheme(causal=True)
