@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from transformers.cache_utils import DynamicCache, StaticCache
+from transformers.cache_utils import StaticCache
 
-from hf_posenc import checks
-from hf_posenc.checks import Case
+from hf_posenc.checks import CHECKS, Case
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 
 from .case_lists import CACHEABLE_ONE_PER_HOOKS, QUICK
@@ -24,15 +23,15 @@ CUTS = {
 @pytest.mark.parametrize("case", CACHEABLE_ONE_PER_HOOKS, ids=str)
 def test_decoding_after_a_prefill(case: Case, cut: int) -> None:
     """Token by token after the first chunk."""
-    deviation = checks.cached_equals_uncached(case, DynamicCache, cut, step=1)
+    deviation = CHECKS["cache"](case, cut=cut, step=1)
     assert deviation <= case.tolerance("cache"), deviation
 
 
 @pytest.mark.parametrize("case", [case for case in CACHEABLE_ONE_PER_HOOKS if case in QUICK], ids=str)
 def test_a_static_cache(case: Case) -> None:
     for deviation in (
-        checks.cached_equals_uncached(case, StaticCache, cut=7, step=7),
-        checks.padded_decoding_equals_unpadded(case, StaticCache),
-        checks.reordered_cache_equals_uncached(case, StaticCache),
+        CHECKS["cache"](case, cache=StaticCache, cut=7, step=7),
+        CHECKS["padded_decoding"](case, cache=StaticCache),
+        CHECKS["cache_reorder"](case, cache=StaticCache),
     ):
         assert deviation <= case.tolerance(deviation.check), deviation

@@ -8,8 +8,8 @@ import warnings
 import pytest
 import torch
 
-from hf_posenc import checks, patch_model
-from hf_posenc.checks import Case
+from hf_posenc import patch_model
+from hf_posenc.checks import CHECKS, Case
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.tiny_models import tiny_model
 
@@ -19,7 +19,7 @@ from .case_lists import ALL_CASES, QUICK
 def check(case: Case) -> None:
     if math.isinf(case.tolerance("torch_compile")):
         pytest.xfail("a known deviation of hf_posenc.checks.tolerances")
-    deviation = checks.compiled_equals_eager(case)
+    deviation = CHECKS["torch_compile"](case)
     assert not deviation.failed, deviation
 
 

@@ -54,7 +54,9 @@ def test_row_rotations_of_python_integers_are_refused_in_a_graph(monkeypatch: py
             )
 
 
-@pytest.mark.parametrize("scheme", ["t5", "kerple", "fox", "alibi", "yarn"])
+@pytest.mark.parametrize(
+    "scheme", ["alibi", *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "fox", "yarn"))]
+)
 def test_a_program_exported_with_gradients_can_be_trained(scheme: str) -> None:
     """Outside `torch.no_grad`, for one length: outputs and gradients are those of the eager model."""
     with Case("llama", scheme, factor=4).patched() as model:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hf_posenc import checks
 from hf_posenc.checks import CHECKS, Case
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.life_cycle import differences, snapshot
@@ -76,7 +75,12 @@ CONTROLS: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("check", CONTROLS)
+COMPILED = ("torch_compile", "recompilation", "torch_export", "flex_attention")
+
+
+@pytest.mark.parametrize(
+    "check", [pytest.param(name, marks=pytest.mark.slow if name.startswith(COMPILED) else ()) for name in CONTROLS]
+)
 def test_check_fails(check: str) -> None:
     deviation = CHECKS[check.partition(",")[0]](CONTROLS[check])
     assert deviation > 100 * deviation.tolerance, deviation
@@ -86,7 +90,7 @@ def test_check_fails(check: str) -> None:
 
 def test_export_refuses_another_rotation_than_the_named_type() -> None:
     with pytest.raises(NotExpressible, match="another rotation"):
-        checks.native_export_equals_patched(Case("llama", wrong_schemes.WrongNativeType, factor=4))
+        CHECKS["native_export"](Case("llama", wrong_schemes.WrongNativeType, factor=4))
 
 
 def test_every_check_has_a_control() -> None:

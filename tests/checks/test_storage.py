@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc import checks
-from hf_posenc.checks import Case
+from hf_posenc.checks import CHECKS, Case
 from hf_posenc.checks.checkpoint import fresh_process_output, load_in_fresh_process, save_case
 from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
@@ -49,7 +49,7 @@ def test_saved_equals_loaded_in_a_fresh_process(
 @pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK, ids=str)
 def test_reentrant_checkpointing_changes_no_gradient(case: Case) -> None:
-    deviation = checks.checkpointing_changes_no_gradient(case, reentrant=True)
+    deviation = CHECKS["gradient_checkpointing"](case, reentrant=True)
     assert not deviation.failed, deviation
 
 
@@ -57,8 +57,8 @@ def test_reentrant_checkpointing_changes_no_gradient(case: Case) -> None:
 @pytest.mark.parametrize("case", ALL_CASES, ids=str)
 def test_everything_in_a_fresh_process_and_reentrant(case: Case) -> None:
     for deviation in (
-        checks.saved_equals_loaded(case, fresh=True),
-        checks.checkpointing_changes_no_gradient(case, True),
+        CHECKS["saving"](case, fresh=True),
+        CHECKS["gradient_checkpointing"](case, reentrant=True),
     ):
         assert not deviation.failed, deviation
 
