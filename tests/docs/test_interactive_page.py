@@ -18,7 +18,7 @@ from hf_posenc.insight.plots import Shapes, codes, numbers, pair_frequencies
 sys.path[:0] = [str(Path(__file__).parents[2] / "docs" / "_ext")]
 
 from interactive import page as pages  # noqa: E402
-from interactive.script import formulas, views  # noqa: E402
+from interactive.script import formulas  # noqa: E402
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="node, which runs the page's JavaScript, is not on this machine")
@@ -157,22 +157,6 @@ def test_a_wrong_formula_is_noticed() -> None:
         wanted = next(iter(pair_frequencies.frequencies(target, 256).values()))
     with pytest.raises(AssertionError):
         near([answer["frequencies"]], wanted[None])
-
-
-def test_the_address_keeps_the_state() -> None:
-    script = (
-        formulas()
-        + views().partition("// main.js")[0]
-        + """
-    const start = startState(["rope"]), known = ["rope", "yarn:beta_fast=16", "t5"];
-    const state = { ...start, schemes: ["t5", "yarn:beta_fast=16"], factor: 2.5, base: 500000, dims: 32 };
-    console.log(JSON.stringify([start, state, fromHash(toHash(state), start, known),
-      fromHash("#schemes=%E0%A4%A+nothing&factor=1e9&dims=x&base=-3&position=2.6", start, known)]));
-    """
-    )
-    start, state, again, broken = run(script)
-    assert again == state
-    assert broken == start | {"factor": 8, "base": 100, "position": 3}
 
 
 @pytest.mark.slow

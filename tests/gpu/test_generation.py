@@ -35,13 +35,6 @@ def test_greedy_tokens_are_those_without_a_cache(scheme: str, device: str) -> No
     assert generate(model, prompt) == expected
 
 
-@pytest.mark.parametrize("scheme", each(GENERATED, "generation"))
-def test_static_cache(scheme: str, device: str) -> None:
-    model, prompt = patched(scheme).to(device), tokens_of(scheme)[:, :PROMPT].to(device)
-    expected = generate(model, prompt, use_cache=False)
-    assert generate(model, prompt, cache_implementation="static", disable_compile=True) == expected
-
-
 @pytest.mark.parametrize("scheme", ["alibi", "yarn"])
 def test_static_cache_as_transformers_compiles_it(scheme: str, device: str) -> None:
     """On a GPU `generate` compiles the decoding behind such a cache, of its own accord."""

@@ -103,26 +103,6 @@ def test_decoding(scheme: str, device: str) -> None:
     assert not (lines := own_waits(measure, scheme)), lines
 
 
-@pytest.mark.parametrize("scheme", each(ALL, "waits trained"))
-def test_training_step(scheme: str, device: str) -> None:
-    """Forwards and backwards; of the backward pass all waits appear at its call."""
-    tokens = tokens_of(scheme).to(device)
-
-    def measure(name: str) -> Counter[str]:
-        model = patched(name).to(device).train()
-
-        def step() -> None:
-            model(tokens, labels=tokens, use_cache=False).loss.backward()
-
-        for _ in range(2):
-            step()
-        with waits() as found:
-            step()
-        return found
-
-    assert not (lines := own_waits(measure, scheme)), lines
-
-
 def test_a_wait_is_noticed(device: str) -> None:
     """Control: a value that is read, and a constant that is copied; not a product."""
     numbers = torch.randn(8, 8, device=device)
