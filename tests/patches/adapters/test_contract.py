@@ -68,7 +68,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "2 heads .* 4 heads": {"geometry": changed(heads=2, kv_heads=2)},
     "16 channels": {"geometry": changed(head_dim=16)},
     "says 3": {"geometry": changed(layers=3)},
-    "no attention layer": {"attentions": lambda self, base: iter(())},
+    "has 0 attention layers": {"attentions": lambda self, base: iter(())},
     "returns a tensor of shape": {"probe": lambda self, base, hidden, positions, layer: hidden[0]},
 }
 
@@ -120,22 +120,12 @@ class DropsKeywords(GPTNeoXModel):
         return super().forward(input_ids, attention_mask, position_ids)
 
 
-def of_base(cls: type) -> Callable[[Any], None]:
-    return lambda model: setattr(model.gpt_neox, "__class__", cls)
-
-
-FORWARDS = {
-    "a DropsKeywords whose attention does not get the keyword posenc_forward": of_base(DropsKeywords),
-}
-
-
-@pytest.mark.parametrize("message", FORWARDS)
-def test_a_forward_that_hands_nothing_on_is_refused_at_the_first_patch(example: ModuleType, message: str) -> None:
+def test_a_forward_that_hands_nothing_on_is_refused_at_the_first_patch(example: ModuleType) -> None:
     """It used to fail at the next call, or to compute without padding."""
     model = tiny_neox()
-    FORWARDS[message](model)
+    model.gpt_neox.__class__ = DropsKeywords
     before = {name for module in model.modules() for name in vars(module)}
-    with pytest.raises(AdapterInvalid, match=message):
+    with pytest.raises(AdapterInvalid, match="does not get the keyword posenc_forward"):
         patch_model(model, "yarn", factor=4)
     assert not is_patched(model)
     assert {name for module in model.modules() for name in vars(module)} <= before
