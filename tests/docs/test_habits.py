@@ -18,7 +18,6 @@ from hf_posenc.schemes import registry
 
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 
 
@@ -26,31 +25,11 @@ def parsed(file: str) -> Any:
     return yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
 
 
-def test_ruff_is_the_same_everywhere() -> None:
-    pinned = re.search(r"^ruff==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    revisions = {repo["repo"].rpartition("/")[2]: repo["rev"] for repo in parsed(".pre-commit-config.yaml")["repos"]}
-    assert pinned is not None
-    assert revisions["ruff-pre-commit"] == f"v{pinned[1]}"
-
-
-def test_hosted_ci_runs_what_everybody_can_run() -> None:
-    workflow = parsed(".github/workflows/ci.yml")
-    assert workflow["permissions"] == {"contents": "read"}
-    commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in workflow["jobs"].items()}
-    assert all(job["timeout-minutes"] <= 60 for job in workflow["jobs"].values())
-    assert [".ci/run"] in commands.values()
-    assert all(run.split()[0].startswith(".ci/") for runs in commands.values() for run in runs)
-
-
 def test_citation_is_of_this_version() -> None:
     citation = parsed("CITATION.cff")
     assert citation["cff-version"] == "1.2.0"
     assert citation["version"] == hf_posenc.__version__
     assert {"message", "title", "authors"} <= citation.keys()
-
-
-def test_changelog_begins_with_unreleased() -> None:
-    assert re.findall(r"^## (.*)$", CHANGELOG, re.MULTILINE)[0].startswith("Unreleased")
 
 
 def test_the_example_scheme_passes_checks(monkeypatch: pytest.MonkeyPatch) -> None:
