@@ -12,8 +12,15 @@ from typing import Any
 import pytest
 
 from hf_posenc import advise
-from hf_posenc.insight.advise.evidence import SEARCHED, ZERO_SHOT, zero_shot_candidates
-from hf_posenc.insight.advise.measured_rows import FILE, measured_at, measured_for, measured_rows
+from hf_posenc.insight.advise.evidence import (
+    FILE,
+    SEARCHED,
+    ZERO_SHOT,
+    measured_at,
+    measured_for,
+    measured_rows,
+    zero_shot_candidates,
+)
 from hf_posenc.schemes.entry import UNPATCHED
 
 ROOT = Path(__file__).parents[2]
@@ -121,7 +128,7 @@ def test_text_says_what_was_measured_and_what_is_published() -> None:
     assert "with default options instead of these" in grouped  # its group follows its authors' rule
     longer = str(advise("starter:llama", 16 * LONGEST))
     assert "measured at 8 ×" in longer
-    assert "not to 64 ×" in longer
+    assert "not shown at 64 ×" in longer
 
 
 def test_encoders_and_tables_have_no_measured_evidence() -> None:
