@@ -34,8 +34,8 @@ def write_plot(cells: Sequence[BenchCell], path: Path) -> bool:
     grid = canvas.subplots(len(cases), 2, squeeze=False)
     for row, case in zip(grid, cases, strict=True):
         mine = [cell for cell in shown if cell.case == case]
-        for panel, name, values in zip(row, ("time", "memory"), (times(mine), memories(mine)), strict=True):
-            draw(panel, values)
+        for panel, name in zip(row, ("time", "memory"), strict=True):
+            draw(panel, curves(mine, name))
             panel.set_title(f"{case}: {name}", loc="left", fontsize=10)
             panel.set_ylabel(f"{name} / unpatched")
     handles, labels = grid[0][0].get_legend_handles_labels()
@@ -45,25 +45,19 @@ def write_plot(cells: Sequence[BenchCell], path: Path) -> bool:
 
 
 RatioCurve = list[tuple[int, float, float, float]]
-"""Length, value, and lower and upper error."""
+"""Length, value, and lower and upper error: quartiles of the ratio of times."""
 
 
-def times(cells: Sequence[BenchCell]) -> dict[str, RatioCurve]:
-    """Ratios of time and their quartiles, by scheme."""
+def curves(cells: Sequence[BenchCell], what: str) -> dict[str, RatioCurve]:
+    """Ratios of time or memory to the unpatched model, by scheme."""
     found: dict[str, RatioCurve] = {}
     for cell in cells:
-        if (one := cell.time_ratio(UNPATCHED)) is not None:
-            spread = one.median - one.low, one.high - one.median
-            found.setdefault(cell.scheme, []).append((cell.length, one.median, *spread))
-    return found
-
-
-def memories(cells: Sequence[BenchCell]) -> dict[str, RatioCurve]:
-    """Ratios of memory, by scheme."""
-    found: dict[str, RatioCurve] = {}
-    for cell in cells:
-        if (one := cell.memory_ratio(UNPATCHED)) is not None:
-            found.setdefault(cell.scheme, []).append((cell.length, one, 0.0, 0.0))
+        time, memory = cell.time_ratio(UNPATCHED), cell.memory_ratio(UNPATCHED)
+        if what == "time" and time is not None:
+            point = cell.length, time.median, time.median - time.low, time.high - time.median
+            found.setdefault(cell.scheme, []).append(point)
+        elif what == "memory" and memory is not None:
+            found.setdefault(cell.scheme, []).append((cell.length, memory, 0.0, 0.0))
     return found
 
 
