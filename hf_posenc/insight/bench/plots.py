@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.plotting.figures import (
     COLOURS,
     MARKERS,
-    figure,
     length_names,
+    panels,
+    plain,
     save_figure,
 )
 from hf_posenc.insight.bench.cell import BenchCell
@@ -29,16 +31,12 @@ def write_plot(cells: Sequence[BenchCell], path: Path) -> bool:
     cases = list(dict.fromkeys(cell.case for cell in shown))
     if not cases:
         return False
-    canvas, axes = figure(2 * PANEL[0], len(cases) * PANEL[1])
-    axes.remove()
-    grid = canvas.subplots(len(cases), 2, squeeze=False)
-    for row, case in zip(grid, cases, strict=True):
-        mine = [cell for cell in shown if cell.case == case]
-        for panel, name in zip(row, ("time", "memory"), strict=True):
-            draw(panel, curves(mine, name))
-            panel.set_title(f"{case}: {name}", loc="left", fontsize=10)
-            panel.set_ylabel(f"{name} / unpatched")
-    handles, labels = grid[0][0].get_legend_handles_labels()
+    canvas, grid = panels(2 * PANEL[0], len(cases) * PANEL[1], len(cases), 2, shared=False)
+    for panel, (case, name) in zip(grid, product(cases, ("time", "memory")), strict=True):
+        draw(panel, curves([cell for cell in shown if cell.case == case], name))
+        panel.set_title(f"{case}: {name}", loc="left", fontsize=10)
+        panel.set_ylabel(f"{name} / unpatched")
+    handles, labels = grid[0].get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9)
     save_figure(canvas, path)
     return True
@@ -84,6 +82,4 @@ def draw(axes: Any, lines: dict[str, RatioCurve]) -> None:
     axes.minorticks_off()
     axes.set_xlabel("tokens")
     axes.set_ylim(bottom=0)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain(axes)
