@@ -133,7 +133,7 @@ def small_site(tmp_path: Path) -> Path:
     source.mkdir()
     shutil.copy(ROOT / "docs" / "conf.py", source)
     conf = (source / "conf.py").read_text(encoding="utf-8")
-    for extension in (ROOT / "docs" / "_ext").glob("*.py"):
+    for extension in (*(ROOT / "docs" / "_ext").glob("*.py"), *(ROOT / "docs").glob("make_*.py")):
         conf = conf.replace(f'    "{extension.stem}",\n', "")
     (source / "conf.py").write_text(conf.replace('html_static_path = ["_static"]', ""), encoding="utf-8")
     return source

@@ -13,8 +13,13 @@ FOLDER = Path(__file__).parents[2] / "examples" / "findings"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.py") if file.stem != "verdict")
 
 
-@pytest.mark.slow  # a quarter of a minute each
-@pytest.mark.parametrize("name", NAMES)
+QUICKEST = ("attention_fading", "lost_in_the_middle", "nope_length", "streaming_cliff")  # one of each kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [one if one in QUICKEST else pytest.param(one, marks=pytest.mark.full) for one in NAMES]
+)
 def test_the_quick_form_runs(name: str, tmp_path: Path) -> None:
     command = [sys.executable, FOLDER / f"{name}.py", "--quick", "--out", tmp_path / "finding.json"]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
