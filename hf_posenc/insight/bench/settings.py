@@ -12,7 +12,6 @@ from hf_posenc.core.lengths import check_factor
 from hf_posenc.core.settings import check_fields
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench.cases import CASES
-from hf_posenc.insight.bench.variants import BASELINES
 
 REACH = 8  # times the trained length, where neither lengths nor factor exceed it
 
@@ -39,7 +38,7 @@ class BenchSettings:
     entries: Sequence[Any]
     lengths: Annotated[Sequence[Annotated[int, Ge(2)]], MinLen(1)]
     cases: Sequence[Literal["prefill", "decode", "static_decode", "train"]] = ("prefill",)
-    baselines: Sequence[Literal["unpatched", "naive"]] = BASELINES
+    baselines: Sequence[Literal["unpatched", "naive"]] = ("unpatched", "naive")
     factor: float | None = None
     rounds: Annotated[int, Ge(1)] = 7
     batch: Annotated[int, Ge(1)] = 1
