@@ -14,7 +14,7 @@ from hf_posenc import describe, from_pretrained, load_starter, patch_model
 
 from .conftest import Call
 
-SHORT = ("--steps", "2", "--length", "128", "--eval-lengths", "64")
+SHORT = ("--steps", "2", "--set", "length=128", "--set", "eval_lengths=64")
 TEXT = "The dog chased another dog. " * 60
 
 

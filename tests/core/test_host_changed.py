@@ -47,8 +47,9 @@ RENAMED = {
         "transformers",
     ),
     "command line": (
-        "import transformers; transformers._class_to_module.pop('PrinterCallback')\nfrom hf_posenc.cli import main\n"
-        "main(['finetune', '--model', 'starter:llama', '--scheme', 'yarn', '--factor', '4', '--out', 'nowhere'])",
+        "import transformers.models.llama.modeling_llama as m; del m.eager_attention_forward\n"
+        "from hf_posenc.cli import main\n"
+        "main(['export', '--model', 'starter:llama', '--scheme', 'yarn', '--factor', '4', '--out', 'nowhere'])",
         "transformers",
     ),
 }

@@ -38,7 +38,15 @@ def test_eval(device: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_finetune(device: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
-    small = ("--steps", "4", "--length", "64", "--rank", "2", "--eval-lengths", "64", "--no-train-embeddings")
+    small = (
+        "--steps",
+        "4",
+        *(
+            word
+            for pair in ("length=64", "rank=2", "eval_lengths=64", "train_embeddings=false")
+            for word in ("--set", pair)
+        ),
+    )
     found = answer(capsys, "finetune", *YARN, *small, "--out", str(tmp_path / "run"))
     assert found["curve"][-1]["step"] == 4
 
