@@ -36,6 +36,7 @@ def test_every_recommendation_has_the_loss_of_its_own_line(measured: Advice) -> 
         assert one.measured == pytest.approx((loss.value, loss.stderr), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_they_are_ordered_by_loss_and_those_that_evict_come_last(measured: Advice) -> None:
     ranks = [(one.kept < TARGET, one.measured[0]) for one in measured.zero_shot if one.measured]
     assert len(ranks) == len(measured.zero_shot)
@@ -43,13 +44,7 @@ def test_they_are_ordered_by_loss_and_those_that_evict_come_last(measured: Advic
     assert {evicts for evicts, _ in ranks} == {True, False}
 
 
-def test_the_order_was_another_before(measured: Advice) -> None:
-    """A control: the published order is not the measured one here, so that sorting had something to do."""
-    before = [one.scheme for one in advise(STARTER, TARGET).zero_shot]
-    assert sorted(before) == sorted(one.scheme for one in measured.zero_shot)
-    assert before != [one.scheme for one in measured.zero_shot]
-
-
+@pytest.mark.slow
 def test_the_text_says_what_was_measured(measured: Advice) -> None:
     assert measured.unpatched_loss is not None
     assert f"unpatched at 256: loss {measured.unpatched_loss[0]:.3f}" in str(measured)

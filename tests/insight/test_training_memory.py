@@ -87,9 +87,10 @@ def measured(model: PreTrainedModel, **more: Any) -> int:
     return weights + peak.most
 
 
-@pytest.mark.parametrize("make", [llama, gpt2], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("method", ["lora", "full"])
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(
+    ("make", "method", "checkpointing"),
+    [(llama, "lora", False), (llama, "full", True), (gpt2, "lora", True), (gpt2, "full", False)],
+)
 def test_the_estimate_is_near_what_a_step_allocates(make, method, checkpointing) -> None:
     set_seed(0)
     model = make()
@@ -100,12 +101,11 @@ def test_the_estimate_is_near_what_a_step_allocates(make, method, checkpointing)
     assert 1 / FACTOR < said / took < FACTOR
 
 
-@pytest.mark.parametrize("method", ["lora", "full"])
-def test_a_model_in_half_precision(method) -> None:
+def test_a_model_in_half_precision() -> None:
     model = llama().bfloat16()
-    estimate = training_memory(skeleton(model.config, "bfloat16"), LENGTH, method=method)
+    estimate = training_memory(skeleton(model.config, "bfloat16"), LENGTH, method="full")
     assert estimate is not None
-    assert 1 / FACTOR < estimate.total / measured(model, method=method) < FACTOR
+    assert 1 / FACTOR < estimate.total / measured(model, method="full") < FACTOR
 
 
 def test_numbers_of_a_large_model_are_counted_without_embeddings_too() -> None:

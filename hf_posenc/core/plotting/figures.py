@@ -37,18 +37,27 @@ def figure(width: float, height: float) -> tuple[Any, Any]:
     return canvas, canvas.subplots()
 
 
-def panels(width: float, height: float, rows: int, columns: int) -> tuple[Any, list[Any]]:
-    """Create a figure with a grid of axes that share both scales, in reading order.
+def panels(width: float, height: float, rows: int, columns: int, *, shared: bool = True) -> tuple[Any, list[Any]]:
+    """Create a figure with a grid of axes, in reading order.
 
     Args:
         width, height: of the whole figure, inches.
+        rows, columns: of the grid.
+        shared: whether all axes share both scales.
 
     Raises:
         MissingPackage: matplotlib is not installed.
     """
     canvas, axes = figure(width, height)
     axes.remove()
-    return canvas, list(canvas.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+    return canvas, list(canvas.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).flat)
+
+
+def plain(axes: Any) -> None:
+    """Give axes of curves faint lines across, and no box."""
+    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def require_matplotlib() -> None:

@@ -21,6 +21,8 @@ from hf_posenc.core.memory import reported_memory
 if TYPE_CHECKING:
     from hf_posenc.schemes.base import Scheme
 
+BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -105,3 +107,11 @@ def gpu_memory() -> int | None:
     """Memory of the largest CUDA device in bytes."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return max((torch.cuda.get_device_properties(n).total_memory for n in range(count)), default=None)
+
+
+def size(count: int) -> str:
+    """Bytes in the largest binary unit of which there is at least one: ``"512 KiB"``, ``"12.6 GiB"``."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(BINARY) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:,.0f} {BINARY[unit]}" if value == int(value) or value >= 100 else f"{value:.1f} {BINARY[unit]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,6 @@ from hf_posenc.core.lengths import tokens
 from hf_posenc.insight.advise.candidates import (
     CandidateSetting,
     choose,
-    defined_here,
     keeps_positions,
 )
 from hf_posenc.insight.advise.evidence import (
@@ -20,9 +20,7 @@ from hf_posenc.insight.advise.evidence import (
     Shown,
     zero_shot_candidates,
 )
-from hf_posenc.insight.advise.feasibility import warnings_of
-from hf_posenc.insight.advise.memory import has_cache, measured, skeleton
-from hf_posenc.insight.advise.native_scaling import native_scaling
+from hf_posenc.insight.advise.memory import has_cache, measured, size, skeleton
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.insight.advise.training_memory import training_memory
@@ -54,7 +52,6 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
     causal = has_cache(target_model.config) if target_model.adapter is None else target_model.geometry.causal
     memory = measured(bare, target, causal=causal)
     supported = target_model.adapter is not None
-    native = None if supported else native_scaling(target_model.config, target_model.trained, target)
     advice = Advice(
         model=target_model.name,
         model_type=target_model.config.model_type,
@@ -64,7 +61,6 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
         target_length=target,
         memory=memory,
         supported=supported,
-        native=native,
     )
     if supported and target_model.reach is not None and target_model.trained is not None:
         advice = with_recommendations(advice, target_model, bare, dtype)
@@ -97,7 +93,6 @@ def with_recommendations(advice: Advice, model: TargetModel, bare: nn.Module, dt
         zero_shot=zero_shot,
         training=tuple(replace(one, learning_rate=rate.value, checkpointing=tight) for one in training),
         refused=refused,
-        others=defined_here(model, [one.scheme for one in (*zero_shot, *training)] + list(refused)),
         learning_rate=rate.value,
         rate_source=rate.source,
         training_memory=step,
@@ -114,3 +109,32 @@ def untrained(target_model: TargetModel) -> list[Shown]:
         if keeps_positions(shown.scheme) or scheme_class(shown.scheme).stretches
     ]
     return [one if keeps_positions(one.scheme) else replace(one, scheme=f"host+{one.scheme}") for one in able]
+
+
+def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
+    """Yield what is not feasible, or must be known first, in one or two sentences each; the graver ones first."""
+    reach, target, memory = advice.reach, advice.target_length, advice.memory
+    if model.unsupported:
+        yield model.unsupported
+    if reach is not None and target <= reach:
+        yield f"The model reaches {reach:,} tokens as it stands: there is nothing that must be done for {target:,}."
+    elif model.adapter is not None and (table := model.geometry.table) is not None and model.block is None:
+        yield f"The table ends after {table:,} rows: unpatched, a text of {target:,} tokens raises an error."
+    if memory.largest is not None and memory.weights + memory.cache > memory.largest[0]:
+        room, device = memory.largest
+        yield (
+            f"Weights and the full cache of one text take {size(memory.weights + memory.cache)}; this machine has "
+            f"{size(room)} of {device}."
+        )
+    if model.block is not None:
+        yield (
+            "The checkpoint carries a scheme: load it with hf_posenc.from_pretrained. The lines below take that off "
+            "first, which no command does, and weights that were tuned under it want tuning again."
+        )
+    elif model.scaling is not None and advice.training:
+        yield (
+            f"The configuration scales RoPE by {model.scaling!r} already. Schemes on top of that count from "
+            f"{reach:,} tokens; those that replace it count from {model.trained:,} and want tuning."
+        )
+    if window := getattr(model.config, "sliding_window", None):
+        yield f"Some or all layers see no more than the last {window:,} tokens."

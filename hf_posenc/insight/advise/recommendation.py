@@ -6,7 +6,7 @@ import shlex
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hf_posenc.insight.advise.measured_rows import MeasuredRow
+from hf_posenc.insight.advise.evidence import MeasuredRow
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hf_posenc.insight.advise.memory import Memory
+from hf_posenc.insight.advise.memory import Memory, size
 from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.training_memory import TrainingMemory
-from hf_posenc.insight.advise.units import ratio, size
 
 WIDTH = 98
 SHOWN = 4  # recommendations of each kind that are printed in full, and one more that evicts
@@ -30,13 +29,11 @@ class Advice:
         memory: of weights and cache, in bytes.
         zero_shot, training: recommendations, best first.
         refused: scheme to why it does not fit here.
-        others: further schemes that are defined here, without published evidence.
         warnings: what is not feasible, or has no evidence.
         supported: whether there is an adapter for it.
         learning_rate, rate_source: of LoRA on a model of this size, and where it was published.
         training_memory: of a LoRA step on one row of the target length; None where it is not known.
         unpatched_loss: of the model at its trained length, and its standard error, where recommendations were measured.
-        native: ``rope_parameters`` of transformers' own YaRN, where there is no adapter and the family reads them.
     """
 
     model: str
@@ -49,14 +46,12 @@ class Advice:
     zero_shot: tuple[Recommendation, ...] = ()
     training: tuple[Recommendation, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
-    others: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     supported: bool = True
     learning_rate: float | None = None
     rate_source: str = ""
     training_memory: TrainingMemory | None = None
     unpatched_loss: tuple[float, float | None] | None = None
-    native: dict[str, Any] | None = None
 
     @property
     def factor(self) -> float | None:
@@ -85,17 +80,13 @@ class Advice:
                 if more := [one.scheme for one in found if one not in listed]:
                     lines += _wrapped(f"then {', '.join(more)} (all lines: --json)", 2, 7)
         lines += _bullets("Does not fit", self._refusals())
-        if self.native is not None:
-            lines += ["", "Without this package (YaRN as transformers has it; zero-shot or before training)"]
-            lines += _code(f"config.rope_parameters = {self.native!r}")
-            lines += _code(f"config.max_position_embeddings = {self.target_length}")
         return "\n".join([*lines, *self._try()])
 
     def _facts(self) -> list[str]:
         memory, times = self.memory, self.factor
         trained = "unknown" if self.trained_length is None else f"{self.trained_length:,}"
         reach = f", reaches {self.reach:,}" if self.reach not in (None, self.trained_length) else ""
-        factor = "" if times is None else f", factor {ratio(times)}"
+        factor = "" if times is None else f", factor {_ratio(times)}"
         cache = f"{size(memory.cache)} a text ({size(memory.token)} a token)" if memory.cache else "none"
         largest = memory.largest
         here = f"; {size(largest[0])} {largest[1]} here" if largest else ""
@@ -103,13 +94,8 @@ class Advice:
             "positions": self.positions,
             "lengths": f"trained {trained}{reach}, target {self.target_length:,}{factor}",
             "memory": f"{memory.dtype}: weights {size(memory.weights)}, cache {cache}{here}",
+            "training": self._training(),
         }
-        if self.reach is not None and self.target_length > self.reach:
-            work = (self.target_length / self.reach) ** 2
-            facts["training"] = self._training()
-            facts["work"] = (
-                f"attention over a text of {self.target_length:,} is {ratio(work)} × that over {self.reach:,}"
-            )
         return [line for name, value in facts.items() if value for line in _wrapped(f"{name:<12}{value}", 2, 14)]
 
     def _training(self) -> str:
@@ -125,12 +111,8 @@ class Advice:
         )
 
     def _lines_of(self, number: int, one: Recommendation) -> list[str]:
-        head = "; ".join(filter(None, (_loss(one.measured), self._shown(one), self._cost(one))))
-        return [
-            f"  {number}  {one.scheme}{f' ({head})' if head else ''}",
-            *_wrapped(one.reason, 5, 5),
-            *_code(one.patch),
-        ]
+        head = f"  {number}  {one.scheme}{self._head(one)}"
+        return [head, *_wrapped(one.reason, 5, 5), *_wrapped(one.patch, 5, 9)]
 
     def _order(self, found: tuple[Recommendation, ...]) -> str:
         """What recommendations are ordered by, where it was measured."""
@@ -139,23 +121,15 @@ class Advice:
         unpatched = _loss(self.unpatched_loss)
         return f", by loss at {self.target_length:,} tokens (unpatched at {self.trained_length:,}: {unpatched})"
 
-    def _shown(self, one: Recommendation) -> str:
-        if one.kept < self.target_length:
-            return ""
-        found = []
-        if one.evidence is not None:
-            found.append(f"measured at {one.evidence.factor:g} ×")
-        if one.shown_factor is not None and one.shown_factor > 1:
-            found.append(f"published to {one.shown_factor:g} ×")
-        if found and one.beyond:
-            found.append(f"not to {ratio(self.target_length / one.trained)} ×")
-        return ", ".join(found)
-
-    def _cost(self, one: Recommendation) -> str:
-        if not self.memory.cache:
-            return ""
-        kept = "" if one.kept == self.target_length else f", evicts all but {one.kept:,} tokens"
-        return f"cache {size(one.cache)}{kept}"
+    def _head(self, one: Recommendation) -> str:
+        """Loss of a recommendation where it was measured, whether it was shown this far, and its cache."""
+        found = [_loss(one.measured)] if one.measured else []
+        if one.beyond and one.kept == self.target_length:
+            found.append(f"not shown at {_ratio(self.target_length / one.trained)} ×")
+        if self.memory.cache:
+            kept = "" if one.kept == self.target_length else f", evicts all but {one.kept:,} tokens"
+            found.append(f"cache {size(one.cache)}{kept}")
+        return f" ({'; '.join(found)})" if found else ""
 
     def _try(self) -> list[str]:
         firsts = [(one, "compare") for one in self.recommendations[:1]] + [
@@ -183,17 +157,9 @@ def _bullets(title: str, items: Iterable[str]) -> list[str]:
     return ["", title, *lines] if lines else []
 
 
-def _code(call: str) -> list[str]:
-    """Break a long Python call between arguments."""
-    return _wrapped(call, 5, 9)
-
-
 def _shell(command: str) -> list[str]:
     """Break a long command with backslashes."""
-    *lines, last = textwrap.wrap(
-        command, WIDTH - 2, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False,
-        break_long_words=False,
-    )  # fmt: skip
+    *lines, last = _wrapped(command, 2, 6)
     return [*(f"{line} \\" for line in lines), last]
 
 
@@ -202,3 +168,8 @@ def _wrapped(text: str, first: int, rest: int) -> list[str]:
         text, WIDTH, initial_indent=" " * first, subsequent_indent=" " * rest, break_on_hyphens=False,
         break_long_words=False,
     )  # fmt: skip
+
+
+def _ratio(value: float) -> str:
+    """A ratio to four digits, and a large one as a whole number: ``"2.667"``, ``"262,144"``."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -1,9 +1,16 @@
-"""Devices of a benchmark: how to measure time and memory there, and free memory."""
+"""Devices of a benchmark: how to measure time and memory there, and free memory.
+
+On Linux the kernel keeps the most memory that a process had (its high-water mark), which can be reset. On CUDA torch's
+allocator counts, and kernels run asynchronously, so that time is that between two events on the device.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import platform
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,9 +18,8 @@ from typing import Protocol
 
 import torch
 
+from hf_posenc.core import memory
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.bench import memory
-from hf_posenc.insight.bench.cuda import Cuda
 from hf_posenc.insight.bench.timing import Elapsed, cpu_clock
 
 
@@ -31,8 +37,8 @@ class Device(Protocol):
     def clock(self, run: Callable[[], None]) -> Elapsed:
         """Time of a callable."""
 
-    def peak(self, run: Callable[[], None]) -> int:
-        """Peak memory of a callable above what was allocated before, in bytes."""
+    def peak(self, run: Callable[[], None]) -> int | None:
+        """Peak memory of a callable above what was allocated before, in bytes; None where the system does not tell."""
 
     def free(self) -> int | None:
         """Free memory in bytes, if known."""
@@ -55,9 +61,14 @@ class Cpu:
         """See `Device.clock`."""
         return cpu_clock(run)
 
-    def peak(self, run: Callable[[], None]) -> int:
-        """See `Device.peak`."""
-        return memory.peak(run)
+    def peak(self, run: Callable[[], None]) -> int | None:
+        """Peak memory from the kernel's count of touched pages; None elsewhere than on Linux."""
+        gc.collect()
+        with suppress(OSError, AttributeError):  # only of the GNU library; memory kept by it would hide its reuse
+            ctypes.CDLL(None).malloc_trim(0)
+        told, before = memory.reset_peak(), memory.resident() or 0
+        run()
+        return max(0, (memory.peak() or 0) - before) if told else None
 
     def free(self) -> int | None:
         """Free memory in bytes without swapping, from the kernel."""
@@ -67,6 +78,53 @@ class Cpu:
         with suppress(ValueError, OSError, AttributeError):
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return None
+
+
+class Cuda:
+    """A GPU.
+
+    Args:
+        device: as torch knows it.
+        api: `torch.cuda`, or its substitute in a test.
+    """
+
+    def __init__(self, device: torch.device, api: object = torch.cuda) -> None:
+        self.torch, self.api = device, api
+
+    @property
+    def name(self) -> str:
+        """Name of the device, from the driver."""
+        return str(self.api.get_device_name(self.torch))  # type: ignore[attr-defined]
+
+    def clock(self, run: Callable[[], None]) -> Elapsed:
+        """Seconds from the first kernel to the last, or of Python where that takes longer; and of the processor."""
+        start, end = (self.api.Event(enable_timing=True) for _ in range(2))  # type: ignore[attr-defined]
+        self.synchronize()
+        processor = time.process_time()
+        start.record()
+        run()
+        end.record()
+        self.synchronize()
+        return Elapsed(start.elapsed_time(end) / 1000, time.process_time() - processor)
+
+    def peak(self, run: Callable[[], None]) -> int:
+        """Bytes of tensors, as torch's allocator counts them."""
+        gc.collect()
+        self.synchronize()
+        self.api.empty_cache()  # type: ignore[attr-defined]
+        self.api.reset_peak_memory_stats(self.torch)  # type: ignore[attr-defined]
+        before = self.api.memory_allocated(self.torch)  # type: ignore[attr-defined]
+        run()
+        self.synchronize()
+        return int(self.api.max_memory_allocated(self.torch) - before)  # type: ignore[attr-defined]
+
+    def free(self) -> int | None:
+        """Free memory in bytes, from the driver."""
+        return int(self.api.mem_get_info(self.torch)[0])  # type: ignore[attr-defined]
+
+    def synchronize(self) -> None:
+        """Wait for all kernels."""
+        self.api.synchronize(self.torch)  # type: ignore[attr-defined]
 
 
 def device_of(name: str | None) -> Device:

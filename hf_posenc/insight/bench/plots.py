@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.plotting.figures import (
     COLOURS,
     MARKERS,
-    figure,
     length_names,
+    panels,
+    plain,
     save_figure,
 )
 from hf_posenc.insight.bench.cell import BenchCell
@@ -29,41 +31,31 @@ def write_plot(cells: Sequence[BenchCell], path: Path) -> bool:
     cases = list(dict.fromkeys(cell.case for cell in shown))
     if not cases:
         return False
-    canvas, axes = figure(2 * PANEL[0], len(cases) * PANEL[1])
-    axes.remove()
-    grid = canvas.subplots(len(cases), 2, squeeze=False)
-    for row, case in zip(grid, cases, strict=True):
-        mine = [cell for cell in shown if cell.case == case]
-        for panel, name, values in zip(row, ("time", "memory"), (times(mine), memories(mine)), strict=True):
-            draw(panel, values)
-            panel.set_title(f"{case}: {name}", loc="left", fontsize=10)
-            panel.set_ylabel(f"{name} / unpatched")
-    handles, labels = grid[0][0].get_legend_handles_labels()
+    canvas, grid = panels(2 * PANEL[0], len(cases) * PANEL[1], len(cases), 2, shared=False)
+    for panel, (case, name) in zip(grid, product(cases, ("time", "memory")), strict=True):
+        draw(panel, curves([cell for cell in shown if cell.case == case], name))
+        panel.set_title(f"{case}: {name}", loc="left", fontsize=10)
+        panel.set_ylabel(f"{name} / unpatched")
+    handles, labels = grid[0].get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9)
     save_figure(canvas, path)
     return True
 
 
 RatioCurve = list[tuple[int, float, float, float]]
-"""Length, value, and lower and upper error."""
+"""Length, value, and lower and upper error: quartiles of the ratio of times."""
 
 
-def times(cells: Sequence[BenchCell]) -> dict[str, RatioCurve]:
-    """Ratios of time and their quartiles, by scheme."""
+def curves(cells: Sequence[BenchCell], what: str) -> dict[str, RatioCurve]:
+    """Ratios of time or memory to the unpatched model, by scheme."""
     found: dict[str, RatioCurve] = {}
     for cell in cells:
-        if (one := cell.time_ratio(UNPATCHED)) is not None:
-            spread = one.median - one.low, one.high - one.median
-            found.setdefault(cell.scheme, []).append((cell.length, one.median, *spread))
-    return found
-
-
-def memories(cells: Sequence[BenchCell]) -> dict[str, RatioCurve]:
-    """Ratios of memory, by scheme."""
-    found: dict[str, RatioCurve] = {}
-    for cell in cells:
-        if (one := cell.memory_ratio(UNPATCHED)) is not None:
-            found.setdefault(cell.scheme, []).append((cell.length, one, 0.0, 0.0))
+        time, memory = cell.time_ratio(UNPATCHED), cell.memory_ratio(UNPATCHED)
+        if what == "time" and time is not None:
+            point = cell.length, time.median, time.median - time.low, time.high - time.median
+            found.setdefault(cell.scheme, []).append(point)
+        elif what == "memory" and memory is not None:
+            found.setdefault(cell.scheme, []).append((cell.length, memory, 0.0, 0.0))
     return found
 
 
@@ -90,6 +82,4 @@ def draw(axes: Any, lines: dict[str, RatioCurve]) -> None:
     axes.minorticks_off()
     axes.set_xlabel("tokens")
     axes.set_ylim(bottom=0)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain(axes)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, MinLen
 
 from hf_posenc.core.lengths import check_factor
+from hf_posenc.core.settings import check_fields
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench.cases import CASES
-from hf_posenc.insight.bench.rows import KINDS
-from hf_posenc.insight.bench.variants import BASELINES
-from hf_posenc.schemes.entry import Entry
 
 REACH = 8  # times the trained length, where neither lengths nor factor exceed it
 
@@ -20,7 +21,7 @@ class BenchSettings:
     """Settings of a benchmark.
 
     Attributes:
-        entries: schemes.
+        entries: schemes, as `hf_posenc.schemes.entry.Entry`.
         lengths: tokens.
         cases: of `hf_posenc.insight.bench.cases.CASES`.
         baselines: models that the schemes are compared with.
@@ -29,30 +30,23 @@ class BenchSettings:
         batch: batch size.
         rows: of `hf_posenc.insight.bench.rows.KINDS`.
         compiled: whether all models run under `torch.compile`.
+
+    Raises:
+        OptionOutOfRange: a number is out of range, or a name is unknown.
     """
 
-    entries: Sequence[Entry]
-    lengths: Sequence[int]
-    cases: Sequence[str] = ("prefill",)
-    baselines: Sequence[str] = BASELINES
+    entries: Sequence[Any]
+    lengths: Annotated[Sequence[Annotated[int, Ge(2)]], MinLen(1)]
+    cases: Sequence[Literal["prefill", "decode", "static_decode", "train"]] = ("prefill",)
+    baselines: Sequence[Literal["unpatched", "naive"]] = ("unpatched", "naive")
     factor: float | None = None
-    rounds: int = 7
-    batch: int = 1
-    rows: str = "full"
+    rounds: Annotated[int, Ge(1)] = 7
+    batch: Annotated[int, Ge(1)] = 1
+    rows: Literal["full", "padded", "packed"] = "full"
     compiled: bool = False
 
     def __post_init__(self) -> None:
-        for name, chosen, known in (
-            ("cases", self.cases, CASES), ("baselines", self.baselines, BASELINES), ("rows", [self.rows], KINDS)
-        ):  # fmt: skip
-            for value in chosen:
-                if value not in known:
-                    raise OptionOutOfRange(f"{name} has {value!r}. Choose among {', '.join(known)}.")
-        for name, values, least in (
-            ("lengths", self.lengths, 2), ("rounds", [self.rounds], 1), ("batch", [self.batch], 1)
-        ):  # fmt: skip
-            if not values or min(values) < least:
-                raise OptionOutOfRange(f"{name} must be at least {least}, got {min(values, default='none')}.")
+        check_fields(self, OptionOutOfRange)
         if self.factor is not None:
             check_factor(self.factor)
         self.check_together()

@@ -19,7 +19,6 @@ from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.entry import Entry
 
 UNPATCHED, PATCHED, NAIVE = "unpatched", "patched", "naive"
-BASELINES = (UNPATCHED, NAIVE)
 FUSED, MATERIALISED = "sdpa", "eager"
 SEED = 0
 

@@ -11,15 +11,13 @@ import math
 import torch
 from torch import Tensor
 
-from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.geometry import Rotation, geometric
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.plots.pair_frequencies import rotations
 from hf_posenc.insight.plots.target import Target, position_range
 
+BASE = 10_000.0  # of models without RoPE of their own
 STEADY = 1e-4  # relative change of a hand's length that is rounding
-TIED = 1e-6  # relative difference of two widths that is rounding
-GOLDEN = math.pi * (3 - math.sqrt(5))  # gives every channel a clearly different direction
 
 
 def has_code(target: Target) -> bool:
@@ -89,33 +87,43 @@ def products(target: Target, length: int, origin: int) -> Tensor:
     return (code @ code[origin]) / code[origin].square().sum().clamp(min=1e-12)
 
 
-def path(target: Target, length: int) -> tuple[Tensor, tuple[float, float]]:
-    """Codes in the plane of their two widest directions, ``[length, 2]``, and the shares of variance these have."""
-    code = codes(target, length).double()
-    centred = code - code.mean(0)
-    _, size, directions = torch.linalg.svd(centred, full_matrices=False)
-    angles = GOLDEN * torch.arange(code.shape[1], dtype=torch.float64)
-    first = among_ties(angles.cos(), size, directions, 0)
-    second = among_ties(angles.sin(), size, directions, 1, first)
-    plane = centred @ torch.stack((first, second), dim=1)
-    shares = plane.square().sum(0) / centred.square().sum().clamp(min=1e-30)
-    return plane, (float(shares[0]), float(shares[1]))
-
-
-def among_ties(towards: Tensor, size: Tensor, directions: Tensor, which: int, before: Tensor | None = None) -> Tensor:
-    """A unit vector among the directions as wide as one of them: that which leans most ``towards`` a fixed one.
-
-    Codes may have equal variance in many directions (binary digits do), and then the choice is arbitrary; so is the
-    sign of a single one.
-    """
-    tied = directions[(size - size[min(which, len(size) - 1)]).abs() <= TIED * size[0]]
-    found = tied.T @ (tied @ towards)
-    if before is not None:
-        found = found - before * (before @ found)
-    return found / found.norm().clamp(min=1e-12)
-
-
 def gram(target: Target, length: int) -> Tensor:
     """⟨code(i), code(j)⟩ over the mean of ⟨code(i), code(i)⟩, ``[length, length]``."""
     code = codes(target, length).double()
     return code @ code.T / code.square().sum(1).mean().clamp(min=1e-12)
+
+
+def rotations(target: Target, length: int) -> dict[str, Rotation]:
+    """The rotations in use in a text of some length, by what they are for; the one of the whole text is called ``""``.
+
+    Args:
+        target: the scheme.
+        length: decides where the rotation of a row depends on its length; the row is then the last.
+    """
+    scheme = target.scheme
+    by_row = scheme.row_rotation()
+    if by_row is not None:
+        longest = int(by_row.length_of(torch.tensor([[length - 1]])))
+        return {f"at length {longest}": by_row.rotation_of(longest)}
+    found: dict[str, Rotation] = {}
+    for region in scheme.regions(target.context(position_range(1))):
+        if region.rotation is not None and region.rotation not in found.values():
+            start, end = region.band.rows_from, region.band.rows_until
+            found[f"rows from {start}" if end is None else f"rows under {end}"] = region.rotation
+    shared = scheme.rotation()
+    return found or ({} if shared is None else {"": shared})
+
+
+def frequencies(target: Target, length: int) -> dict[str, Tensor]:
+    """Radians per token of every pair, ``[pairs]``, float64, of each of `rotations`."""
+    return {
+        name: torch.as_tensor(rotation.frequencies, dtype=torch.float64)
+        for name, rotation in rotations(target, length).items()
+    }
+
+
+def unscaled(target: Target) -> Tensor:
+    """Radians per token of every pair before any scaling: the model's own, or RoPE's, ``[pairs]``, float64."""
+    rotary = target.geometry.rotary
+    own = geometric(BASE, target.geometry.head_dim) if rotary is None else rotary.rotation.frequencies
+    return torch.as_tensor(own, dtype=torch.float64)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hf_posenc.core.plotting.figures import MAGNITUDES, SIGNED
 from hf_posenc.insight.plots.marks import FAINT, ink
-from hf_posenc.insight.plots.registry import Scales
+from hf_posenc.insight.plots.registry import Scales, Sheet
 
 OWN_SCALES = "each panel has its own scale"
 SAME_SCALE = "all panels have one scale"
@@ -54,6 +54,38 @@ def say_scale(figure: Any, scales: Scales, panels: int, limits: Sequence[Limits]
     if panels > 1:
         said = SAME_SCALE if scales.same or len(set(limits)) == 1 else OWN_SCALES
         figure.suptitle("\n".join(filter(None, [figure.get_suptitle(), said])))
+
+
+def draw_maps(
+    figure: Any,
+    grid: Sequence[Any],
+    sheets: Sequence[Sheet],
+    scales: Scales,
+    key: str,
+    unit: str,
+    *,
+    signed: bool = True,
+    starts: Sequence[tuple[int, int]] | None = None,
+    square: bool = True,
+) -> list[Any]:
+    """Draw what sheets call ``key`` as one map in each panel of a grid; returns the colour bars.
+
+    Args:
+        figure: of the panels.
+        grid: a panel for each sheet.
+        sheets, scales: as a plot is given them.
+        key: of the numbers.
+        unit: name of the colour bars.
+        signed: whether the numbers are signed.
+        starts: of each sheet, the first index down and across.
+        square: whether cells are.
+    """
+    limits, images = limits_of(scales, len(sheets), key, signed=signed), []
+    for axes, sheet, limit, start in zip(grid, sheets, limits, starts or [(0, 0)] * len(sheets), strict=True):
+        images.append(heat_map(axes, sheet.numbers[key], limit, start=start, square=square))
+    bars = colour_bars(figure, grid, images, unit)
+    say_scale(figure, scales, len(grid), limits)
+    return bars
 
 
 def colour_bars(figure: Any, panels: Sequence[Any], images: Sequence[Any], label: str) -> list[Any]:

@@ -78,6 +78,8 @@ def direction(target: PropertyTarget) -> PropertyValue:
 
 def falling(curve: Tensor) -> float:
     """Rank correlation with distance of the means of ``curve [distances]`` over 0, 1, 2 … 3, 4 … 7, …; 1 if flat."""
+    from scipy.stats import spearmanr
+
     if not bool(curve[:2].isfinite().all()):
         return 1.0
     edges = [0, *(2**n for n in range(len(curve).bit_length()) if 2**n < len(curve)), len(curve)]
@@ -85,9 +87,7 @@ def falling(curve: Tensor) -> float:
     seen = means.nan_to_num(neginf=-1e9)  # what is not seen has fallen
     if float(seen.amax() - seen.amin()) < ROUNDING:
         return 1.0
-    ranks = (seen[:, None] > seen[None]).sum(1).double() + 0.5 * ((seen[:, None] == seen[None]).sum(1) - 1)
-    order = torch.arange(len(means)).double()
-    return float(torch.corrcoef(torch.stack((ranks, order)))[0, 1])
+    return float(spearmanr(torch.arange(len(seen)), seen).statistic)
 
 
 def sides(row: Tensor, middle: int) -> float:

@@ -148,22 +148,6 @@ def test_an_error_on_the_way_is_a_cell(model: PreTrainedModel, monkeypatch: pyte
     assert (cell.state, cell.why_not) == ("failed", "RuntimeError: out of memory")
 
 
-def test_an_interrupted_run_has_yielded_its_finished_cells(model: PreTrainedModel) -> None:
-    class Impatient(Metered):
-        samples = 0
-
-        def clock(self, run: Callable[[], None]) -> Elapsed:
-            self.samples += 1
-            if self.samples > 6:  # one before, and two rounds, of the first cell's two models
-                raise KeyboardInterrupt
-            return super().clock(run)
-
-    cells = bench(model, "yarn,pi", [32], device=Impatient(), rounds=2, baselines=(UNPATCHED,))
-    assert next(cells).scheme == "yarn"
-    with pytest.raises(KeyboardInterrupt):
-        next(cells)
-
-
 @pytest.mark.parametrize("cells", [1, 2])
 def test_a_live_model_is_on_its_own_device_again(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class Elsewhere(Metered):

@@ -80,15 +80,6 @@ def test_companion_schemes_are_drawn_together() -> None:
     assert float(remapped.numbers["used"].max()) == 32
 
 
-def test_options_that_fit_only_some_plots_leave_those() -> None:
-    applicable_plots = {plot.name for plot in plots_of(request_of("rerope:window=100", shapes=SMALL))}
-    assert "distance" not in applicable_plots  # its own trained length is 64
-    assert "frequencies" in applicable_plots
-    assert "distance" in {p.name for p in plots_of(request_of("rerope:window=100", shapes=SMALL, trained_length=128))}
-    with pytest.raises(OptionOutOfRange, match="window"):
-        first_plot(request_of("rerope:window=100", shapes=SMALL, trained_length=100))
-
-
 def test_given_lengths_replace_those_of_the_plot() -> None:
     own, given = (numbers("rerope", "distance", shapes=SMALL, **how)[0].numbers for how in ({}, {"trained_length": 20}))
     assert (own["trained_length"], own["distance"].shape) == (64, (256, 256))
@@ -125,17 +116,6 @@ def test_frames_of_a_length() -> None:
     assert [len(film[0].numbers["code"]) for film in films] == [3, 6, 9]
     with pytest.raises(NothingToPlot, match="no animation of its own"):
         frames(plot_of("code"), request_of("norm01", shapes=SMALL))
-
-
-def test_an_animation_of_what_a_plot_does_not_read_is_refused() -> None:
-    with pytest.raises(NothingToPlot, match="position"):
-        frames(plot_of("code"), request_of("binary", shapes=SMALL, length=6), "position", count=3)
-
-
-def test_without_positions_all_scores_are_equal() -> None:
-    score = numbers("none", "score", shapes=SMALL, length=6)[0].numbers["score"]
-    assert torch.equal(score.isnan(), torch.ones(6, 6).triu(1).bool())
-    assert score[~score.isnan()].unique().tolist() == pytest.approx([1.0])
 
 
 def test_regions_are_named_by_what_they_do_to_distances() -> None:

@@ -63,13 +63,6 @@ def test_files_are_the_same_every_time(tmp_path: Path, ending: str) -> None:
     assert one.read_bytes().startswith(starts[ending])
 
 
-def test_several_plots_are_several_files(tmp_path: Path) -> None:
-    two = [computed("rope", "clock"), computed("rope", "product")]
-    files = save(two, tmp_path / "rope.svg")
-    assert [file.name for file in files] == ["rope-clock.svg", "rope-product.svg"]
-    assert "tokens/rotation" in files[0].read_text(encoding="utf-8")  # letters are letters
-
-
 def test_an_animation_has_all_frames(tmp_path: Path) -> None:
     from PIL import Image
 

@@ -22,11 +22,10 @@ CASES: dict[str, dict[str, int]] = {
     "code": {"integer,norm01,binary,sinusoidal": 4, "sinusoidal": 1},
     "dimensions": {"integer,sinusoidal": 2},
     "product": {"sinusoidal,rope": 1},
-    "path": {"binary,sinusoidal": 2},
     "places": {"randpos": 1},
     "distance": {"self_extend:group=4;window=16,dca": 2},
     "visible": {"window,sinks,lm_infinite": 3, "self_extend:group=4;window=16,dca": 2},
-    "bias": {"alibi,t5": 16, "alibi": 8},
+    "bias": {"alibi": 8},
     "bias_curve": {"alibi,t5,kerple": 3},
     "score": {"rope,alibi,t5": 3, "rope,none": 2},
     "score_curve": {"rope,alibi,t5": 3, "rope,xpos": 1},
@@ -128,6 +127,7 @@ def test_one_scale_for_unlike_schemes_leaves_blank_panels() -> None:
     assert [variance(figure, axes) > BLANK for axes in panels(figure)] == [True, False]
 
 
+@pytest.mark.slow
 def test_signed_maps_have_one_palette_with_zero_in_its_middle() -> None:
     """The same in ``show`` and in ``probe``."""
     from hf_posenc.core.plotting.figures import SIGNED

@@ -13,9 +13,8 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssFo
 
 from hf_posenc import patch_model
 from hf_posenc.insight.probe.attention_profile import Tally
-from hf_posenc.insight.probe.attention_rows import chosen_rows
 from hf_posenc.insight.probe.capture import attentions_of
-from hf_posenc.insight.probe.position_shuffle import outputs
+from hf_posenc.insight.probe.position_shuffle import chosen_rows, outputs
 
 Build = Callable[..., Any]
 KINDS = ("llama", "gpt2", "bert")

@@ -83,16 +83,14 @@ class BiasCurve(Plot):
         return {"distance": torch.arange(curves.shape[1]), "heads": heads, "bias": curves}
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.6, 3.0, sharey=scales.same)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            heads = sheet.numbers["heads"]
+        width = 6.8 if len(sheets) == 1 else 3.6
+        grid = marks.sheet_panels(
+            figure, sheets, width, 3.0, "distance (tokens)", "added to the score", sharey=scales.same
+        )
+        for axes, sheet in zip(grid, sheets, strict=True):
+            heads, distance = sheet.numbers["heads"], sheet.numbers["distance"]
             for line, head in enumerate(heads):
-                values = sheet.numbers["bias"][line]
-                marks.curve(axes, sheet.numbers["distance"], values, f"head {head}", line, len(heads))
+                marks.curve(axes, distance, sheet.numbers["bias"][line], f"head {head}", line, len(heads))
             marks.plain(axes)
-            axes.set_title(marks.named(sheet.label, 3.6), loc="left", fontsize=10)
-            axes.set_xlabel("distance (tokens)")
-            if number % marks.columns(len(sheets)) == 0:
-                axes.set_ylabel("added to the score")
         colour_scales.say_scale(figure, scales, len(grid))
         marks.legend(figure, *grid)

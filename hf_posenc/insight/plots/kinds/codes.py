@@ -1,4 +1,4 @@
-"""Plots of the code that every position has: as a map, as curves, by its products and its path."""
+"""Plots of the code that every position has: as a map, as curves, and by its products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from hf_posenc.core.plotting.figures import MAGNITUDES
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import codes, colour_scales, marks
 from hf_posenc.insight.plots.registry import (
@@ -54,20 +53,16 @@ class CodeMap(OfCodes):
         return {"start": view.start, "channels": channels, "code": code[:, channels]}
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        limits, images = colour_scales.limits_of(scales, len(sheets), "code"), []
-        grid = marks.panels(figure, len(sheets), 5.6 if len(sheets) == 1 else 3.6, 3.4)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            channels, first = sheet.numbers["channels"], sheet.numbers["start"]
-            code = sheet.numbers["code"]
-            images.append(colour_scales.heat_map(axes, code, limits[number], start=(first, channels[0]), square=False))
-            axes.set_title(marks.named(sheet.label, colour_scales.BESIDE_A_BAR), loc="left", fontsize=10)
-            axes.set_xlabel("channel")
+        width = 5.6 if len(sheets) == 1 else 3.6
+        grid = marks.sheet_panels(
+            figure, sheets, width, 3.4, "channel", "position (tokens)", room=colour_scales.BESIDE_A_BAR
+        )
+        starts = [(sheet.numbers["start"], sheet.numbers["channels"][0]) for sheet in sheets]
+        colour_scales.draw_maps(figure, grid, sheets, scales, "code", "value", starts=starts, square=False)
+        for axes, sheet in zip(grid, sheets, strict=True):
+            channels = sheet.numbers["channels"]
             if channels != list(range(channels[0], channels[0] + len(channels))):
                 axes.set_xticks([channels[0] + n for n in range(len(channels))], channels)
-            if number % marks.columns(len(sheets)) == 0:
-                axes.set_ylabel("position (tokens)")
-        colour_scales.colour_bars(figure, grid, images, "value")
-        colour_scales.say_scale(figure, scales, len(grid), limits)
 
 
 @register_plot
@@ -85,18 +80,16 @@ class Dimensions(OfCodes):
         return {"positions": positions, "channels": channels, "code": code[:, channels]}
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.6, 2.7, sharex=True, sharey=scales.same)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            for line, channel in enumerate(sheet.numbers["channels"]):
-                positions, values = sheet.numbers["positions"], sheet.numbers["code"][:, line]
-                marks.curve(
-                    axes, positions, values, f"channel {channel}", line, len(sheet.numbers["channels"]), tapered=False
-                )
+        width = 6.8 if len(sheets) == 1 else 3.6
+        grid = marks.sheet_panels(
+            figure, sheets, width, 2.7, "position (tokens)", "value", sharex=True, sharey=scales.same
+        )
+        for axes, sheet in zip(grid, sheets, strict=True):
+            positions, channels = sheet.numbers["positions"], sheet.numbers["channels"]
+            for line, channel in enumerate(channels):
+                values = sheet.numbers["code"][:, line]
+                marks.curve(axes, positions, values, f"channel {channel}", line, len(channels), tapered=False)
             marks.plain(axes)
-            axes.set_title(marks.named(sheet.label, 3.6), loc="left", fontsize=10)
-            axes.set_xlabel("position (tokens)")
-            if number % marks.columns(len(sheets)) == 0:
-                axes.set_ylabel("value")
         colour_scales.say_scale(figure, scales, len(grid))
         marks.legend(figure, *grid)
 
@@ -127,41 +120,3 @@ class Product(OfCodes):
         axes.set_ylabel("⟨code, code⟩ (1 with itself)")
         marks.only(axes, sheets)
         marks.legend(figure, axes)
-
-
-@register_plot
-class Path(OfCodes):
-    """Path of the code in the plane of its first two principal components."""
-
-    name, title = "path", "Path of the code in the plane of its two widest directions"
-    scaled = False
-
-    def length(self, target: Target) -> int:
-        return 32
-
-    def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        plane, shares = codes.path(target, view.length or LENGTH)
-        return {"plane": plane, "variance": list(shares)}
-
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import Normalize
-
-        longest = max(len(sheet.numbers["plane"]) for sheet in sheets)
-        colours = ScalarMappable(Normalize(0, longest - 1), MAGNITUDES)
-        grid = marks.panels(figure, len(sheets), 3.6, 3.5)
-        for axes, sheet in zip(grid, sheets, strict=True):
-            plane, (first, second) = sheet.numbers["plane"].numpy(), sheet.numbers["variance"]
-            axes.plot(plane[:, 0], plane[:, 1], color=marks.ink(), alpha=0.45, linewidth=1.0, zorder=1)
-            for position, colour in enumerate(colours.to_rgba(torch.arange(len(plane)).numpy())):
-                axes.plot(*plane[position], "o", color=colour, markersize=4.6, mec=marks.ink(), mew=0.3, zorder=2)
-            for position in (0, len(plane) - 1):
-                axes.annotate(
-                    str(position), plane[position], xytext=(5, 5), textcoords="offset points", fontsize=8, zorder=3
-                )
-            axes.set_aspect("equal", adjustable="datalim")
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.set_title(marks.named(sheet.label, 3.6), loc="left", fontsize=10)
-            axes.set_xlabel(f"first direction ({100 * first:.0f} % of variance)")
-            axes.set_ylabel(f"second ({100 * second:.0f} %)")
-        figure.colorbar(colours, ax=grid, label="position (tokens)", shrink=0.9)

@@ -38,14 +38,8 @@ class Grid(Plot):
         return {"row": middle, "column": middle, "score": pair_scores.patch_scores(target, side, side, middle, middle)}
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        limits, images = colour_scales.limits_of(scales, len(sheets), "score"), []
-        grid = marks.panels(figure, len(sheets), 3.3, 3.3)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            images.append(colour_scales.heat_map(axes, sheet.numbers["score"], limits[number]))
+        room = colour_scales.BESIDE_A_BAR
+        grid = marks.sheet_panels(figure, sheets, 3.3, 3.3, "column (patches)", "row (patches)", room=room)
+        colour_scales.draw_maps(figure, grid, sheets, scales, "score", "score with the patch at ×")
+        for axes, sheet in zip(grid, sheets, strict=True):
             axes.plot(sheet.numbers["column"], sheet.numbers["row"], "x", color=marks.HUES[4], markersize=6)
-            axes.set_title(marks.named(sheet.label, colour_scales.BESIDE_A_BAR), loc="left", fontsize=10)
-            axes.set_xlabel("column (patches)")
-            if number % marks.columns(len(sheets)) == 0:
-                axes.set_ylabel("row (patches)")
-        colour_scales.colour_bars(figure, grid, images, "score with the patch at ×")
-        colour_scales.say_scale(figure, scales, len(grid), limits)

@@ -36,16 +36,15 @@ class Places(Plot):
         return {"places": torch.stack([pair_scores.training_positions(target, length) for _ in range(3)])}
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        grid = drawing.panels(figure, len(sheets), 6.2 if len(sheets) == 1 else 3.5, 2.9, sharex=True, sharey=True)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
+        width = 6.2 if len(sheets) == 1 else 3.5
+        grid = drawing.sheet_panels(
+            figure, sheets, width, 2.9, "token", "position it is given (tokens)", sharex=True, sharey=True
+        )
+        for axes, sheet in zip(grid, sheets, strict=True):
             for draw, where in enumerate(sheet.numbers["places"]):
                 drawing.curve(axes, torch.arange(len(where)), where, f"text {draw + 1}", draw, 3, tapered=False)
             axes.axline((0, 0), slope=1, color=drawing.ink(), alpha=0.4, linewidth=0.8)
             drawing.plain(axes)
-            axes.set_title(drawing.named(sheet.label, 3.5), loc="left", fontsize=10)
-            axes.set_xlabel("token")
-            if number % drawing.columns(len(sheets)) == 0:
-                axes.set_ylabel("position it is given (tokens)")
         drawing.legend(figure, *grid)
 
 
@@ -57,13 +56,9 @@ class Maps(Plot):
     signed = True
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        limits = colour_scales.limits_of(scales, len(sheets), self.key, signed=self.signed)
-        images = []
         grid = map_panels(figure, sheets)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            images.append(colour_scales.heat_map(axes, sheet.numbers[self.key], limits[number]))
-        self.mark(colour_scales.colour_bars(figure, grid, images, self.unit), sheets)
-        colour_scales.say_scale(figure, scales, len(grid), limits)
+        bars = colour_scales.draw_maps(figure, grid, sheets, scales, self.key, self.unit, signed=self.signed)
+        self.mark(bars, sheets)
 
     def mark(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
         """Anything else on the colour bars."""
@@ -71,14 +66,9 @@ class Maps(Plot):
 
 def map_panels(figure: Any, sheets: Sequence[Sheet]) -> list[Any]:
     """One panel per scheme, named, keys across and queries down."""
-    alone = len(sheets) == 1
-    grid = drawing.panels(figure, len(sheets), 4.6 if alone else 3.2, 3.9 if alone else 3.0)
-    for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-        axes.set_title(drawing.named(drawing.labelled(sheet), colour_scales.BESIDE_A_BAR), loc="left", fontsize=10)
-        axes.set_xlabel("key position (tokens)")
-        if number % drawing.columns(len(sheets)) == 0:
-            axes.set_ylabel("query position (tokens)")
-    return grid
+    width, height = (4.6, 3.9) if len(sheets) == 1 else (3.2, 3.0)
+    names = "key position (tokens)", "query position (tokens)"
+    return drawing.sheet_panels(figure, sheets, width, height, *names, room=colour_scales.BESIDE_A_BAR)
 
 
 @register_plot
