@@ -57,6 +57,11 @@ PICTURES = (
         "Position down, channel across: binary digits jump, waves of the same periods change smoothly.",
     ),
     Made(
+        "path",
+        "show binary sinusoidal --picture path --length 64 --shape width=64",
+        "Both codes projected on their two principal directions: one jumps, the other is a smooth line.",
+    ),
+    Made(
         "sinusoidal",
         "show sinusoidal --picture dimensions --length 200",
         "Single channels of the sinusoidal code: fast, middle and slow.",

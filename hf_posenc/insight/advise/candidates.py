@@ -29,7 +29,7 @@ from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.host_rotation import HostRotation
-from hf_posenc.schemes.registry import scheme_class, scheme_record
+from hf_posenc.schemes.registry import list_schemes, scheme_class, scheme_record
 
 
 @dataclass(frozen=True)
@@ -205,3 +205,10 @@ def spread(geometry: Geometry) -> torch.Tensor:
 def says(record: SchemeRecord) -> str:
     """Title of a scheme's documentation: one sentence on what it does."""
     return record.title.rstrip(".")
+
+
+def defined_here(target_model: TargetModel, named: Iterable[str]) -> tuple[str, ...]:
+    """Registered schemes that are defined for this model, without those ``named``."""
+    known = {part for name in named for part in name.split("+")}
+    others = [record for record in list_schemes() if record.name not in known and not record.recipe]
+    return tuple(record.name for record in others if not record.unmet_needs(target_model.geometry))

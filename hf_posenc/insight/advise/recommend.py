@@ -12,6 +12,7 @@ from hf_posenc.core.lengths import tokens
 from hf_posenc.insight.advise.candidates import (
     CandidateSetting,
     choose,
+    defined_here,
     keeps_positions,
 )
 from hf_posenc.insight.advise.evidence import (
@@ -22,7 +23,7 @@ from hf_posenc.insight.advise.evidence import (
 )
 from hf_posenc.insight.advise.memory import has_cache, measured, size, skeleton
 from hf_posenc.insight.advise.report import Advice
-from hf_posenc.insight.advise.target_model import TargetModel
+from hf_posenc.insight.advise.target_model import TargetModel, native_scaling
 from hf_posenc.insight.advise.training_memory import training_memory
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.training.learning_rates import learning_rate_for, parameter_count
@@ -52,6 +53,7 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
     causal = has_cache(target_model.config) if target_model.adapter is None else target_model.geometry.causal
     memory = measured(bare, target, causal=causal)
     supported = target_model.adapter is not None
+    native = None if supported else native_scaling(target_model.config, target_model.trained, target)
     advice = Advice(
         model=target_model.name,
         model_type=target_model.config.model_type,
@@ -61,6 +63,7 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
         target_length=target,
         memory=memory,
         supported=supported,
+        native=native,
     )
     if supported and target_model.reach is not None and target_model.trained is not None:
         advice = with_recommendations(advice, target_model, bare, dtype)
@@ -93,6 +96,7 @@ def with_recommendations(advice: Advice, model: TargetModel, bare: nn.Module, dt
         zero_shot=zero_shot,
         training=tuple(replace(one, learning_rate=rate.value, checkpointing=tight) for one in training),
         refused=refused,
+        others=defined_here(model, [one.scheme for one in (*zero_shot, *training)] + list(refused)),
         learning_rate=rate.value,
         rate_source=rate.source,
         training_memory=step,

@@ -29,11 +29,13 @@ class Advice:
         memory: of weights and cache, in bytes.
         zero_shot, training: recommendations, best first.
         refused: scheme to why it does not fit here.
+        others: further schemes that are defined here, without published evidence.
         warnings: what is not feasible, or has no evidence.
         supported: whether there is an adapter for it.
         learning_rate, rate_source: of LoRA on a model of this size, and where it was published.
         training_memory: of a LoRA step on one row of the target length; None where it is not known.
         unpatched_loss: of the model at its trained length, and its standard error, where recommendations were measured.
+        native: ``rope_parameters`` of transformers' own YaRN, where there is no adapter and the family reads them.
     """
 
     model: str
@@ -46,12 +48,14 @@ class Advice:
     zero_shot: tuple[Recommendation, ...] = ()
     training: tuple[Recommendation, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     supported: bool = True
     learning_rate: float | None = None
     rate_source: str = ""
     training_memory: TrainingMemory | None = None
     unpatched_loss: tuple[float, float | None] | None = None
+    native: dict[str, Any] | None = None
 
     @property
     def factor(self) -> float | None:
@@ -80,6 +84,10 @@ class Advice:
                 if more := [one.scheme for one in found if one not in listed]:
                     lines += _wrapped(f"then {', '.join(more)} (all lines: --json)", 2, 7)
         lines += _bullets("Does not fit", self._refusals())
+        if self.native is not None:
+            lines += ["", "Without this package (YaRN as transformers has it; zero-shot or before training)"]
+            lines += _wrapped(f"config.rope_parameters = {self.native!r}", 5, 9)
+            lines += _wrapped(f"config.max_position_embeddings = {self.target_length}", 5, 9)
         return "\n".join([*lines, *self._try()])
 
     def _facts(self) -> list[str]:

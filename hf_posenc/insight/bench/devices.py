@@ -1,7 +1,9 @@
 """Devices of a benchmark: how to measure time and memory there, and free memory.
 
-On Linux the kernel keeps the most memory that a process had (its high-water mark), which can be reset. On CUDA torch's
-allocator counts, and kernels run asynchronously, so that time is that between two events on the device.
+On Linux the kernel keeps the most memory that a process had (its high-water mark), which can be reset. Elsewhere
+torch's profiler adds up what its own allocator allocates and frees: no Python objects, and nothing that libraries
+allocate. On CUDA that allocator counts, and kernels run asynchronously, so that time is that between two events on
+the device.
 """
 
 from __future__ import annotations
@@ -13,14 +15,18 @@ import platform
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from hf_posenc.core import memory
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench.timing import Elapsed, cpu_clock
+
+ALLOCATION = "[memory]"  # what torch's profiler calls one
 
 
 class Device(Protocol):
@@ -37,8 +43,8 @@ class Device(Protocol):
     def clock(self, run: Callable[[], None]) -> Elapsed:
         """Time of a callable."""
 
-    def peak(self, run: Callable[[], None]) -> int | None:
-        """Peak memory of a callable above what was allocated before, in bytes; None where the system does not tell."""
+    def peak(self, run: Callable[[], None]) -> int:
+        """Peak memory of a callable above what was allocated before, in bytes."""
 
     def free(self) -> int | None:
         """Free memory in bytes, if known."""
@@ -61,14 +67,16 @@ class Cpu:
         """See `Device.clock`."""
         return cpu_clock(run)
 
-    def peak(self, run: Callable[[], None]) -> int | None:
-        """Peak memory from the kernel's count of touched pages; None elsewhere than on Linux."""
+    def peak(self, run: Callable[[], None]) -> int:
+        """Peak memory from the kernel's count of touched pages, or else that of torch's tensors."""
         gc.collect()
         with suppress(OSError, AttributeError):  # only of the GNU library; memory kept by it would hide its reuse
             ctypes.CDLL(None).malloc_trim(0)
-        told, before = memory.reset_peak(), memory.resident() or 0
+        if not memory.reset_peak():
+            return allocated(run)
+        before = memory.resident() or 0
         run()
-        return max(0, (memory.peak() or 0) - before) if told else None
+        return max(0, (memory.peak() or 0) - before)
 
     def free(self) -> int | None:
         """Free memory in bytes without swapping, from the kernel."""
@@ -125,6 +133,18 @@ class Cuda:
     def synchronize(self) -> None:
         """Wait for all kernels."""
         self.api.synchronize(self.torch)  # type: ignore[attr-defined]
+
+
+def allocated(run: Callable[[], None]) -> int:
+    """Peak memory of tensors on the CPU while a callable runs, from torch's profiler."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        run()
+    changes = sorted(
+        (event.start_ns(), event.nbytes())
+        for event in watched.profiler.kineto_results.events()
+        if event.name() == ALLOCATION and event.device_type() == torch.profiler.DeviceType.CPU
+    )
+    return max(accumulate((change for _, change in changes), initial=0))
 
 
 def device_of(name: str | None) -> Device:

@@ -159,8 +159,7 @@ def cell_of(
                 progress(0.0, f"compiling {role}")
                 compile_case(running[role])
             running[role].reset()
-            peak = device.peak(running[role].call)
-            found[role] = Measured(memory=None if peak is None else peak + running[role].held())
+            found[role] = Measured(memory=device.peak(running[role].call) + running[role].held())
         times = interleaved(
             running, settings.rounds, device.clock,
             lambda done: progress(done / settings.rounds, f"round {done} of {settings.rounds}"),

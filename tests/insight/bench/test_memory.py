@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from hf_posenc.core import memory
 from hf_posenc.insight.bench import device_of
@@ -62,8 +63,11 @@ def test_a_known_peak() -> None:
     assert {name: peak / MIB for name, peak in peaks.items() if abs(peak - known[name] * MIB) > SLACK} == {}
 
 
-def test_without_a_high_water_mark_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_high_water_mark_torch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "reset_peak", lambda: False)
-    ran: list[int] = []
-    assert device_of("cpu").peak(lambda: ran.append(1)) is None
-    assert ran
+
+    def run() -> None:
+        for size in (1, 4, 2):
+            torch.ones(size * MIB)
+
+    assert device_of("cpu").peak(run) == 16 * MIB

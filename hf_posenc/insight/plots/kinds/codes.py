@@ -1,4 +1,4 @@
-"""Plots of the code that every position has: as a map, as curves, and by its products."""
+"""Plots of the code that every position has: as a map, as curves, by its products and its path."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from hf_posenc.core.plotting.figures import MAGNITUDES
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import codes, colour_scales, marks
 from hf_posenc.insight.plots.registry import (
@@ -120,3 +121,40 @@ class Product(OfCodes):
         axes.set_ylabel("⟨code, code⟩ (1 with itself)")
         marks.only(axes, sheets)
         marks.legend(figure, axes)
+
+
+@register_plot
+class Path(OfCodes):
+    """Path of the code in the plane of its first two principal components."""
+
+    name, title = "path", "Path of the code in the plane of its two widest directions"
+    scaled = False
+
+    def length(self, target: Target) -> int:
+        return 32
+
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        plane, shares = codes.path(target, view.length or LENGTH)
+        return {"plane": plane, "variance": list(shares)}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
+
+        longest = max(len(sheet.numbers["plane"]) for sheet in sheets)
+        colours = ScalarMappable(Normalize(0, longest - 1), MAGNITUDES)
+        grid = marks.sheet_panels(figure, sheets, 3.6, 3.5, "", "")
+        for axes, sheet in zip(grid, sheets, strict=True):
+            plane, (first, second) = sheet.numbers["plane"].numpy(), sheet.numbers["variance"]
+            axes.plot(plane[:, 0], plane[:, 1], color=marks.ink(), alpha=0.45, linewidth=1.0, zorder=1)
+            for position, colour in enumerate(colours.to_rgba(torch.arange(len(plane)).numpy())):
+                axes.plot(*plane[position], "o", color=colour, markersize=4.6, mec=marks.ink(), mew=0.3, zorder=2)
+            for position in (0, len(plane) - 1):
+                axes.annotate(
+                    str(position), plane[position], xytext=(5, 5), textcoords="offset points", fontsize=8, zorder=3
+                )
+            axes.set_aspect("equal", adjustable="datalim")
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.set_xlabel(f"first direction ({100 * first:.0f} % of variance)")
+            axes.set_ylabel(f"second ({100 * second:.0f} %)")
+        figure.colorbar(colours, ax=grid, label="position (tokens)", shrink=0.9)
