@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Exit, Option
 
@@ -16,10 +15,7 @@ from hf_posenc.cli.arguments import (
     dtype_of,
     model_named,
 )
-from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.errors import PARTLY
-from hf_posenc.cli.output_paths import check_output_folder
-from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
 
 
 def advise(
@@ -33,54 +29,20 @@ def advise(
             help="Context length in tokens, such as 131072 or 128k; k = 1024, m = 1024².",
         ),
     ],
-    measure: Annotated[
-        bool,
-        Option(
-            "--measure",
-            rich_help_panel="Measurement",
-            help="Load the model, measure each zero-shot recommendation, and order them by their loss.",
-        ),
-    ] = False,
-    text: Text = None,
-    text_field: TextField = FIELD,
-    document_separator: DocumentSeparator = None,
-    samples: Annotated[
-        int | None, Option(min=1, rich_help_panel="Measurement", help="Windows of text for --measure; default: 16.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        Option(rich_help_panel="Output", help="Keep the comparison of --measure in this folder; it resumes there."),
-    ] = None,
     base: Base = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Recommend schemes for a target context length.
 
-    Reads the configuration only, never weights, but for --measure. The exit code is 3 where there is no adapter for the
-    model.
+    Reads the configuration only, never weights. The exit code is 3 where there is no adapter for the model.
     """
     from hf_posenc.checkpoints.checkpoint import Checkpoint
     from hf_posenc.insight.advise import advise as recommend
-    from hf_posenc.insight.advise import measured_advice
 
-    if out is not None:
-        check_output_folder("--out", out)
     named = model_named(model, base)
     checkpoint = Checkpoint.open(named.model, peft_adapter=named.adapter)
     advice = recommend(checkpoint, target, name=model, dtype=dtype_of(named, dtype))
-    check_reading(text, text_field, document_separator)
-    if measure:
-        given: dict[str, Any] = {} if samples is None else {"samples": samples}
-        if base is not None:
-            given["peft"] = named.adapter
-        with output.progress() as progress:
-            advice = measured_advice(
-                advice, named.model if base is not None else named.adapter or named.model, out=out, progress=progress,
-                text=text_source(text, text_field, document_separator), dtype=dtype_of(named, dtype), **given,
-            )  # fmt: skip
-    elif unread := [name for name, value in (("--text", text), ("--samples", samples), ("--out", out)) if value]:
-        raise BadArgument(f"{unread[0]} has an effect with --measure only. Add --measure, or leave it out.")
     if as_json:
         output.show_json(advice.to_dict())
     else:

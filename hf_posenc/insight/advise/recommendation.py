@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,7 +31,6 @@ class Recommendation:
         learning_rate: of LoRA on a model of this size; see `hf_posenc.training.learning_rates`.
         checkpointing: whether training needs gradient checkpointing on this machine.
         evidence: what was measured of the scheme on a bundled model, without training; None where nothing was.
-        measured: loss at the target length in nats/token and its standard error over windows, where it was measured.
     """
 
     scheme: str
@@ -49,7 +49,6 @@ class Recommendation:
     learning_rate: float | None = None
     checkpointing: bool = False
     evidence: MeasuredRow | None = None
-    measured: tuple[float, float | None] | None = None
 
     @property
     def patch(self) -> str:
@@ -62,13 +61,14 @@ class Recommendation:
     @property
     def compare(self) -> str:
         """The command that compares it with the unpatched model."""
+        return compare_command([self])
+
+    @property
+    def entry(self) -> str:
+        """The scheme with its options, as ``--schemes`` takes it."""
         options = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
-        words = ",".join(f"{name}={_word(value)}" for name, value in options.items())
-        entry = f"{self.scheme}:{words}" if words else self.scheme
-        lengths = ",".join(map(str, sorted({self.trained, self.lengths["target_length"]})))
-        return shlex.join(
-            ["hf-posenc", "compare", "--model", self.model, "--schemes", f"unpatched,{entry}", "--lengths", lengths]
-        )
+        words = ",".join(f"{name}={value}" for name, value in options.items())
+        return f"{self.scheme}:{words}" if words else self.scheme
 
     @property
     def finetune(self) -> str:
@@ -77,7 +77,7 @@ class Recommendation:
         for name, value in self.lengths.items():
             words += [f"--{name.replace('_', '-')}", str(value)]
         for name, value in self.options.items():
-            words += ["--option", f"{name}={_word(value)}"]
+            words += ["--option", f"{name}={value}"]
         if self.learning_rate is not None:
             words += ["--learning-rate", f"{self.learning_rate:g}"]
         if self.checkpointing:
@@ -96,5 +96,10 @@ class Recommendation:
         return {**asdict(self), "patch": self.patch, **self.commands}
 
 
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
+def compare_command(compared: Sequence[Recommendation]) -> str:
+    """The command that compares recommendations for one model with the unpatched model, and with each other."""
+    first = compared[0]
+    lengths = ",".join(map(str, sorted({first.trained, first.lengths["target_length"]})))
+    schemes = [f"unpatched,{first.entry}", *(one.entry for one in compared[1:])]
+    words = [word for entry in schemes for word in ("--schemes", entry)]
+    return shlex.join(["hf-posenc", "compare", "--model", first.model, *words, "--lengths", lengths])

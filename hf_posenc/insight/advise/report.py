@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hf_posenc.insight.advise.memory import Memory, size
-from hf_posenc.insight.advise.recommendation import Recommendation
+from hf_posenc.insight.advise.recommendation import Recommendation, compare_command
 from hf_posenc.insight.advise.training_memory import TrainingMemory
 
 WIDTH = 98
@@ -34,7 +34,6 @@ class Advice:
         supported: whether there is an adapter for it.
         learning_rate, rate_source: of LoRA on a model of this size, and where it was published.
         training_memory: of a LoRA step on one row of the target length; None where it is not known.
-        unpatched_loss: of the model at its trained length, and its standard error, where recommendations were measured.
         native: ``rope_parameters`` of transformers' own YaRN, where there is no adapter and the family reads them.
     """
 
@@ -54,7 +53,6 @@ class Advice:
     learning_rate: float | None = None
     rate_source: str = ""
     training_memory: TrainingMemory | None = None
-    unpatched_loss: tuple[float, float | None] | None = None
     native: dict[str, Any] | None = None
 
     @property
@@ -77,7 +75,7 @@ class Advice:
         lines += _bullets("Warnings", self.warnings)
         for title, found in (("Zero-shot", self.zero_shot), ("With training", self.training)):
             if found:
-                lines += ["", title + self._order(found)]
+                lines += ["", title]
                 evicting = [one for one in found[SHOWN:] if one.kept < self.target_length]
                 listed = found[:SHOWN] + tuple(evicting[:1])
                 lines += [line for number, one in enumerate(listed, 1) for line in self._lines_of(number, one)]
@@ -122,16 +120,9 @@ class Advice:
         head = f"  {number}  {one.scheme}{self._head(one)}"
         return [head, *_wrapped(one.reason, 5, 5), *_wrapped(one.patch, 5, 9)]
 
-    def _order(self, found: tuple[Recommendation, ...]) -> str:
-        """What recommendations are ordered by, where it was measured."""
-        if not any(one.measured for one in found):
-            return ""
-        unpatched = _loss(self.unpatched_loss)
-        return f", by loss at {self.target_length:,} tokens (unpatched at {self.trained_length:,}: {unpatched})"
-
     def _head(self, one: Recommendation) -> str:
-        """Loss of a recommendation where it was measured, whether it was shown this far, and its cache."""
-        found = [_loss(one.measured)] if one.measured else []
+        """Whether a recommendation was shown this far, and its cache."""
+        found = []
         if one.beyond and one.kept == self.target_length:
             found.append(f"not shown at {_ratio(self.target_length / one.trained)} ×")
         if self.memory.cache:
@@ -140,24 +131,17 @@ class Advice:
         return f" ({'; '.join(found)})" if found else ""
 
     def _try(self) -> list[str]:
-        firsts = [(one, "compare") for one in self.recommendations[:1]] + [
-            (one, "finetune") for one in self.training[:1]
-        ]
-        lines = [one.commands[name] for one, name in firsts if name in one.commands]
+        """The commands that measure the first recommendations, without training and with."""
+        able = [one for one in self.recommendations if one.commands]
+        compared = [one for one in able if one.use == able[0].use and one.trained == able[0].trained][:SHOWN]
+        lines = [compare_command(compared)] if compared else []
+        lines += [one.finetune for one in able if one.use == "training"][:1]
         return ["", "Try", *(line for command in lines for line in _shell(command))] if lines else []
 
     def _refusals(self) -> list[str]:
         """One line per reason, with all schemes that share it."""
         reasons = dict.fromkeys(self.refused.values())
         return [f"{', '.join(k for k, v in self.refused.items() if v == why)}: {why}" for why in reasons]
-
-
-def _loss(measured: tuple[float, float | None] | None) -> str:
-    """A loss with its standard error; empty where it was not measured."""
-    if measured is None:
-        return ""
-    value, stderr = measured
-    return f"loss {value:.3f}" + ("" if stderr is None else f" ± {stderr:.3f}")
 
 
 def _bullets(title: str, items: Iterable[str]) -> list[str]:
