@@ -16,8 +16,7 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 from torch.utils.data import Dataset
 
 from hf_posenc import patch_model
-from hf_posenc.insight.advise.memory import skeleton
-from hf_posenc.insight.advise.training_memory import training_memory
+from hf_posenc.insight.advise.memory import skeleton, training_memory
 from hf_posenc.training import Training, finetune
 
 LENGTH, FACTOR = 1024, 1.25

@@ -8,14 +8,13 @@ from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from hf_posenc.insight.advise.recommend import advise as advise
-    from hf_posenc.insight.advise.recommendation import Recommendation as Recommendation
     from hf_posenc.insight.advise.report import Advice as Advice
+    from hf_posenc.insight.advise.report import Recommendation as Recommendation
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "hf_posenc.insight.advise.recommend": ("advise",),
-        "hf_posenc.insight.advise.recommendation": ("Recommendation",),
-        "hf_posenc.insight.advise.report": ("Advice",),
+        "hf_posenc.insight.advise.report": ("Advice", "Recommendation"),
     },
 )

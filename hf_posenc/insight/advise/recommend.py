@@ -21,10 +21,9 @@ from hf_posenc.insight.advise.evidence import (
     Shown,
     zero_shot_candidates,
 )
-from hf_posenc.insight.advise.memory import has_cache, measured, size, skeleton
+from hf_posenc.insight.advise.memory import has_cache, measured, size, skeleton, training_memory
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel, native_scaling
-from hf_posenc.insight.advise.training_memory import training_memory
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.training.learning_rates import learning_rate_for, parameter_count
 
