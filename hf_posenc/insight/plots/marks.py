@@ -58,10 +58,8 @@ def panels(
 def sheet_panels(
     figure: Any,
     sheets: Sequence[Sheet],
-    width: float,
-    height: float,
-    x: str,
-    y: str,
+    size: tuple[float, float],
+    names: tuple[str, str],
     *,
     room: float = 3.6,
     **shared: Any,
@@ -71,17 +69,17 @@ def sheet_panels(
     Args:
         figure: empty.
         sheets: what will be drawn.
-        width, height: of a panel, inches.
-        x, y: names of the axes.
+        size: of a panel, inches.
+        names: of the axes.
         room: for the name of a scheme, inches.
         **shared: passed to ``Figure.subplots``.
     """
-    grid = panels(figure, len(sheets), width, height, **shared)
+    grid = panels(figure, len(sheets), *size, **shared)
     for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
         axes.set_title(named(labelled(sheet), room), loc="left", fontsize=10)
-        axes.set_xlabel(x)
+        axes.set_xlabel(names[0])
         if number % columns(len(sheets)) == 0:
-            axes.set_ylabel(y)
+            axes.set_ylabel(names[1])
     return grid
 
 

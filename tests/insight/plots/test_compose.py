@@ -19,9 +19,7 @@ from hf_posenc.insight.plots import (
     numbers,
     registry,
 )
-from hf_posenc.insight.plots.animate import frames
-from hf_posenc.insight.plots.catalogue import list_plots, plot_of
-from hf_posenc.insight.plots.compose import first_plot, plots_of, sheets
+from hf_posenc.insight.plots.compose import first_plot, list_plots, plot_of, plots_of, sheets
 from hf_posenc.insight.plots.plot import request_of
 from hf_posenc.insight.plots.registry import (
     NothingToPlot,
@@ -31,6 +29,7 @@ from hf_posenc.insight.plots.registry import (
     View,
     register_plot,
 )
+from hf_posenc.insight.plots.save import frames
 from hf_posenc.insight.plots.target import Target
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.registry import list_schemes

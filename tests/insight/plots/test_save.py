@@ -11,13 +11,12 @@ import pytest
 
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import Shapes
-from hf_posenc.insight.plots.animate import frames
-from hf_posenc.insight.plots.catalogue import plot_of
-from hf_posenc.insight.plots.compose import sheets
+from hf_posenc.insight.plots.compose import plot_of, sheets
 from hf_posenc.insight.plots.plot import request_of
 from hf_posenc.insight.plots.save import (
     ComputedPlot,
     check_ending,
+    frames,
     save,
     to_dict,
 )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hf_posenc.insight.plots import Shapes, show
-from hf_posenc.insight.plots.catalogue import list_plots, plot_of
+from hf_posenc.insight.plots.compose import list_plots, plot_of
 from hf_posenc.insight.plots.registry import Plot
 
 matplotlib = pytest.importorskip("matplotlib", reason="an extra")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
 from hf_posenc.core.plotting.figures import MAGNITUDES
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.plots import codes, colour_scales, marks
+from hf_posenc.insight.plots import codes, marks
+from hf_posenc.insight.plots.colour_scales import Line, Lines, Maps
 from hf_posenc.insight.plots.registry import (
     Plot,
     Scales,
@@ -42,36 +43,35 @@ class OfCodes(Plot):
 
 
 @register_plot
-class CodeMap(OfCodes):
+class CodeMap(OfCodes, Maps):
     """The code of every position as a map."""
 
     name, title = "code", "Code of every position (position × channel)"
     options = ("length", "start", "channels")
+    key, unit, square = "code", "value", False
+    axis_names, sizes = ("channel", "position (tokens)"), ((5.6, 3.4), (3.6, 3.4))
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         code = codes.codes(target, view.length or LENGTH, view.start)
         channels = view.chosen(code.shape[1], range(code.shape[1]))
         return {"start": view.start, "channels": channels, "code": code[:, channels]}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        width = 5.6 if len(sheets) == 1 else 3.6
-        grid = marks.sheet_panels(
-            figure, sheets, width, 3.4, "channel", "position (tokens)", room=colour_scales.BESIDE_A_BAR
-        )
-        starts = [(sheet.numbers["start"], sheet.numbers["channels"][0]) for sheet in sheets]
-        colour_scales.draw_maps(figure, grid, sheets, scales, "code", "value", starts=starts, square=False)
-        for axes, sheet in zip(grid, sheets, strict=True):
-            channels = sheet.numbers["channels"]
-            if channels != list(range(channels[0], channels[0] + len(channels))):
-                axes.set_xticks([channels[0] + n for n in range(len(channels))], channels)
+    def start(self, sheet: Sheet) -> tuple[float, float]:
+        return sheet.numbers["start"], sheet.numbers["channels"][0]
+
+    def mark(self, axes: Any, sheet: Sheet) -> None:
+        channels = sheet.numbers["channels"]
+        if channels != list(range(channels[0], channels[0] + len(channels))):
+            axes.set_xticks([channels[0] + n for n in range(len(channels))], channels)
 
 
 @register_plot
-class Dimensions(OfCodes):
+class Dimensions(OfCodes, Lines):
     """Single channels of the code against position."""
 
     name, title = "dimensions", "Single channels of the code against position"
     options = ("length", "start", "channels")
+    axis_names, tapered = ("position (tokens)", "value"), False
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         code = codes.codes(target, view.length or LENGTH, view.start)
@@ -80,19 +80,9 @@ class Dimensions(OfCodes):
         positions = torch.arange(view.start, view.start + len(code))
         return {"positions": positions, "channels": channels, "code": code[:, channels]}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        width = 6.8 if len(sheets) == 1 else 3.6
-        grid = marks.sheet_panels(
-            figure, sheets, width, 2.7, "position (tokens)", "value", sharex=True, sharey=scales.same
-        )
-        for axes, sheet in zip(grid, sheets, strict=True):
-            positions, channels = sheet.numbers["positions"], sheet.numbers["channels"]
-            for line, channel in enumerate(channels):
-                values = sheet.numbers["code"][:, line]
-                marks.curve(axes, positions, values, f"channel {channel}", line, len(channels), tapered=False)
-            marks.plain(axes)
-        colour_scales.say_scale(figure, scales, len(grid))
-        marks.legend(figure, *grid)
+    def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
+        for line, channel in enumerate(numbers["channels"]):
+            yield f"channel {channel}", numbers["positions"], numbers["code"][:, line]
 
 
 @register_plot
@@ -143,7 +133,7 @@ class Path(OfCodes):
 
         longest = max(len(sheet.numbers["plane"]) for sheet in sheets)
         colours = ScalarMappable(Normalize(0, longest - 1), MAGNITUDES)
-        grid = marks.sheet_panels(figure, sheets, 3.6, 3.5, "", "")
+        grid = marks.sheet_panels(figure, sheets, (3.6, 3.5), ("", ""))
         for axes, sheet in zip(grid, sheets, strict=True):
             plane, (first, second) = sheet.numbers["plane"].numpy(), sheet.numbers["variance"]
             axes.plot(plane[:, 0], plane[:, 1], color=marks.ink(), alpha=0.45, linewidth=1.0, zorder=1)

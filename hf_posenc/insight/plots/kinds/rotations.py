@@ -51,10 +51,9 @@ class Frequencies(Plot):
         return {"before": None, "after": {"": rotated[1]}, **lengths}  # type: ignore[index]
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        width = 6.8 if len(sheets) == 1 else 3.7
-        grid = marks.sheet_panels(
-            figure, sheets, width, 2.8, "pair", "frequency (radians per token)", room=3.4, sharey=True
-        )
+        size = 6.8 if len(sheets) == 1 else 3.7, 2.8
+        names = "pair", "frequency (radians per token)"
+        grid = marks.sheet_panels(figure, sheets, size, names, room=3.4, sharey=True)
         found = [f for sheet in scales.every for f in (*sheet.numbers["after"].values(), sheet.numbers["before"])]
         every = torch.cat([f for f in found if f is not None])
         bottom, top = float(every[every > 0].min()) / 3, float(every.max()) * 2
