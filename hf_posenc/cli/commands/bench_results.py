@@ -56,7 +56,7 @@ class BenchResults:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        from hf_posenc.insight.bench.report import to_dict
+        from hf_posenc.insight.bench.results import to_dict
 
         return to_dict(self.cells, self.about)
 
@@ -71,7 +71,7 @@ class BenchResults:
 
     def show(self, out: Path | None, as_json: bool) -> None:
         """Show one table per case, the reasons of missing values, and the files written."""
-        from hf_posenc.insight.bench.report import TITLES, busy_remark, remarks, table
+        from hf_posenc.insight.bench.results import TITLES, busy_remark, remarks, table
 
         if as_json:
             output.show_json(self.to_dict())

@@ -15,8 +15,8 @@ from hf_posenc.core.plotting.figures import (
     plain,
     save_figure,
 )
-from hf_posenc.insight.bench.cell import BenchCell
-from hf_posenc.insight.bench.variants import UNPATCHED
+from hf_posenc.insight.bench.models import UNPATCHED
+from hf_posenc.insight.bench.results import BenchCell
 
 PANEL = (4.6, 3.4)  # inches
 

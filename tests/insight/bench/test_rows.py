@@ -12,8 +12,7 @@ from transformers import PreTrainedModel, StaticCache
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench import bench, random_model
 from hf_posenc.insight.bench.cases import Decode, StaticDecode
-from hf_posenc.insight.bench.rows import IGNORED, KINDS, BenchRows
-from hf_posenc.insight.bench.settings import BenchSettings
+from hf_posenc.insight.bench.settings import IGNORED, KINDS, BenchRows, BenchSettings
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.schemes.entry import entries_of
 

@@ -28,9 +28,9 @@ from hf_posenc.insight.bench import (
 from hf_posenc.insight.bench import (
     run as measuring,
 )
-from hf_posenc.insight.bench.report import remarks, table, to_dict
+from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED
+from hf_posenc.insight.bench.results import remarks, table, to_dict
 from hf_posenc.insight.bench.timing import Elapsed
-from hf_posenc.insight.bench.variants import NAIVE, PATCHED, UNPATCHED
 from hf_posenc.patching.patch import patch_model
 
 

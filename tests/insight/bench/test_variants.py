@@ -9,14 +9,14 @@ from transformers import PreTrainedModel
 from hf_posenc import is_patched, patch_model
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench.cases import Decode, Prefill, Train
-from hf_posenc.insight.bench.random_models import random_model
-from hf_posenc.insight.bench.rows import BenchRows
-from hf_posenc.insight.bench.variants import (
+from hf_posenc.insight.bench.models import (
     NAIVE,
     PATCHED,
     UNPATCHED,
+    random_model,
     variant,
 )
+from hf_posenc.insight.bench.settings import BenchRows
 from hf_posenc.schemes.entry import Entry, entries_of
 
 TRAINED, LENGTH = 32, 100
