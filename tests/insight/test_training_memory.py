@@ -100,13 +100,6 @@ def test_the_estimate_is_near_what_a_step_allocates(make, method, checkpointing)
     assert 1 / FACTOR < said / took < FACTOR
 
 
-def test_a_model_in_half_precision() -> None:
-    model = llama().bfloat16()
-    estimate = training_memory(skeleton(model.config, "bfloat16"), LENGTH, method="full")
-    assert estimate is not None
-    assert 1 / FACTOR < estimate.total / measured(model, method="full") < FACTOR
-
-
 def test_numbers_of_a_large_model_are_counted_without_embeddings_too() -> None:
     def numbers(train_embeddings: bool) -> int:
         estimate = training_memory(skeleton(llama().config), LENGTH, train_embeddings=train_embeddings)

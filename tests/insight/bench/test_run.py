@@ -172,12 +172,6 @@ def tensors_of(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
     return [*model.named_parameters(), *model.named_buffers()]
 
 
-def test_thread_count_is_restored(model: PreTrainedModel) -> None:
-    before = torch.get_num_threads()
-    for _ in bench(model, "yarn", [32], device=Metered(), rounds=1, threads=before + 1, baselines=()):
-        assert torch.get_num_threads() == before
-
-
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [

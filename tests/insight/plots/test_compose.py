@@ -71,14 +71,6 @@ def test_plots_that_do_not_apply_are_refused() -> None:
         plot_of("clok")
 
 
-def test_companion_schemes_are_drawn_together() -> None:
-    """RoPE has no remap to plot; next to a remap it is the curve of unchanged distances."""
-    assert "distance" not in {p.name for p in plots_of(request_of("rope", shapes=SMALL))}
-    remapped, plain = numbers("rerope,rope", "distance_curve", shapes=SMALL)
-    assert plain.numbers["used"].tolist() == list(range(256))
-    assert float(remapped.numbers["used"].max()) == 32
-
-
 def test_given_lengths_replace_those_of_the_plot() -> None:
     own, given = (numbers("rerope", "distance", shapes=SMALL, **how)[0].numbers for how in ({}, {"trained_length": 20}))
     assert (own["trained_length"], own["distance"].shape) == (64, (256, 256))
@@ -115,11 +107,6 @@ def test_frames_of_a_length() -> None:
     assert [len(film[0].numbers["code"]) for film in films] == [3, 6, 9]
     with pytest.raises(NothingToPlot, match="no animation of its own"):
         frames(plot_of("code"), request_of("norm01", shapes=SMALL))
-
-
-def test_regions_are_named_by_what_they_do_to_distances() -> None:
-    sheets = numbers("window,lm_infinite,self_extend", "visible", shapes=SMALL)
-    assert [sheet.numbers["keeps_distance"] for sheet in sheets] == [[True], [True, False], [True, False]]
 
 
 class Stairs(Scheme):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hf_posenc
-from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, OutsideModel, SchemeNotDefined
+from hf_posenc.errors import AlreadyPatched, OutsideModel, SchemeNotDefined
 from hf_posenc.insight.plots import codes, numbers
 from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.pair_scores import pairs_of
@@ -104,11 +104,3 @@ def test_layers_may_differ() -> None:
 
     assert torch.allclose(scores(3), torch.ones(9))  # every fourth layer has no positions
     assert scores(0).min() < 0.9
-
-
-@pytest.mark.parametrize(
-    ("shapes", "layer"), [({"heads": 0}, 0), ({"head_dim": 7}, 0), ({"layers": 2}, 2)], ids=["heads", "odd", "layer"]
-)
-def test_invalid_shapes_are_refused(shapes: dict, layer: int) -> None:
-    with pytest.raises(OptionOutOfRange), Shapes(**shapes).target("rope", layer=layer):
-        pass

@@ -126,18 +126,3 @@ def test_one_scale_for_unlike_schemes_leaves_blank_panels() -> None:
     figure = computed.drawn()
     FigureCanvasAgg(figure).draw()
     assert [variance(figure, axes) > BLANK for axes in panels(figure)] == [True, False]
-
-
-@pytest.mark.slow
-def test_signed_maps_have_one_palette_with_zero_in_its_middle() -> None:
-    """The same in ``show`` and in ``probe``."""
-    from hf_posenc.core.plotting.figures import SIGNED
-    from hf_posenc.insight.probe import plots as probe_plots
-
-    cases = {"code": "integer,sinusoidal", "score": "rope,alibi", "bias": "alibi", "grid": "rope_nd"}
-    for name, schemes in cases.items():
-        for axes in panels(drawn(schemes, name, trained_length=16)):
-            for image in axes.images:
-                assert image.get_cmap().name == SIGNED
-                assert image.get_clim()[0] == -image.get_clim()[1]
-    assert probe_plots.SIGNED is SIGNED

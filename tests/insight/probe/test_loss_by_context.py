@@ -16,11 +16,9 @@ from hf_posenc.insight.probe import LossByContext, probe
 from hf_posenc.insight.probe.loss_by_context import (
     MASK_EVERY,
     SpecialTokenCounts,
-    has_lm_head,
     loss_by_context,
     scores,
 )
-from hf_posenc.insight.probe.plan import context_lengths
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import is_patched
 
@@ -76,21 +74,6 @@ def test_a_shorter_text_is_the_end_of_a_longer_one(build: Build, ids: Tensor) ->
         logits = model(short).logits[0, -9:-1].log_softmax(-1)
     wanted = -float(logits.gather(-1, short[0, -8:, None]).mean())
     assert found.losses[0][0] == pytest.approx(wanted, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("length", "trained", "least", "wanted"),
-    [(1024, 256, 64, (64, 128, 256, 512, 1024)), (1000, 256, 64, (125, 250, 256, 500, 1000)), (100, 256, 64, (100,))],
-)
-def test_lengths(length: int, trained: int, least: int, wanted: tuple[int, ...]) -> None:
-    found = context_lengths(length, trained, least)
-    assert found == wanted
-
-
-def test_a_model_without_a_head_has_no_loss(build: Build) -> None:
-    assert has_lm_head(build("llama"))
-    assert has_lm_head(build("bert"))
-    assert not has_lm_head(build("llama").model)
 
 
 @pytest.mark.slow
