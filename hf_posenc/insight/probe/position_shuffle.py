@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
-from hf_posenc.insight.probe.capture import attentions_of, capture_attention
+from hf_posenc.insight.probe.capture import attentions_of, capture_attention, with_a_scheme
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.trained_length import is_causal
 
@@ -64,7 +64,7 @@ def outputs(
     inputs: dict[str, Any] = {}
     if positions is not None:  # without a mask, transformers takes jumps in position ids for borders of packed texts
         inputs = {"position_ids": positions, "attention_mask": torch.ones_like(ids)}
-    with capture_attention(model, keep_rows):
+    with with_a_scheme(model), capture_attention(model, keep_rows):
         base_model_of(model)[0](input_ids=ids, **inputs, **no_cache(model))
     return [torch.cat(found[layer], dim=1) for layer in sorted(found)]
 
@@ -83,11 +83,12 @@ def changes(
     ``on_rows`` is called for the unshuffled forward pass only.
     """
     order = torch.randperm(ids.shape[1], generator=torch.Generator().manual_seed(seed))[None].to(ids.device)
-    with recorded_inputs(model) as states:
-        clean = outputs(model, ids, rows, on_rows)
-    with fixed_inputs(model, states):
-        direct = outputs(model, ids, rows, positions=order)
-    total = outputs(model, ids, rows, positions=order)
+    with with_a_scheme(model):
+        with recorded_inputs(model) as states:
+            clean = outputs(model, ids, rows, on_rows)
+        with fixed_inputs(model, states):
+            direct = outputs(model, ids, rows, positions=order)
+        total = outputs(model, ids, rows, positions=order)
     return torch.stack(list(map(change, clean, direct))), torch.stack(list(map(change, clean, total)))
 
 

@@ -77,7 +77,7 @@ def test_what_the_models_own_attention_does_to_scores_is_seen(make: Build, schem
         attention.o_proj.register_forward_pre_hook(lambda module, inputs: received.append(inputs[0][0]))
     mine = outputs(model, ids, [slice(0, 48)])
     for layer, heads in enumerate(mine):
-        wanted = received[layer].unflatten(-1, (4, -1)).transpose(0, 1)
+        wanted = received[layer - len(mine)].unflatten(-1, (4, -1)).transpose(0, 1)
         assert torch.allclose(heads, wanted, rtol=1e-4, atol=1e-5), (layer, (heads - wanted).abs().max())
 
 
