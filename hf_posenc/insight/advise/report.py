@@ -89,16 +89,10 @@ class Recommendation:
             words += ["--set", "gradient_checkpointing=true"]
         return shlex.join(words)
 
-    @property
-    def commands(self) -> dict[str, str]:
-        """The commands that measure it; none where a scheme must be removed first, which no command does."""
-        if self.restore:
-            return {}
-        return {"compare": self.compare} | ({"finetune": self.finetune} if self.use == "training" else {})
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**asdict(self), "patch": self.patch, **self.commands}
+        """Plain values for JSON; without commands where a scheme must be removed first, which no command does."""
+        names = [] if self.restore else ["compare", *(["finetune"] if self.use == "training" else [])]
+        return {**asdict(self), **{name: getattr(self, name) for name in ("patch", *names)}}
 
 
 def compare_command(compared: Sequence[Recommendation]) -> str:
@@ -227,7 +221,7 @@ class Advice:
 
     def _try(self) -> list[str]:
         """The commands that measure the first recommendations, without training and with."""
-        able = [one for one in self.recommendations if one.commands]
+        able = [one for one in self.recommendations if not one.restore]
         compared = [one for one in able if one.use == able[0].use and one.trained == able[0].trained][:SHOWN]
         lines = [compare_command(compared)] if compared else []
         lines += [one.finetune for one in able if one.use == "training"][:1]

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
+from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block
 from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.insight.plots.target import Target, position_range
+from hf_posenc.schemes.base import Scheme
 
 Vectors = Literal["ones", "random"]
 OfBlock = Callable[[Block, slice], Tensor]
@@ -139,12 +141,29 @@ def pairs_of(target: Target, length: int, vectors: Vectors = "ones", coordinates
     q, k = scheme.prepare(
         query.expand(1, geometry.heads, length, -1).clone(), key.expand(1, geometry.kv_heads, length, -1).clone()
     )
-    queries, keys, values = rotated(scheme, q, k, torch.zeros_like(k), ctx)
+    return Pairs(attention_call(scheme, q, k, torch.zeros_like(k), ctx))
+
+
+def attention_call(
+    scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, *, last: int | None = None
+) -> AttentionCall:
+    """The call that a patched layer makes of prepared states, ``[batch, heads, token, dim]``.
+
+    Args:
+        scheme: of the layer.
+        q, k, v: of all tokens.
+        ctx: their positions.
+        last: number of query rows, the last ones; None for all.
+    """
+    queries, keys, values = rotated(scheme, q, k, v, ctx)
     extra = scheme.extra_key_channels(ctx)
     ctx = ctx if extra is None else replace(ctx, extra_key_channels=extra.float())
+    if last is not None:
+        queries = tuple(one[:, :, -last:] for one in queries)
+        ctx = replace(ctx, query_positions=ctx.query_positions[:, -last:])
     queries, terms = scaled(queries, scheme.terms(ctx))
     copies = copies_of(keys, terms.regions)
-    return Pairs(AttentionCall(queries, copies, values, terms, ctx, None, geometry.head_dim**-0.5))
+    return AttentionCall(queries, copies, values, terms, ctx, None, scheme.geometry.head_dim**-0.5)
 
 
 def remaps(target: Target) -> bool:

@@ -1,7 +1,7 @@
 """One attention layer with a scheme: fixed random projections, no norm, all effects of position.
 
-The same functions as in a patched model (`hf_posenc.forward.rotate_qk`, `hf_posenc.insight.plots.pair_scores`),
-without the model: positions and number types are free, and the output are the logits before softmax.
+The same functions as in a patched model (through `hf_posenc.insight.plots.pair_scores`), without the model: positions
+and number types are free, and the output are the logits before softmax.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
-from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.insight.plots import pair_scores
 from hf_posenc.schemes.base import Scheme
 
@@ -75,14 +74,14 @@ class Layer:
             positions: ``[1, n]``, rising.
             last: number of query rows, the last ones; None for all.
         """
-        queries, cached, values, ctx = self._rotated(query, key, positions)
-        if last is not None:
-            queries = tuple(one[:, :, -last:] for one in queries)
-            ctx = replace(ctx, query_positions=ctx.query_positions[:, -last:])
-        terms = self.scheme.terms(ctx)
-        queries, terms = scaled(queries, terms)
-        keys = copies_of(cached, terms.regions)
-        return AttentionCall(queries, keys, values, terms, ctx, None, self.geometry.head_dim**-0.5)
+        positions = self.repositioned(positions)
+        code = self.code(positions)
+        if code is not None:
+            query, key = query + code, key + code
+        even = positions.shape[-1] < 2 or bool((positions.diff(dim=-1) == 1).all())
+        ctx = PositionContext(positions, positions, self.geometry.causal, even, hidden=key, projections=self, layer=0)
+        q, k = self.scheme.prepare(self.query(query), self.key(key))
+        return pair_scores.attention_call(self.scheme, q, k, self._heads(key, 2), ctx, last=last)
 
     @torch.no_grad()
     def scores(self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None) -> Tensor:
@@ -94,23 +93,6 @@ class Layer:
         """Bias added to q · k, ``[batch, heads, row, n]``."""
         call = self.call(query, key, positions, last=last)
         return logits(call) - logits(replace(call, terms=replace(call.terms, bias=())))
-
-    def _rotated(
-        self, query: Tensor, key: Tensor, positions: Tensor
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor, PositionContext]:
-        """Compute queries, the copies of the keys to cache, values, and the context with their positions."""
-        positions = self.repositioned(positions)
-        code = self.code(positions)
-        if code is not None:
-            query, key = query + code, key + code
-        even = positions.shape[-1] < 2 or bool((positions.diff(dim=-1) == 1).all())
-        ctx = PositionContext(positions, positions, self.geometry.causal, even, hidden=key, projections=self, layer=0)
-        q, k = self.scheme.prepare(self.query(query), self.key(key))
-        queries, cached, values = rotated(self.scheme, q, k, self._heads(key, 2), ctx)
-        extra = self.scheme.extra_key_channels(ctx)
-        if extra is not None:
-            ctx = replace(ctx, extra_key_channels=extra.to(self.dtype).float())
-        return queries, cached, values, ctx
 
     @property
     def _reads_table(self) -> bool:
