@@ -55,10 +55,8 @@ class BenchResults:
     device: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        from hf_posenc.insight.bench.results import to_dict
-
-        return to_dict(self.cells, self.about)
+        """Plain values for JSON: settings, and every round of every cell."""
+        return {"about": self.about, "cells": [cell.to_dict() for cell in self.cells]}
 
     def write(self, folder: Path) -> None:
         """Write the numbers and the plots; each file atomically."""

@@ -94,7 +94,6 @@ def plain(found: Ratio | None) -> dict[str, float] | None:
 NONE = "—"
 MIB = 2**20
 WAITED = 1.1  # wall time over processor time of one thread; an undisturbed one has 1.00 to 1.02
-PROCESSOR = {UNPATCHED: ("CPU time",)}  # steadier than time on a busy machine; of naive forms the times differ anyway
 TITLES = {
     "prefill": "prefill: a text is read",
     "decode": "decode: one token is read behind a cached text",
@@ -107,32 +106,27 @@ def table(cells: Sequence[BenchCell], case: str) -> tuple[list[str], list[list[s
     """Column heads and lines of a case."""
     mine = [cell for cell in cells if cell.case == case]
     roles = [role for role in (UNPATCHED, NAIVE) if any(role in cell.models for cell in mine)]
-    heads = ["scheme", "tokens", "ms/token" if case in DECODING else "ms", "tokens/s", "MiB"]
-    for role in roles:
-        heads += [f"{what} / {role}" for what in ("time", *PROCESSOR.get(role, ()), "MiB")]
-    return heads, [line(cell, roles) for cell in mine]
+    lines = [line(cell, roles) for cell in mine]
+    return list(lines[0]), [list(one.values()) for one in lines]
 
 
-def line(cell: BenchCell, roles: Sequence[str]) -> list[str]:
-    """A cell as a line of its table."""
-    ours = cell.models.get(PATCHED)
-    found = [cell.scheme, f"{cell.length:,}", *time_columns(cell)]
-    found.append(NONE if ours is None or ours.memory is None else f"{ours.memory / MIB:.1f}")
+def line(cell: BenchCell, roles: Sequence[str]) -> dict[str, str]:
+    """A cell as a line of its table, by column; times are those of the median round."""
+    ours = cell.models.get(PATCHED, Measured())
+    seconds = sorted(t.wall for t in ours.times)[len(ours.times) // 2] if ours.times else None
+    found = {
+        "scheme": cell.scheme, "tokens": f"{cell.length:,}",
+        "ms/token" if cell.case in DECODING else "ms": NONE if seconds is None else f"{1000 * seconds:.4g}",
+        "tokens/s": NONE if seconds is None else f"{cell.tokens / seconds:,.0f}",
+        "MiB": NONE if ours.memory is None else f"{ours.memory / MIB:.1f}",
+    }  # fmt: skip
     for role in roles:
         memory = cell.memory_ratio(role)
-        clocks = ["wall", *("processor" for _ in PROCESSOR.get(role, ()))]
-        found += [spread(cell.time_ratio(role, clock)) for clock in clocks]
-        found.append(NONE if memory is None else f"{memory:.2f}")
+        found[f"time / {role}"] = spread(cell.time_ratio(role))
+        if role == UNPATCHED:  # steadier than time on a busy machine; of naive forms the times differ anyway
+            found[f"CPU time / {role}"] = spread(cell.time_ratio(role, "processor"))
+        found[f"MiB / {role}"] = NONE if memory is None else f"{memory:.2f}"
     return found
-
-
-def time_columns(cell: BenchCell) -> list[str]:
-    """Time of a call in the median round, and tokens a second."""
-    ours = cell.models.get(PATCHED)
-    if ours is None or not ours.times:
-        return [NONE, NONE]
-    seconds = sorted(t.wall for t in ours.times)[len(ours.times) // 2]
-    return [f"{1000 * seconds:.4g}", f"{cell.tokens / seconds:,.0f}"]
 
 
 def spread(found: Ratio | None) -> str:
@@ -162,8 +156,3 @@ def remarks(cells: Sequence[BenchCell]) -> list[str]:
             notes.append(f"{where}: {cell.state}: {cell.why_not}")
         notes += [f"{where}: no {role}: {found.why_not}" for role, found in cell.models.items() if found.why_not]
     return notes
-
-
-def to_dict(cells: Sequence[BenchCell], about: dict[str, Any]) -> dict[str, Any]:
-    """Plain values for JSON: settings, and every round of every cell."""
-    return {"about": about, "cells": [cell.to_dict() for cell in cells]}

@@ -29,7 +29,7 @@ from hf_posenc.insight.bench import (
     run as measuring,
 )
 from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED
-from hf_posenc.insight.bench.results import remarks, table, to_dict
+from hf_posenc.insight.bench.results import remarks, table
 from hf_posenc.insight.bench.timing import Elapsed
 from hf_posenc.patching.patch import patch_model
 
@@ -209,7 +209,7 @@ def test_the_table_and_the_json_say_the_same() -> None:
     assert shown["time / unpatched"] == "1.5 (1.25–1.75)"
     assert shown["time / naive"] == "0.5 (0.375–0.5)"
     assert (shown["MiB"], shown["MiB / unpatched"], shown["MiB / naive"]) == ("3.0", "3.00", "0.38")
-    (found,) = to_dict([cell], {"seed": 0})["cells"]
+    found = cell.to_dict()
     assert found["over"][UNPATCHED]["time"] == {"median": 1.5, "low": 1.25, "high": 1.75}
     assert found["models"][PATCHED]["wall_seconds"] == [1.5, 2.0, 8.0]
     assert table([replace(cell, case="decode")], "decode")[0][2] == "ms/token"
