@@ -112,7 +112,7 @@ def test_cache_and_weights_of_llama_2_7b() -> None:
     assert memory.weights == 2 * 6_738_415_616
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_json_has_the_printed_lines(kind: str) -> None:
     advice = advise(tiny(kind), TARGET, name="some/model")
     text = str(advice)

@@ -61,7 +61,7 @@ class BenchResults:
     def write(self, folder: Path) -> None:
         """Write the numbers and the plots; each file atomically."""
         from hf_posenc.core.files.atomic import write_json
-        from hf_posenc.insight.bench.plots import write_plot
+        from hf_posenc.insight.bench.results import write_plot
 
         write_json(folder / RESULTS, self.to_dict())
         for name in PLOTS:

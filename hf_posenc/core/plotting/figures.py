@@ -22,7 +22,7 @@ MAGNITUDES = "cividis"  # dark blue to yellow
 
 
 def figure(width: float, height: float) -> tuple[Any, Any]:
-    """Create a figure with one axes, without pyplot, so that no window opens and no user setting changes.
+    """Create a figure with one axes.
 
     Args:
         width, height: inches.
@@ -30,15 +30,12 @@ def figure(width: float, height: float) -> tuple[Any, Any]:
     Raises:
         MissingPackage: matplotlib is not installed.
     """
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
-    canvas = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
-    return canvas, canvas.subplots()
+    canvas, (axes,) = panels(width, height, 1, 1)
+    return canvas, axes
 
 
 def panels(width: float, height: float, rows: int, columns: int, *, shared: bool = True) -> tuple[Any, list[Any]]:
-    """Create a figure with a grid of axes, in reading order.
+    """Create a figure with a grid of axes, in reading order, without pyplot: no window opens, no user setting changes.
 
     Args:
         width, height: of the whole figure, inches.
@@ -48,8 +45,10 @@ def panels(width: float, height: float, rows: int, columns: int, *, shared: bool
     Raises:
         MissingPackage: matplotlib is not installed.
     """
-    canvas, axes = figure(width, height)
-    axes.remove()
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
     return canvas, list(canvas.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).flat)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -27,27 +27,6 @@ from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench.timing import Elapsed, cpu_clock
 
 ALLOCATION = "[memory]"  # what torch's profiler calls one
-
-
-class Device(Protocol):
-    """A device to run a benchmark on."""
-
-    @property
-    def torch(self) -> torch.device:
-        """Device of torch."""
-
-    @property
-    def name(self) -> str:
-        """Name of the device."""
-
-    def clock(self, run: Callable[[], None]) -> Elapsed:
-        """Time of a callable."""
-
-    def peak(self, run: Callable[[], None]) -> int:
-        """Peak memory of a callable above what was allocated before, in bytes."""
-
-    def free(self) -> int | None:
-        """Free memory in bytes, if known."""
 
 
 class Cpu:
@@ -64,7 +43,7 @@ class Cpu:
         return platform.processor() or platform.machine()
 
     def clock(self, run: Callable[[], None]) -> Elapsed:
-        """See `Device.clock`."""
+        """Time of a callable."""
         return cpu_clock(run)
 
     def peak(self, run: Callable[[], None]) -> int:
@@ -96,17 +75,17 @@ class Cuda:
         api: `torch.cuda`, or its substitute in a test.
     """
 
-    def __init__(self, device: torch.device, api: object = torch.cuda) -> None:
+    def __init__(self, device: torch.device, api: Any = torch.cuda) -> None:
         self.torch, self.api = device, api
 
     @property
     def name(self) -> str:
         """Name of the device, from the driver."""
-        return str(self.api.get_device_name(self.torch))  # type: ignore[attr-defined]
+        return str(self.api.get_device_name(self.torch))
 
     def clock(self, run: Callable[[], None]) -> Elapsed:
         """Seconds from the first kernel to the last, or of Python where that takes longer; and of the processor."""
-        start, end = (self.api.Event(enable_timing=True) for _ in range(2))  # type: ignore[attr-defined]
+        start, end = (self.api.Event(enable_timing=True) for _ in range(2))
         self.synchronize()
         processor = time.process_time()
         start.record()
@@ -119,20 +98,23 @@ class Cuda:
         """Bytes of tensors, as torch's allocator counts them."""
         gc.collect()
         self.synchronize()
-        self.api.empty_cache()  # type: ignore[attr-defined]
-        self.api.reset_peak_memory_stats(self.torch)  # type: ignore[attr-defined]
-        before = self.api.memory_allocated(self.torch)  # type: ignore[attr-defined]
+        self.api.empty_cache()
+        self.api.reset_peak_memory_stats(self.torch)
+        before = self.api.memory_allocated(self.torch)
         run()
         self.synchronize()
-        return int(self.api.max_memory_allocated(self.torch) - before)  # type: ignore[attr-defined]
+        return int(self.api.max_memory_allocated(self.torch) - before)
 
     def free(self) -> int | None:
         """Free memory in bytes, from the driver."""
-        return int(self.api.mem_get_info(self.torch)[0])  # type: ignore[attr-defined]
+        return int(self.api.mem_get_info(self.torch)[0])
 
     def synchronize(self) -> None:
         """Wait for all kernels."""
-        self.api.synchronize(self.torch)  # type: ignore[attr-defined]
+        self.api.synchronize(self.torch)
+
+
+Device = Cpu | Cuda
 
 
 def allocated(run: Callable[[], None]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from hf_posenc.insight.properties import axes, extrapolation, translation, uniqueness
+from hf_posenc.insight.properties import extrapolation, translation, uniqueness
 from hf_posenc.insight.properties.cell import PropertyValue
 from hf_posenc.insight.properties.target import PropertyTarget, targets
 from hf_posenc.schemes.spec import SchemeSpec
@@ -43,7 +43,7 @@ PROPERTIES = {
         Property("relative", "Does the score depend on i − j only?", "differs by {:.2g} std", translation.relative),
         Property("beyond", "Is it defined beyond the trained length?", "to position {:,.0f}", extrapolation.beyond),
         Property("deterministic", "Do two calls give the same?", "differs by {:.2g}", uniqueness.deterministic),
-        Property("axes", "Does it extend to two axes?", "differs by {:.2g}", axes.axes),
+        Property("axes", "Does it extend to two axes?", "differs by {:.2g}", uniqueness.axes),
         Property("bounded", "Does it stay bounded as positions grow?", "grows {:.2g}-fold", extrapolation.bounded),
         Property(
             "continuous", "Does it move little where position moves little?", "moves by {:.2g} of a step",

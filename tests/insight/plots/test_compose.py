@@ -80,13 +80,6 @@ def test_given_lengths_replace_those_of_the_plot() -> None:
     assert scales == pytest.approx([(0.1 * math.log(s) + 1) ** 2 for s in (2, 8)])
 
 
-def test_a_table_that_ends_is_shown_to_its_end() -> None:
-    found = numbers("learned", "score_curve", shapes=Shapes(kind="gpt2", trained_length=128))[0].numbers
-    assert len(found["score"]) == 128
-    with pytest.raises(OptionOutOfRange, match="ends after"):
-        numbers("learned", "score_curve", shapes=Shapes(kind="gpt2"), factor=4)
-
-
 def test_frames_of_a_factor_grow_at_one_length() -> None:
     films = frames(plot_of("distance"), request_of("self_extend:factor=3", shapes=SMALL, factor=4), count=5)
     assert [film[0].label for film in films] == [f"self_extend, factor {4 ** (n / 4):.1f}" for n in range(5)]
@@ -100,13 +93,6 @@ def test_frames_of_a_position_end_at_the_requested_one() -> None:
     films = frames(plot_of("clock"), request_of("rope", shapes=SMALL, position=30), count=4)
     assert [film[0].numbers["position"] for film in films] == [0, 10, 20, 30]
     assert float(films[1][0].numbers["angles"][-1, 0]) == pytest.approx(10 % (2 * math.pi), abs=1e-5)
-
-
-def test_frames_of_a_length() -> None:
-    films = frames(plot_of("code"), request_of("norm01", shapes=SMALL, length=9), "length", count=3)
-    assert [len(film[0].numbers["code"]) for film in films] == [3, 6, 9]
-    with pytest.raises(NothingToPlot, match="no animation of its own"):
-        frames(plot_of("code"), request_of("norm01", shapes=SMALL))
 
 
 class Stairs(Scheme):

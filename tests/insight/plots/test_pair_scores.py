@@ -73,11 +73,6 @@ def test_visibility_of_pairs(look: Callable, scheme: str, options: dict, sees: C
     assert found.tolist() == [[j <= i and sees(i, j) for j in range(LENGTH)] for i in range(LENGTH)]
 
 
-def test_regions_are_numbered_and_cover_what_is_seen(look: Callable) -> None:
-    found = pairs_of(look("sinks", {"sinks": 3, "recent": 9}, factor=3), 40)
-    assert same(found.regions(), table(lambda i, j: 0.0 if i - j < 9 else 1.0 if j < 3 else math.nan, 40))
-
-
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_alibi_adds_its_slopes(look: Callable, kind: str) -> None:
     found = pairs_of(look("alibi", kind=kind), 40).bias()

@@ -91,17 +91,6 @@ def test_capturing_does_not_change_the_model(kind: str, build: Build, ids: Tenso
     assert not any("posenc" in name or name.startswith("_by_") for m in model.modules() for name in m.__dict__)
 
 
-def test_an_interrupted_forward_pass_leaves_no_hooks(build: Build, ids: Tensor) -> None:
-    model = build("llama")
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        outputs(model, ids, [slice(0, 4)], stop)
-    assert all(attention.config is model.config for attention in attentions_of(model))
-
-
 def test_scaled_rope_is_transformers_own(build: Build, ids: Tensor) -> None:
     """A patched model against a stock one whose configuration has the same scaling."""
     model = build("llama")
