@@ -98,7 +98,8 @@ class BenchCell:
         """Plain values for JSON."""
         ratios = {
             role: {
-                "time": values_of(self.time_ratio(role)), "processor_time": values_of(self.time_ratio(role, "processor")),
+                "time": values_of(self.time_ratio(role)),
+                "processor_time": values_of(self.time_ratio(role, "processor")),
                 "memory": self.memory_ratio(role),
             }
             for role in self.models if role != PATCHED
