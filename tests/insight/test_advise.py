@@ -204,14 +204,6 @@ def test_base_of_abf_follows_the_bound() -> None:
     assert {one.scheme: one.options for one in advise(llama_7b(), "8k").training}["abf"]["base"] == 500_000.0
 
 
-@pytest.mark.slow
-def test_defaults_that_follow_the_model_are_written_out() -> None:
-    options = {one.scheme: one.options for one in advise(llama_7b(), "16k").recommendations}
-    assert options["dca"] == {"chunk": 3072, "local": 512}
-    assert options["rerope"] == {"window": 2048}
-    assert options["sinks"] == {"recent": 4092}
-
-
 def test_half_the_heads_of_an_encoder_look_ahead() -> None:
     options = {kind: {o.scheme: o.options for o in advise(tiny(kind), TARGET).training} for kind in ("bert", "gpt2")}
     assert options["bert"]["alibi"] == {"bidirectional": "asymmetric"}
@@ -226,11 +218,6 @@ def test_nothing_to_do_within_the_trained_length() -> None:
     advice = advise(llama_7b(), 2048)
     assert advice.recommendations == ()
     assert "nothing that must be done" in advice.warnings[0]
-
-
-def test_the_trained_length_itself_can_be_used_better() -> None:
-    assert schemes(advise(llama_7b(), 4096)) == ["string"]
-    assert schemes(advise(tiny_gpt2(), TRAINED)) == []
 
 
 @pytest.mark.slow
@@ -312,6 +299,7 @@ def test_a_linear_bias_is_interpolated(alibi: str, head_dim: int) -> None:
     assert options.get("slopes", "the released ones") == (own if alibi == "falcon" else "the released ones")
 
 
+@pytest.mark.slow
 def test_an_architecture_without_adapter() -> None:
     advice = advise(CTRLConfig(n_positions=4096), "32k")
     assert not advice.supported

@@ -12,12 +12,8 @@ import pytest
 from hf_posenc import advise
 from hf_posenc.insight.advise.evidence import (
     FILE,
-    SEARCHED,
-    ZERO_SHOT,
     measured_at,
     measured_for,
-    measured_rows,
-    zero_shot_candidates,
 )
 from hf_posenc.schemes.entry import UNPATCHED
 
@@ -81,15 +77,3 @@ def test_finding_passkeys_is_being_surely_above_the_unpatched_model(factor: floa
     assert factor < 8 or rows["window"].loss.value == min(row.loss.value for row in rows.values())
     surely = {row.scheme for row in rows.values() if row.passkeys.low > rows[UNPATCHED].passkeys.high}
     assert {row.scheme for row in rows.values() if row.finds} == {s for s in surely if rows[s].passkeys.value > 0.5}
-
-
-def test_candidates_are_published_or_found_passkeys() -> None:
-    found = {row.scheme for row in measured_rows() if row.finds}
-    published = {shown.scheme for shown in ZERO_SHOT}
-    assert {shown.scheme for shown in zero_shot_candidates()} == published | (found - set(SEARCHED))
-
-
-def test_encoders_and_tables_have_no_measured_evidence() -> None:
-    for starter in ("gpt2", "bert"):
-        advice = advise(f"starter:{starter}", LONGEST)
-        assert all(one.evidence is None for one in advice.recommendations)

@@ -86,6 +86,7 @@ def measured(model: PreTrainedModel, **more: Any) -> int:
     return weights + peak.most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "method", "checkpointing"),
     [(llama, "lora", False), (llama, "full", True), (gpt2, "lora", True), (gpt2, "full", False)],

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from hf_posenc import is_patched, patch_model
+from hf_posenc import is_patched
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench.cases import Decode, Train
 from hf_posenc.insight.bench.models import (
@@ -108,18 +108,6 @@ def test_every_round_of_decoding_starts_equally(scheme: str, role: str) -> None:
         for one, other in zip(found[0], again, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
     assert decode.held() > 0
-
-
-def test_a_new_step_of_lengths_begins_with_the_token_that_is_not_timed() -> None:
-    """The text ends where a step does; else the one rotation of all keys would be that of a few timed tokens."""
-    model = made()
-    patch_model(model, "dynamic_ntk", factor=8, granularity=LENGTH - TRAINED)
-    decode = Decode(model, BenchRows(tokens()))
-    decode.reset()
-    rotated = [layer.copy[0] for layer in decode.cache.layers]
-    assert rotated == [2 * LENGTH - TRAINED] * 2
-    decode.call()
-    assert [layer.copy[0] for layer in decode.cache.layers] == rotated
 
 
 @pytest.mark.parametrize("shape", [(1, 10, 4, 2), (1, 64, 4, 3)])

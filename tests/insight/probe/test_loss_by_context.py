@@ -117,6 +117,7 @@ def test_a_table_is_evaluated_up_to_its_end() -> None:
     assert found.moved is None
 
 
+@pytest.mark.slow
 def test_a_patched_model_is_probed_unchanged() -> None:
     model, tokenizer = load_starter("llama")
     patch_model(model, "yarn", factor=2)
@@ -125,6 +126,7 @@ def test_a_patched_model_is_probed_unchanged() -> None:
     assert is_patched(model)
 
 
+@pytest.mark.slow
 def test_a_peft_model_is_probed() -> None:
     peft = pytest.importorskip("peft", reason="needs the extra train")
     model, tokenizer = load_starter("llama")
