@@ -27,10 +27,8 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Bias, BlockBias, KeyBias, Terms, ToeplitzBias
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.forward.attention import PatchedAttention, RotatedCall
-from hf_posenc.forward.call_plan import CallPlan
 from hf_posenc.forward.engine_backend import ENGINE_BACKENDS, AttentionOutput
 from hf_posenc.forward.offloading import change_class
-from hf_posenc.forward.packed_documents import PackedDocument
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -49,10 +47,6 @@ class GroupedAttention(PatchedAttention):
         if not self.training:
             return super().mix(call, host, cache)
         return attend_in_groups(partial(super().mix, cache=None), call, host, self.__dict__[GROUP_LENGTH])
-
-    def documents(self, plan: CallPlan) -> tuple[tuple[PackedDocument, CallPlan], ...]:
-        """None by itself: groups are cut from whole rows."""
-        return ()
 
 
 @contextmanager

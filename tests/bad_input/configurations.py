@@ -6,9 +6,6 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import nn
-
 import hf_posenc
 from hf_posenc import errors
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
@@ -22,7 +19,7 @@ LYING: list[tuple[str, str, Any, Errors, str]] = [
     ("llama", "num_key_value_heads", 1, HOST, "2 of keys"),
     ("llama", "num_key_value_heads", None, errors.AdapterInvalid, "None"),
     ("llama", "max_position_embeddings", None, HOST, "max_position_embeddings"),
-    ("llama", "rope_parameters", None, HOST, "rope_parameters"),
+    ("llama", "rope_parameters", None, HOST, "makes no rotation"),
     ("llama", "rope_parameters", {"rope_type": "default"}, HOST, "rope_theta"),
     ("bert", "num_attention_heads", 2, HOST, "4 heads"),
 ]
@@ -69,14 +66,6 @@ def within(config: Any, name: str, value: Any, act: Callable[[], object]) -> obj
         entries[name] = before
 
 
-def whole_numbers(scene: Scene) -> object:
-    """Weights cast to int8 by hand."""
-    model = copy.deepcopy(scene.model)
-    layer = model.model.layers[1].mlp.up_proj
-    layer.weight = nn.Parameter(layer.weight.to(torch.int8), requires_grad=False)
-    return hf_posenc.patch_model(model, "yarn", factor=2)
-
-
 def rows() -> list[Row]:
     """All of them."""
     yarn = {"scheme": "yarn", "trained_length": TRAINED_LENGTH, "factor": 2}
@@ -90,5 +79,4 @@ def rows() -> list[Row]:
             Row(f"saving {kind} {name} {value}", HOST, key, saved(name, value), kind, ("alibi", {}))
             for kind, name, value, key in SAVED
         ),
-        Row("whole numbers", errors.UnsupportedModel, r"up_proj.+torch\.int8", whole_numbers),
     ]  # fmt: skip
