@@ -6,7 +6,6 @@ This is `lm_eval.simple_evaluate` without its survey of the machine, a second an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from hf_posenc.eval.ruler import check_ruler, seeded, tokenizer_folder
 from hf_posenc.eval.ruler_results import first_of_each_length, has_lengths, room_needed
 from hf_posenc.eval.task_files import explained_task_errors
 from hf_posenc.eval.task_index import folders, manager_of
-from hf_posenc.eval.tasks.sweep import PARTICULAR, Sweep
+from hf_posenc.eval.tasks.sweep import Sweep
 
 if TYPE_CHECKING:
     from hf_posenc.eval.settings import EvaluateSettings
@@ -139,7 +138,7 @@ def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: boo
         UnknownOption: there is such an option.
         BadComparison: the text is not read.
     """
-    known = {field.name for field in fields(Sweep)} - PARTICULAR
+    known = set(Sweep.model_fields)
     if not all(hasattr(task, "sweep") for task in tasks):
         return
     if text and not any(task.reads_text for task in tasks):
@@ -147,7 +146,7 @@ def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: boo
             "With these options none of the tasks reads the text. Leave it out, or the option haystack."
         )
     for task in tasks:
-        known |= task.reads | set(getattr(getattr(task, "options", None), "used", ()))
+        known |= set(type(task.options).model_fields)
     for name in options:
         if name not in known:
             raise UnknownOption(

@@ -10,7 +10,7 @@ from typing import Any
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.errors import WrongKind, shown
-from hf_posenc.eval.tasks.parse import whole
+from hf_posenc.eval.tasks.sweep import Count, checked
 
 
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
@@ -72,7 +72,7 @@ def check_batch(given: Any) -> None:
         TaskOptionOutOfRange: it is neither a count nor ``"auto"``.
     """
     if not (isinstance(given, str) and given.partition(":")[0] == "auto"):
-        whole("batch_size", given)
+        checked("batch_size", Count, given)
 
 
 def model_name(lm: Any) -> str:

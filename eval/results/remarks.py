@@ -7,7 +7,7 @@ from typing import Any
 
 from hf_posenc.eval.results.paired import FEWEST
 from hf_posenc.eval.results.rows import Row
-from hf_posenc.eval.tasks.prompts import REPEATED
+from hf_posenc.eval.tasks.sweep import REPEATED
 
 
 def remarks_on(results: Mapping[str, Any], rows: Iterable[Row]) -> list[str]:

@@ -30,12 +30,6 @@ ODD: list[tuple[str, Any, str]] = [
     ("rope_parameters", ROTATION | {"rope_type": "yarm"}, "Did you mean 'yarn'"),
     ("max_position_embeddings", 64.0, "64.0"),
 ]
-SAVED: list[tuple[str, str, Any, str]] = [
-    ("llama", "num_attention_heads", 2, "heads was 4 and is 2"),
-    ("llama", "rope_parameters", ROTATION | {"rope_theta": 17.0}, "17"),
-    ("llama", "position_scheme", None, "position_scheme"),
-    ("gpt2", "n_head", 2, "heads was 4 and is 2"),
-]
 
 
 def patched(name: str, value: Any, scheme: str = "alibi", **lengths: Any) -> Act:
@@ -43,15 +37,6 @@ def patched(name: str, value: Any, scheme: str = "alibi", **lengths: Any) -> Act
 
     def act(scene: Scene) -> object:
         return within(scene.model.config, name, value, lambda: hf_posenc.patch_model(scene.model, scheme, **lengths))
-
-    return act
-
-
-def saved(name: str, value: Any) -> Act:
-    """Save a patched model whose configuration was changed since."""
-
-    def act(scene: Scene) -> object:
-        return within(scene.model.config, name, value, lambda: scene.model.save_pretrained(scene.folder))
 
     return act
 
@@ -75,8 +60,4 @@ def rows() -> list[Row]:
             for kind, name, value, error, key in LYING
         ),
         *(Row(f"live {name} {value}", HOST, key, patched(name, value, **yarn)) for name, value, key in ODD),
-        *(
-            Row(f"saving {kind} {name} {value}", HOST, key, saved(name, value), kind, ("alibi", {}))
-            for kind, name, value, key in SAVED
-        ),
     ]  # fmt: skip

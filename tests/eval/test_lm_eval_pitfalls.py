@@ -272,8 +272,8 @@ def test_results_hold_the_settings_of_a_task(llama, tokenizer) -> None:
         llama, tokenizer, scheme="yarn", factor=2, tasks=["posenc_token_nll"], lengths=[64, TRAINED], samples=2, seed=3
     )
     metadata = evaluation.raw["configs"]["posenc_token_nll"]["metadata"]
-    assert {name: metadata[name] for name in ("lengths", "samples", "stride", "seed", "longest")} == {
-        "lengths": (64, TRAINED), "samples": 2, "stride": 256, "seed": 3, "longest": TRAINED
+    assert {name: metadata[name] for name in ("lengths", "samples", "seed", "longest")} == {
+        "lengths": (64, TRAINED), "samples": 2, "seed": 3, "longest": TRAINED
     }  # fmt: skip
     config = evaluation.raw["config"]
     assert (config["posenc_scheme"], config["posenc_factor"], config["max_length"]) == ("yarn", 2.0, TRAINED)

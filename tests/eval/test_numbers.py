@@ -12,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.comparison.identity import to_json
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.models import PosEncLM
@@ -31,7 +30,7 @@ from hf_posenc.eval.tasks.passkey import PasskeyTask
 from hf_posenc.eval.tasks.perplexity import SlidingTask, TokenLossTask
 from hf_posenc.eval.tasks.retrieval import opened
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name, parse_metric
-from hf_posenc.eval.texts.haystack import insert_needles, listed
+from hf_posenc.eval.texts.haystack import listed
 from hf_posenc.eval.texts.needles import Niah
 
 from .conftest import TRAINED, alert
@@ -162,11 +161,9 @@ def test_metric_names_survive_a_round_trip(depth: float | None) -> None:
 def test_a_sweep_by_default() -> None:
     found = Sweep.of({"lengths": "512;256,512"})
     assert (found.lengths, found.longest) == ((256, 512), 512)
-    assert (found.samples, found.keys, found.scored, found.seed, found.alphabet) == (16, 8, 64, 0, 1000)
-    assert (found.stride, found.stretch, found.from_start) == (256, 1024, False)
+    assert (found.samples, found.keys, found.scored, found.seed) == (16, 8, 64, 0)
     assert found.depths == (0.0, 0.25, 0.5, 0.75, 1.0)
-    assert Sweep.of({"lengths": [8], "stride": 10, "from_start": "yes"}).stretch == 40
-    assert [Sweep.of({"lengths": 8, "docs": docs}).docs for docs in (None, "a b,c", ["a", "b"])] == [
+    assert [DocsTask.Options.of({"docs": docs, "from_start": "no"}).docs for docs in (None, "a b,c", ["a", "b"])] == [
         (), ("a b,c",), ("a", "b")
     ]  # fmt: skip
     for nothing in ({}, {"lengths": []}, {"lengths": None}):
@@ -175,15 +172,6 @@ def test_a_sweep_by_default() -> None:
     assert [Sweep.of({"lengths": given}).lengths for given in (8, "8", "[8, 9]", (9, 8, 8))] == [
         (8,), (8,), (8, 9), (8, 9)
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("depth", "index"), [(0.0, 0), (0.24, 2), (0.26, 3), (0.5, 5), (0.96, 10), (1.0, 10)])
-def test_a_needle_follows_its_share_of_the_filler(depth: float, index: int) -> None:
-    filler = [str(n) for n in range(10)]
-    assert insert_needles([(depth, "x")], filler).index("x") == index
-    both = insert_needles([(depth, "x"), (0.5, "y"), (depth, "z")], filler)
-    assert [one for one in both if one.isdigit()] == filler
-    assert both.index("x") < both.index("z")
 
 
 def test_the_pinned_needle_has_its_index() -> None:
@@ -272,11 +260,6 @@ def test_a_comparison_as_json_has_it() -> None:
     ]
     assert [Row(**one) for one in found["rows"]] == [replace(row("nll"), model="name", scheme="pi")]
     assert found["about"] == {"model": "name", "schemes": [{"label": "pi"}]}
-
-
-def test_settings_as_json_has_them() -> None:
-    given = {1: (2.5, None, True), "a": {"b": [torch.float32]}, "c": "d"}
-    assert to_json(given) == {"1": [2.5, None, True], "a": {"b": ["torch.float32"]}, "c": "d"}
 
 
 @pytest.mark.parametrize("task", [TokenLossTask, SlidingTask, DocsTask, PerplexityTask, PasskeyTask, MaskedTask])

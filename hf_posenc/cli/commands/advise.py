@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Exit, Option
+from typer import Exit
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -14,6 +14,7 @@ from hf_posenc.cli.arguments import (
     Model,
     dtype_of,
     model_named,
+    of_model,
 )
 from hf_posenc.cli.errors import PARTLY
 
@@ -22,10 +23,9 @@ def advise(
     model: Model,
     target: Annotated[
         str,
-        Option(
+        of_model(
             "--target-length",
             metavar="TOKENS",
-            rich_help_panel="Model and scheme",
             help="Context length in tokens, such as 131072 or 128k; k = 1024, m = 1024².",
         ),
     ],

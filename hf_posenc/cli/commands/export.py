@@ -17,18 +17,24 @@ from hf_posenc.cli.arguments import (
     PushToHub,
     SchemeOptions,
     TargetLength,
+    dtype_of,
     loading_of,
     model_named,
+    of_model,
     of_output,
     scheme_options,
 )
-from hf_posenc.cli.bad_argument import BadArgument
+from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.errors import EngineDiffers
 
 GGUF = "model.gguf"
 To = Annotated[
     Literal["transformers", "gguf"],
     of_output("--to", metavar="FORMAT", help="`transformers`: a plain checkpoint; `gguf`: one file for llama.cpp."),
+]
+Adapter = Annotated[
+    str,
+    of_model("--model", "-m", metavar="MODEL", help="Folder of a PEFT adapter or a fine-tuning run, or hub name."),
 ]
 
 
@@ -96,3 +102,40 @@ def export(
     for one in own:
         if not (readings and one.category is EngineDiffers):
             output.show_text(f"Warning: {one.message}")
+
+
+def merge(
+    model: Adapter,
+    out: NewFolder,
+    base: Base = None,
+    dtype: Dtype = None,
+    push_to_hub: PushToHub = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge a PEFT adapter into the weights of its base.
+
+    The checkpoint carries the scheme the adapter was trained under. It is kept only if its logits are those of the
+    adapter but for rounding, and if what is read back from the disk is the merged model bit for bit.
+    """
+    from hf_posenc.checkpoints.merge import merge as run
+    from hf_posenc.checkpoints.push import check_upload, upload
+
+    named = model_named(model, base)
+    if push_to_hub is not None:
+        check_upload(push_to_hub)
+    with output.other_bars_off():
+        merged = run(named.adapter or named.model, out, base=base, dtype=dtype_of(named, dtype))
+    if push_to_hub is not None:
+        output.note(f"Uploaded to {upload(out, push_to_hub)}")
+    if as_json:
+        output.show_json({
+            "folder": str(out), "scheme": merged.scheme, "deviation": merged.deviation, "tokenizer": merged.tokenizer,
+            "expressible": merged.expressible,
+        })  # fmt: skip
+        return
+    output.show_text(
+        f"Written to {out}: the model {f'with scheme {merged.scheme}' if merged.scheme else 'without a scheme'}. "
+        f"Its logits differ from the adapter's by {merged.deviation:.1e} of their standard deviation."
+    )
+    if not merged.tokenizer:
+        output.note("No tokenizer was found with the adapter or its base.")
