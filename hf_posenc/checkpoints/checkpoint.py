@@ -17,6 +17,7 @@ from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.config import config_content
 from hf_posenc.checkpoints.hub import hub_options, with_hub_options
 from hf_posenc.checkpoints.model_name import ModelName
+from hf_posenc.checkpoints.validate import check_folder, check_layer_count
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, UnsupportedModel, shown
 from hf_posenc.patches.registry import adapter_names
@@ -68,9 +69,13 @@ class Checkpoint:
         named = name_or_path
         if not isinstance(named, ModelName):
             named = ModelName.of(named, adapter=peft_adapter, hub=hub_options(hf_kwargs))
+        given = with_hub_options(hf_kwargs, named.hub)
+        check_folder(named.model)
         with explained_errors(named.model):
-            config = config_content(named.model, with_hub_options(hf_kwargs, named.hub))
+            config = config_content(named.model, given)
             check_lengths_and_rotation(config, named.model)
+            if given.get("config") is None and not given.get("subfolder"):
+                check_layer_count(config, named.model)  # else these weights are not what the configuration is of
         adapter = None if named.adapter is None else AdapterFolder.open(named.adapter, **named.adapter_hub)
         return cls(named, config, SchemeConfig.of_config(config, named.model), adapter)
 
