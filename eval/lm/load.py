@@ -30,7 +30,7 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     from hf_posenc.eval.lm.model_kinds import is_masked
     from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
     from hf_posenc.eval.lm.native_length import check_device
-    from hf_posenc.patching.preconditions.weights import check_finite
+    from hf_posenc.patching.weights import check_finite
 
     check_tokenizer(tokenizer)
     check_batch(model_args.get("batch_size", 1))

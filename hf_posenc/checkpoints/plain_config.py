@@ -23,9 +23,9 @@ from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
 from hf_posenc.errors import NotExpressible, NotPatched, PosEncError
 from hf_posenc.patches.adapter import Adapter
+from hf_posenc.patching.config_guard import PATCH_KEYS
 from hf_posenc.patching.expected_effect import same_rotation
 from hf_posenc.patching.state import base_model_of, describe
-from hf_posenc.patching.stored.config_guard import PATCH_KEYS
 from hf_posenc.patching.text_limits import Lengths
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.host_rotation import HostRotation

@@ -19,9 +19,9 @@ from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model, tiny_template
 from hf_posenc.checks.tolerances import tolerance_of
 from hf_posenc.core.plugins import imported_files
 from hf_posenc.core.torch_state import drawn_from, evaluation_mode
+from hf_posenc.patching.layer_schemes import trained_length_of_patch
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
-from hf_posenc.patching.trained_length import trained_length_of_patch
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import reach_of
 from hf_posenc.schemes.registry import list_schemes

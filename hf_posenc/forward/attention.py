@@ -25,14 +25,20 @@ from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import PosEncError
 from hf_posenc.forward import paged
 from hf_posenc.forward.call_plan import CallPlan, plan_of
-from hf_posenc.forward.context_parallel import check_context_parallel
 from hf_posenc.forward.current_forward import OWNER
-from hf_posenc.forward.engine_backend import PACKAGES, ComputeCall, engine_for, for_queries, within_window
+from hf_posenc.forward.engine_backend import (
+    PACKAGES,
+    ComputeCall,
+    check_context_parallel,
+    engine_for,
+    for_queries,
+    within_window,
+)
 from hf_posenc.forward.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.forward.host_calls import PARTED, cache_of_self_attention, take_cache
 from hf_posenc.forward.rotate_qk import rotated, scale
 from hf_posenc.forward.shared_terms import SharedTerms
-from hf_posenc.forward.validate_keywords import check_keywords
+from hf_posenc.forward.validate_inputs import check_keywords
 
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedConfig

@@ -33,8 +33,13 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward import paged
 from hf_posenc.forward.attention_masks import scores_mask
-from hf_posenc.forward.context_parallel import check_context_parallel, context_parallel_active
-from hf_posenc.forward.engine_backend import ENGINE_BACKENDS, AttentionOutput, ComputeCall
+from hf_posenc.forward.engine_backend import (
+    ENGINE_BACKENDS,
+    AttentionOutput,
+    ComputeCall,
+    check_context_parallel,
+    context_parallel_active,
+)
 from hf_posenc.forward.host_calls import cache_lost
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.forward.positions import (
@@ -50,7 +55,7 @@ from hf_posenc.forward.rotate_decode import NoRotation
 from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
 from hf_posenc.forward.shared_terms import PER_LAYER, FixedPart, ReadsLayer, SharedTerms, fixed_part, shared_terms
 from hf_posenc.forward.text_borders import separated
-from hf_posenc.forward.validate_keywords import refuse_keyword
+from hf_posenc.forward.validate_inputs import refuse_keyword
 from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:

@@ -2,6 +2,9 @@
 
 On a CPU a decode query with grouped heads goes another way than the host's: transformers asks torch for grouped heads,
 which takes up to twice as long in float32, and five times in bfloat16. There heads that share a key head are its rows.
+
+Under context parallelism each process holds a part of every sequence, and torch replaces its attention by ring
+attention, which takes queries, keys and values alone: schemes that need more than rotations and scales are refused.
 """
 
 from __future__ import annotations
@@ -9,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hf_posenc.attention import custom_operator, dispatch
@@ -29,6 +34,10 @@ from hf_posenc.errors import BackendCannotCarry
 
 if TYPE_CHECKING:
     from transformers import Cache
+
+    from hf_posenc.core.terms import Terms
+    from hf_posenc.schemes.base import Scheme
+
 
 AttentionOutput = tuple[Tensor, Tensor | None]
 ComputeCall = Callable[[AttentionCall], AttentionOutput]
@@ -178,3 +187,31 @@ def attend_or(
         given = {"dropout": dropout, "scaling": scaling, "position_bias": position_bias, "softcap": softcap}
         return function(module, query, key, value, mask, **given, **host)
     return attend_packed(query, key, value, mask, scale=scaling, dropout=dropout).transpose(1, 2), None
+
+
+def context_parallel_active() -> bool:
+    """Whether this call sees only a part of each text."""
+    function = functional.scaled_dot_product_attention  # torch's own is a builtin
+    return isinstance(function, FunctionType) and function.__module__.startswith("torch.distributed.")
+
+
+def refuse_context_parallel(scheme: Scheme) -> None:
+    """Refuse a scheme that needs whole sequences.
+
+    Raises:
+        BackendCannotCarry: always.
+    """
+    raise BackendCannotCarry(
+        f"Scheme {scheme.extra_repr()!r} needs whole texts, and under context parallelism a process holds parts. "
+        'Choose a scheme that only rotates, such as "yarn", or another kind of parallelism.'
+    )
+
+
+def check_context_parallel(scheme: Scheme, terms: Terms, mask: Any) -> None:
+    """Refuse terms that need whole texts where a process holds parts of them.
+
+    Raises:
+        BackendCannotCarry: context parallelism is active, and the terms need more than a token's own position.
+    """
+    if context_parallel_active() and (scheme.needs_whole_text or not terms.scales_only or mask is not None):
+        refuse_context_parallel(scheme)

@@ -19,8 +19,7 @@ from torch import Tensor
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Region
-from hf_posenc.core.rotation.apply import Table, rotate, rotate_at_once, table
-from hf_posenc.core.rotation.cache import AHEAD
+from hf_posenc.core.rotation import AHEAD, Table, rotate, rotate_at_once, table
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.rotate_qk import rotation_of
 from hf_posenc.schemes.base import Scheme

@@ -15,8 +15,7 @@ from torch import Tensor
 from hf_posenc.core.constants import constant
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import PositionMap, Region
-from hf_posenc.core.rotation.apply import Table, rotate_at_once, table
-from hf_posenc.core.rotation.cache import CosSinCache
+from hf_posenc.core.rotation import CosSinCache, Table, rotate_at_once, table
 
 Use = tuple[Rotation, PositionMap]
 

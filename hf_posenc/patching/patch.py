@@ -25,22 +25,20 @@ from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
 from hf_posenc.forward.paged_support import install_batching_check
 from hf_posenc.patches.general.adapter import GeneralAdapter
-from hf_posenc.patches.validate_adapter import check_heads, explained_forward
+from hf_posenc.patches.validate_adapter import check_forward, check_heads, explained_forward
+from hf_posenc.patching.atomic_save import install_atomic_save
 from hf_posenc.patching.float32 import keep_in_float32
+from hf_posenc.patching.host_config import check_rotation
 from hf_posenc.patching.in_forward import changing
-from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of
+from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, trained_length_under, unscaled_geometry
 from hf_posenc.patching.patched_config import write_config
-from hf_posenc.patching.preconditions.check import check_model, check_schemes
-from hf_posenc.patching.preconditions.host_config import check_rotation
+from hf_posenc.patching.preconditions import check_model, check_schemes
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.stacks import patched_together, unpatch_together
 from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, patch_of, stacks_of
-from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo
 from hf_posenc.patching.text_limits import raise_limits
-from hf_posenc.patching.trained_length import trained_length_under, unscaled_geometry
-from hf_posenc.patching.validate_forward import check_forward
 from hf_posenc.schemes.base import implements
 from hf_posenc.schemes.spec import SchemeSpec
 

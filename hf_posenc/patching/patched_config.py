@@ -20,8 +20,7 @@ from torch import nn
 
 from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.errors import HostConfigInvalid, shown
-from hf_posenc.patching.state import Patch, PatchPlan, outer_model
-from hf_posenc.patching.stored.config_guard import (
+from hf_posenc.patching.config_guard import (
     CODE_KEY,
     PATCH_KEYS,
     ROPE_KEY,
@@ -29,7 +28,8 @@ from hf_posenc.patching.stored.config_guard import (
     SCHEME_KEY,
     guarded_class,
 )  # fmt: skip
-from hf_posenc.patching.stored.scheme_config import SchemeConfig, own_code
+from hf_posenc.patching.scheme_config import SchemeConfig, own_code
+from hf_posenc.patching.state import Patch, PatchPlan, outer_model
 
 CONFIGS = "posenc_configs"  # of the model around: modules that have its configuration, each with the one from before
 LENGTH = "max_position_embeddings"

@@ -22,13 +22,13 @@ from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.validate_adapter import explained_forward
+from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.in_forward import changing
 from hf_posenc.patching.layer_schemes import build_layer_schemes
 from hf_posenc.patching.patched_config import check_unchanged, update_config, update_outer_config
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.stacks import alone_with
 from hf_posenc.patching.state import base_model_of, patch_of, stacks_of, unpatched_view
-from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
 from hf_posenc.schemes.base import KEPT, Scheme
 

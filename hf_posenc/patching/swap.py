@@ -18,12 +18,12 @@ from hf_posenc.forward.offloading import (
 )
 from hf_posenc.forward.paged_support import remove_batching_check
 from hf_posenc.patches.shared.rotary_host import keep_loader_name
+from hf_posenc.patching import peft_sidecar
+from hf_posenc.patching.atomic_save import check_saver, remove_atomic_save
 from hf_posenc.patching.float32 import restore_dtype
 from hf_posenc.patching.patched_config import check_unchanged, restore_config
 from hf_posenc.patching.state import STASH as STASH
 from hf_posenc.patching.state import Patch, PatchPlan
-from hf_posenc.patching.stored import peft_sidecar
-from hf_posenc.patching.stored.atomic_save import check_saver, remove_atomic_save
 from hf_posenc.patching.text_limits import restore_limits
 
 UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes

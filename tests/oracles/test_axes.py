@@ -22,7 +22,7 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbe
 
 from hf_posenc import patch_model
 from hf_posenc.core.geometry import Layout
-from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.core.rotation import rotate, table
 from hf_posenc.schemes.rotary.mrope import MRoPE
 from hf_posenc.schemes.rotary.rope_nd import AxialRoPE
 

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from hf_posenc import patch_model
-from hf_posenc.core.rotation.apply import weight_rows
+from hf_posenc.core.rotation import weight_rows
 
 from . import models, naive
 from .models import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH

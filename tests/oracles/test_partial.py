@@ -8,7 +8,7 @@ from transformers import GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 from transformers.models.gptj import modeling_gptj as gptj
 
 from hf_posenc import patch_model
-from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.core.rotation import rotate, table
 from hf_posenc.schemes.rotary.partial import Partial
 from hf_posenc.schemes.rotary.proportional import Proportional
 from hf_posenc.schemes.rotary.rotary import RoPE

@@ -22,7 +22,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.rotation.apply import cos_sin
+from hf_posenc.core.rotation import cos_sin
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.schemes.rotary.dynamic_ntk import DynamicNTK
 from hf_posenc.schemes.rotary.dynamic_yarn import DynamicYarn

@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
 
 from hf_posenc.core.geometry import Layout, Rotation, geometric
-from hf_posenc.core.rotation.apply import cos_sin, rotate, table
+from hf_posenc.core.rotation import cos_sin, rotate, table
 from hf_posenc.schemes.rotary.rotary import RoPE
 
 from . import models

@@ -31,7 +31,7 @@ from hf_posenc.attention.routes.band_cuts import first_key, one_start
 from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs, table_from
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.grouped_heads import products
-from hf_posenc.core.rotation.apply import Table, rotate, table
+from hf_posenc.core.rotation import Table, rotate, table
 from hf_posenc.core.terms import Block, BlockBias, KeyBias, RowRotation
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NotTraceable

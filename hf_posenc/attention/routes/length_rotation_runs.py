@@ -18,7 +18,7 @@ from torch import Tensor
 from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.merge import PartialSum
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.rotation.apply import Table, rotate, table
+from hf_posenc.core.rotation import Table, rotate, table
 from hf_posenc.core.terms import RowRotation
 
 STEP = 64  # positions between two angles computed in float64

@@ -24,7 +24,7 @@ from hf_posenc.core.constants import constant
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation, geometric
 from hf_posenc.core.grouped_heads import products
-from hf_posenc.core.rotation.apply import cos_sin, rotate, table
+from hf_posenc.core.rotation import cos_sin, rotate, table
 from hf_posenc.core.terms import Block, BlockBias, ShiftedQuery
 from hf_posenc.core.tracing import has_dynamic_length, is_traced
 from hf_posenc.schemes.base import Scheme
