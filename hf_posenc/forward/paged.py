@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,22 +29,13 @@ from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_captured
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
 from hf_posenc.forward.host_calls import MODULES_FILL_PAGES, paged_cache
+from hf_posenc.forward.positions import PatchedLayer
 from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme, implements
 
 ENGINE_HOOKS = ("bias", "values", "visible", "row_rotation", "sink")
 NO_GRAPHS = "Scheme {} computes each request of a continuous batch by its own length, which CUDA graphs cannot replay."
 GRAPHS_OFF = "Pass ContinuousBatchingConfig(use_cuda_graph=False)."
-
-
-class PatchedLayer(Protocol):
-    """What of a patched attention module is read here."""
-
-    scheme: Scheme
-    layer_idx: int | None
-    scaling: float
-    score_factor: str
-    live_dropout: float
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from hf_posenc.insight.bench.results import BenchCell, Measured
 from hf_posenc.insight.bench.settings import KINDS, BenchRows, BenchSettings
 from hf_posenc.insight.bench.timing import interleaved
 from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
-from hf_posenc.patching.rollback import snapshot
+from hf_posenc.patching.patch import snapshot
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
