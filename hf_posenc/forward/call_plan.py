@@ -40,7 +40,7 @@ from hf_posenc.forward.engine_backend import (
     check_context_parallel,
     context_parallel_active,
 )
-from hf_posenc.forward.host_calls import cache_lost
+from hf_posenc.forward.host_calls import cache_lost, paged_cache
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.forward.positions import (
     KEYWORD,
@@ -166,7 +166,7 @@ def make_plan(
         scheme = scheme_on(scheme, query.device)
     ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
     backend = layer.backend
-    by_engine = "cache" in host and paged.takes(scheme, ctx, host)
+    by_engine = paged_cache(host) is not None and paged.needs_engine(scheme, ctx)
     in_reach = mask
     if not by_engine:
         in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)

@@ -23,7 +23,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from hf_posenc.attention import custom_operator, dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
-from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
 from hf_posenc.cache.key_layout import grows
 from hf_posenc.core.grouped_heads import attend_packed
@@ -65,7 +64,7 @@ def engine_for(
     if call.at_read and not rotates_at_read(call, backend, weights=weights):
         as_if_rotated = replace(call, at_read=())  # of the keys only shapes are looked at
         whole = engine_for(as_if_rotated, backend, scheme, cache, layer, weights=weights)
-        return partial(_with_rotated_keys, whole)
+        return lambda one: whole(one.with_rotated_keys())
     if call.softcap is not None and backend not in ENGINE_BACKENDS:
         raise BackendCannotCarry(
             f"This model bounds its attention scores, which scheme {scheme!r} does not compute under {backend!r}. "
@@ -88,8 +87,9 @@ def engine_for(
         reference = length_rotation if call.terms.row_rotation is not None else dense_blocks
         compute: ComputeCall = partial(_with_weights, reference.attend_with_weights)
     else:
-        compute = partial(_without_weights, custom_operator.prepare(trimmed(call, seen) if trim else call))
-    return partial(_trimmed, seen, compute) if trim else compute
+        prepared = custom_operator.prepare(trimmed(call, seen) if trim else call)
+        compute = lambda one: (prepared(one).transpose(1, 2), None)  # noqa: E731
+    return (lambda one: compute(trimmed(one, seen))) if trim else compute
 
 
 def within_window(terms: Terms, window: int | None) -> Terms:
@@ -129,21 +129,9 @@ def trimmed(call: AttentionCall, seen: int) -> AttentionCall:
     return replace(call, keys=tuple(key[:, :, :seen] for key in call.keys), values=call.values[:, :, :seen])
 
 
-def _trimmed(seen: int, compute: ComputeCall, call: AttentionCall) -> AttentionOutput:
-    return compute(trimmed(call, seen))
-
-
-def _with_rotated_keys(compute: ComputeCall, call: AttentionCall) -> AttentionOutput:
-    return compute(call.with_rotated_keys())
-
-
 def _with_weights(reference: Callable[[AttentionCall], tuple[Tensor, Tensor]], call: AttentionCall) -> AttentionOutput:
     mixed, weights = reference(call)
     return mixed.transpose(1, 2), weights
-
-
-def _without_weights(compute: Compute, call: AttentionCall) -> AttentionOutput:
-    return compute(call).transpose(1, 2), None
 
 
 def _by_package(attend: Callable[[AttentionCall, Any], Tensor], mask: Any, call: AttentionCall) -> AttentionOutput:

@@ -186,12 +186,8 @@ def _first(
         return positions, past if isinstance(past, int) else None
     if forward.keys is not None and forward.keys.run is not None and isinstance(past, int):
         return positions[:1], forward.keys.run + past
-    return one_row(positions) if positions.device.type == "cpu" else (positions, None)
-
-
-def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
-    """Positions ``[batch or 1, query]`` as one row if all samples have the same, and then the first of them."""
-    if positions.shape[0] > 1 and not torch.equal(positions, positions[:1].expand_as(positions)):
+    rows = positions.shape[0]
+    if positions.device.type != "cpu" or (rows > 1 and not torch.equal(positions, positions[:1].expand_as(positions))):
         return positions, None
     return positions[:1], int(positions[0, 0])
 

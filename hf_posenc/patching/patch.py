@@ -29,7 +29,6 @@ from hf_posenc.patches.validate_adapter import check_forward, check_heads, expla
 from hf_posenc.patching.atomic_save import install_atomic_save
 from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.host_config import check_rotation
-from hf_posenc.patching.in_forward import changing
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, trained_length_under, unscaled_geometry
 from hf_posenc.patching.patched_config import write_config
 from hf_posenc.patching.preconditions import check_model, check_schemes
@@ -37,7 +36,7 @@ from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.stacks import patched_together, unpatch_together
 from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, is_patched, patch_of, stacks_of
-from hf_posenc.patching.swap import swap, undo
+from hf_posenc.patching.swap import changing, swap, undo
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.spec import SchemeSpec

@@ -108,7 +108,9 @@ def describe(model: nn.Module) -> PatchReport:
         NotPatched: the model, or a stack of it, carries no scheme; or its stacks carry different ones.
     """
     if stacks := stacks_of(model):
-        reports = {name: _report(stack) for name, stack in stacks.items() if is_patched(stack)}
+        reports = {
+            name: patch_of(base_model_of(stack)[0]).report for name, stack in stacks.items() if is_patched(stack)
+        }
         if (
             len({(report.scheme, report.target_length) for report in reports.values()}) != 1
             or reports.keys() != stacks.keys()
@@ -119,10 +121,6 @@ def describe(model: nn.Module) -> PatchReport:
                 "In Python, pass one of them: model.get_encoder() or model.get_decoder()."
             )
         return PatchReport.of_stacks(type(outer_model(model)).__name__, reports)
-    return _report(model)
-
-
-def _report(model: nn.Module) -> PatchReport:
     return patch_of(base_model_of(model)[0]).report
 
 

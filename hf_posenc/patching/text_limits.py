@@ -58,11 +58,6 @@ class Lengths:
             )
 
 
-def lengths_of(patch: Patch | None) -> Lengths | None:
-    """The lengths of a finished patch; None where there is none."""
-    return None if patch is None else Lengths(patch.report.trained_length, patch.report.target_length)
-
-
 def first_patch(model: nn.Module) -> Patch | None:
     """The patch of a model, of an encoder–decoder that of its encoder; None of an unpatched one."""
     return next((module.__dict__[STASH] for module in model.modules() if STASH in module.__dict__), None)
@@ -75,9 +70,9 @@ def raise_limits(model: nn.Module) -> None:
         LimitKept: a limit of what reads texts is below the trained length.
     """
     patch = first_patch(model)
-    lengths = lengths_of(patch)
-    if patch is None or lengths is None:
+    if patch is None:
         return
+    lengths = Lengths(patch.report.trained_length, patch.report.target_length)
     kept: dict[Any, str] = {}  # one warning a number: a `SentenceTransformer` shows its tokenizer's as its own
     for owner, name in limits_inside(model):
         limit: Any = getattr(owner, name, None)
@@ -119,10 +114,13 @@ def raise_limits_in(folder: Path, model: nn.Module, *, into: Path | None = None)
     Warns:
         LimitKept: a limit is below the trained length.
     """
-    lengths = lengths_of(first_patch(model))
-    for pattern, places in FILES.items() if lengths is not None and folder.is_dir() else ():
+    patch = first_patch(model)
+    if patch is None or not folder.is_dir():
+        return
+    lengths = Lengths(patch.report.trained_length, patch.report.target_length)
+    for pattern, places in FILES.items():
         for file in sorted(folder.glob(pattern)):
-            if (content := moved_content(file, places, lengths)) is not None:  # type: ignore[arg-type]
+            if (content := moved_content(file, places, lengths)) is not None:
                 write_json((into or folder) / file.name, content)
 
 
