@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -73,7 +73,7 @@ def after_import(name: str, call: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module by the other finders, and gives it a loader that calls back."""
+    """Finds one module by the other finders, and makes its loader call back after the module has run."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self.name, self.call = name, call
@@ -88,26 +88,14 @@ class _Finder(MetaPathFinder):
         found = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, self)
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                """Run the module, and call back; a spec alone may be asked for without an import."""
+                run(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    self.call()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-class _CallingLoader(Loader):
-    """A loader that calls back after the module has run; a spec alone may be asked for without an import."""
-
-    def __init__(self, loader: Loader, finder: _Finder) -> None:
-        self.loader, self.finder = loader, finder
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """The loader's own."""
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module under its own loader, and call back."""
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.loader
-        module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        if self.finder in sys.meta_path:
-            sys.meta_path.remove(self.finder)
-            self.finder.call()
