@@ -43,4 +43,4 @@ def combined(parts: Sequence[Comparison]) -> Comparison:
     }  # fmt: skip
     if tried:
         about["tuned"] = first["tuned"] | {"options": tried}
-    return Comparison(about, records, {key: cost for part in parts for key, cost in part.costs.items()})
+    return Comparison(about, records)

@@ -15,11 +15,10 @@ from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
 from hf_posenc.eval.comparison.fitting import fixed
-from hf_posenc.eval.comparison.measure_costs import CostMeter
+from hf_posenc.eval.comparison.measure_costs import PeakMemory, costs_since
 from hf_posenc.eval.comparison.progress import CellProgress
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.native_length import check_reach, trained_length_under
-from hf_posenc.eval.results.costs import save_costs
 from hf_posenc.eval.results.record import Record, State
 from hf_posenc.eval.results.store import Store
 from hf_posenc.patching.patch import patch_model, unpatch_model
@@ -41,11 +40,8 @@ def measure_cells(
     share = CellProgress([cell.length for cell in todo.values()], progress)
     for number, cell in enumerate(todo.values()):
         share.begin(f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})")
-        meter = CostMeter(lm.model)
-        record = measure_cell(lm, cell, request, passed_on, share.on_request, meter)
+        record = measure_cell(lm, cell, request, passed_on, share.on_request)
         store.put(record)
-        if record.state == "done":
-            save_costs(store, record.key, meter.costs())
         kept[cell.key] = record
         share.end()
     return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
@@ -62,16 +58,16 @@ def measure_cell(
     request: MeasurementRequest,
     passed_on: dict[str, Any],
     on_request: Callable[[], None],
-    meter: CostMeter | None = None,
 ) -> Record:
     """Measure one cell: done, refused by the scheme, or failed; the model is restored afterwards."""
     started = time.monotonic()
     state: State = "refused"
-    reason, rows, documents, remarks = "", [], [], []
+    reason, rows, documents, remarks, costs = "", [], [], [], None
     lm.on_request = on_request
     try:
         with patched(lm, cell, request):
             state = "failed"
+            peak = PeakMemory(next(lm.model.parameters()).device)
             evaluation = evaluate(
                 lm,
                 tasks=[cell.task],
@@ -80,8 +76,7 @@ def measure_cell(
                 label=cell.entry.label,
                 **passed_on,
             )
-            if meter is not None:
-                meter.read_cache(lm.model)
+            costs = costs_since(peak, lm.model)
         rows = [row.to_dict() for row in evaluation.rows]
         documents = [score.to_dict() for score in evaluation.documents]
         remarks = evaluation.remarks
@@ -95,6 +90,7 @@ def measure_cell(
     return Record(
         cell.key, cell.entry.label, cell.task, length, state, reason, rows if state == "done" else [],
         time.monotonic() - started, cell.settings, documents if state == "done" else [], remarks,
+        costs if state == "done" else None,
     )  # fmt: skip
 
 

@@ -25,7 +25,6 @@ from hf_posenc.eval.lm.model_kinds import is_masked
 from hf_posenc.eval.lm.native_length import trained_length_of_lm
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.costs import load_costs
 from hf_posenc.eval.results.gate import gate_of
 from hf_posenc.eval.results.record import key_of
 from hf_posenc.eval.results.store import Store
@@ -139,7 +138,7 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
         "digests": {name: one if isinstance(one, str) else key_of(one) for name, one in named.items()} | digests,
         **tuned,
     }  # fmt: skip
-    return Comparison(about, records, load_costs(store))
+    return Comparison(about, records)
 
 
 def check_read(shared: Shared, tasks: Sequence[str], lengths: Sequence[int], longest: int, tokenizer: Any) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from hf_posenc.eval.report.effective import format_length
 from hf_posenc.eval.report.phrases import axis_label, is_share, to_units
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.ranking import Behind, Effective, Ranked, rankings
+from hf_posenc.eval.results.effective_length import EffectiveLength
+from hf_posenc.eval.results.paired import Difference
+from hf_posenc.eval.results.ranking import Ranked, rankings
 
 NONE = "—"
 RULES = (
     "Rank: the possible places at the longest length. Every pair of lines is compared on the same documents; 1–4 means "
     "that no line is surely better, and that all but four are surely worse (5 %, Holm's correction over the table).",
     "Behind first: mean difference from the first line over the same documents, with its own 95 % interval.",
-    "Effective length: as in its table, with a 95 % bootstrap interval over documents, the same at all lengths.",
+    "Effective length: as in its table.",
     "Time: of the cell, over that of the unpatched line. It is one run, and rough: hf-posenc bench times in pairs.",
     "◆: on the Pareto front, as no other line is both faster and better.",
 )
@@ -46,7 +49,7 @@ def rank(line: Ranked) -> str:
     return str(line.first) if line.first == line.last else f"{line.first}–{line.last}"
 
 
-def behind(metric: str, found: Behind | None) -> str:
+def behind(metric: str, found: Difference | None) -> str:
     """Format as ``+0.13 (+0.02 … +0.24)``, shares in percentage points."""
     if found is None:
         return NONE
@@ -56,8 +59,8 @@ def behind(metric: str, found: Behind | None) -> str:
         return f"{to_units(metric, value):{digits}}".replace("-", "−")
 
     if found.low is None or found.high is None:
-        return shown(found.value)
-    return f"{shown(found.value)} ({shown(found.low)} … {shown(found.high)})"
+        return shown(found.difference)
+    return f"{shown(found.difference)} ({shown(found.low)} … {shown(found.high)})"
 
 
 def score(line: Ranked) -> str:
@@ -72,11 +75,6 @@ def score(line: Ranked) -> str:
     return f"{value} ({bounds[0]}–{bounds[1]})" if None not in bounds else f"{value}"
 
 
-def effective(found: Effective | None) -> str:
-    """Format as ``512 (256–1,024)``; lengths of 0 as ``none``."""
-    if found is None:
-        return NONE
-    length, low, high = (
-        None if n is None else f"{n:,}" if n else "none" for n in (found.length, found.low, found.high)
-    )
-    return f"{length}" if low is None or high is None else f"{length} ({low}–{high})"
+def effective(found: EffectiveLength | None) -> str:
+    """Format as in the table of effective lengths."""
+    return NONE if found is None else format_length(found)

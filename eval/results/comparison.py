@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log
 from statistics import NormalDist
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
-from hf_posenc.eval.results.costs import Costs
 from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.paired import FEWEST, NO_SPREAD, Difference, paired_differences
 from hf_posenc.eval.results.record import Record
@@ -27,12 +26,10 @@ PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "key_nats",
 
 @dataclass(frozen=True)
 class Comparison:
-    """Records of all cells in order of measurement, the settings they were measured with (``about``), and the costs of
-    cells by key, where they are known."""
+    """Records of all cells in order of measurement, and the settings they were measured with (``about``)."""
 
     about: dict[str, Any]
     records: list[Record]
-    costs: Mapping[str, Costs] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -56,6 +53,10 @@ class Comparison:
     def with_state(self, state: str) -> list[Record]:
         """Return the records that are ``"refused"``, ``"failed"`` or ``"done"``."""
         return [record for record in self.records if record.state == state]
+
+    def done(self, label: str) -> list[Record]:
+        """Return the finished records of an entry."""
+        return [record for record in self.with_state("done") if record.scheme == label]
 
     def reasons(self, state: str) -> dict[tuple[str, str], list[Record]]:
         """Group the records in a state by entry and reason."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import hf_posenc.eval
 from hf_posenc.cli import output
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.costs import Costs
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
 
@@ -172,9 +170,8 @@ def test_a_title_is_one_line_above_a_narrow_table(capsys: pytest.CaptureFixture[
 
 
 def test_without_a_number_there_is_no_word_on_errors_and_costs(call: Callable, asked: dict[str, Any]) -> None:
-    costs = {"0": Costs(2**20, "process", 64.0)}
     for state, said in (("refused", False), ("done", True)):
-        asked["answer"] = replace(made(state), costs=costs)
+        asked["answer"] = made(state)
         asked["answer"].about["schemes"][0]["needs_training"] = True
         shown = call(*WORDS).out
         assert {text in shown for text in ("standard error", "Costs:", "needs training")} == {said}

@@ -133,8 +133,9 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
 
     monkeypatch.setattr(measuring, "patched", patch)
     monkeypatch.setattr(measuring, "evaluate", evaluate)
+    monkeypatch.setattr(measuring, "costs_since", lambda *_: None)
     cell = REQUEST.cell(YARN, "posenc_ppl", (64,))
-    return measure_cell(SimpleNamespace(), cell, REQUEST, {}, lambda: None)
+    return measure_cell(SimpleNamespace(model=torch.nn.Linear(1, 1)), cell, REQUEST, {}, lambda: None)
 
 
 def test_states_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ from hf_posenc import patch_model, unpatch_model
 from hf_posenc.eval import compare
 from hf_posenc.eval.comparison.measure_costs import PeakMemory, cache_per_token
 from hf_posenc.eval.report.cost_table import cost_table
-from hf_posenc.eval.results.costs import Costs, costs_by_scheme
-from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.record import Costs, Record, costs_of
 
 from .conftest import TRAINED
 
@@ -57,16 +56,16 @@ def test_peak_memory_is_that_since_it_was_made() -> None:
     assert before.memory_of == "process"
 
 
-def test_costs_of_a_scheme_are_those_of_its_finished_cells() -> None:
-    records = [Record(str(n), "yarn", "t", n, "done", "", [], 1.5, {}) for n in (1, 2)]
-    records.append(Record("3", "yarn", "t", 3, "failed", "", [], 99.0, {}))
-    (one,) = costs_by_scheme(records, {"1": Costs(100, "process", 8.0), "2": Costs(300, "process", 8.0)})
-    assert (one.seconds, one.peak_memory, one.memory_of, one.cache_per_token) == (3.0, 300, "process", 8.0)
+def test_costs_of_a_scheme_are_the_largest_of_its_cells() -> None:
+    cells = [Costs(100, "process", 8.0), Costs(300, "process", 8.0), None]
+    records = [Record(str(n), "yarn", "t", n, "done", "", [], 1.5, {}, costs=one) for n, one in enumerate(cells)]
+    assert costs_of(records) == Costs(300, "process", 8.0)
+    assert costs_of([]).peak_memory is None
 
 
 def test_costs_are_stored_and_written_apart(llama, tokenizer, tmp_path: Path) -> None:
     found = compare(llama, "unpatched,rerope", tokenizer=tokenizer, out=tmp_path, **SMALL)
-    assert {record.scheme: found.costs[record.key].cache_per_token for record in found.records} == {
+    assert {record.scheme: record.costs.cache_per_token for record in found.records} == {
         "unpatched": 256.0, "rerope": 384.0,
     }  # fmt: skip
     head, table = cost_table(found)
@@ -74,4 +73,4 @@ def test_costs_are_stored_and_written_apart(llama, tokenizer, tmp_path: Path) ->
     assert head[0] == "scheme"
     assert "seconds" not in (tmp_path / "results.json").read_text(encoding="utf-8")
     again = compare(llama, "unpatched,rerope", tokenizer=tokenizer, out=tmp_path, **SMALL)
-    assert again.costs == found.costs
+    assert again.records == found.records

@@ -59,7 +59,7 @@ def show(comparison: Comparison, out: Path) -> None:
         output.show_text(rule)
     if (effective := effective_table(comparison)) is not None:
         output.show_table(*effective, title=TITLE)
-    if comparison.rows and comparison.costs:  # costs are of all cells in the folder
+    if comparison.rows:
         output.show_table(*cost_table(comparison), title=COSTS)
     for remark in remarks(comparison):
         output.show_text(remark)
