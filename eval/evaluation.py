@@ -121,7 +121,7 @@ def evaluate(
             "separator": wanted.document_separator, "tokenizer": own, **wanted.options,
         }  # fmt: skip
         chosen = names or list(MASKED_TASKS if isinstance(lm, PosEncMLM) else CAUSAL_TASKS)
-        raw = run_tasks(lm, chosen, metadata, wanted, quiet=quiet, grow="max_length" not in model_args)
+        raw = run_tasks(lm, chosen, metadata, wanted, quiet=quiet)
         evaluation = evaluation_of(lm, raw, label or scheme_name(lm))
     if not wanted.log_samples:
         raw.pop("samples", None)
@@ -145,10 +145,8 @@ def unpatched_afterwards(model: Any) -> Iterator[None]:
 def check_sources(names: list[str], include_path: str | Path | None, *, trust: bool) -> None:
     """Refuse task files that may not run, cannot be read, or do not exist, before a model is loaded."""
     from hf_posenc.eval.catalogue import check_known, check_trusted
-    from hf_posenc.eval.task_files import check_task_files
 
     check_trusted(names, include_path, trust=trust)
-    check_task_files(names, include_path)
     if not trust:  # a trusted file is a task by its path
         check_known(names, include_path)
 
@@ -165,14 +163,8 @@ def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
 
 def rows_and_documents(raw: dict[str, Any], scheme: str, model: str) -> tuple[list[Row], list[DocumentScore]]:
     """The numbers in lm-eval's results, and the scores of documents they are means of."""
-    from hf_posenc.eval.ruler import ruler_tasks
-    from hf_posenc.eval.ruler_results import ruler_documents, ruler_rows
-
-    ruler = ruler_tasks(raw["results"])
-    documents = [score for score in document_scores(raw) if score.task not in ruler]
-    rows = [row for row in rows_of(raw, scheme=scheme, model=model, documents=documents) if row.task not in ruler]
-    of_ruler = ruler_documents(raw["samples"], ruler)
-    return [*rows, *ruler_rows(of_ruler, scheme, model)], [*documents, *of_ruler]
+    documents = document_scores(raw)
+    return rows_of(raw, scheme=scheme, model=model, documents=documents), documents
 
 
 def fit_length(lm: Any, longest: int, *, given: bool) -> None:

@@ -33,7 +33,6 @@ from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.settings import CompareSettings, split
-from hf_posenc.eval.task_files import check_task_files
 from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.schemes.entry import Given, entries_of
 
@@ -112,7 +111,6 @@ def check_tasks(settings: CompareSettings) -> None:
     """
     tasks, include_path = settings.tasks, settings.include_path
     check_trusted(tasks, include_path, trust=settings.trust_tasks)
-    check_task_files(tasks, include_path)
     check_known(tasks, include_path)
     check_files_named(tasks, settings.options)
     if settings.text is not None:

@@ -14,7 +14,7 @@ from hf_posenc.errors import BadComparison, MissingPackage, RequestTooLong, Unkn
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import NotMeasurable, TaskDataMissing, TaskOptionOutOfRange
 from hf_posenc.eval.settings import generation_of
-from hf_posenc.eval.task_files import explained_task_errors
+from hf_posenc.eval.task_index import explained_task_errors
 from hf_posenc.eval.tasks import base
 from hf_posenc.starters.loading import starter_path
 
