@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_posenc.errors import BadComparison, UnknownOption, nearest, shown
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
-from hf_posenc.eval.lm.register import register_models
+from hf_posenc.eval.lm.load import register_models
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.task_index import explained_task_errors, folders, manager_of
 from hf_posenc.eval.tasks.sweep import PARTICULAR, Sweep

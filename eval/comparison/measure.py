@@ -18,7 +18,7 @@ from hf_posenc.eval.comparison.fitting import fixed
 from hf_posenc.eval.comparison.measure_costs import PeakMemory, costs_since
 from hf_posenc.eval.comparison.progress import CellProgress
 from hf_posenc.eval.evaluation import evaluate
-from hf_posenc.eval.lm.native_length import check_reach, trained_length_under
+from hf_posenc.eval.lm.measurable import check_reach, trained_length_under
 from hf_posenc.eval.results.record import Record, State
 from hf_posenc.eval.results.store import Store
 from hf_posenc.patching.patch import patch_model, unpatch_model

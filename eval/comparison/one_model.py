@@ -10,7 +10,7 @@ from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.files.paths import check_disk_space
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison, PosEncError, UnreadableDocuments, shown
-from hf_posenc.eval.catalogue import own_tasks
+from hf_posenc.eval.catalogue import FILE_TASKS, own_tasks
 from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.identity import to_json, tokenizer_digest
@@ -21,8 +21,7 @@ from hf_posenc.eval.comparison.tune import TUNING, choose_options
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.load import language_model
-from hf_posenc.eval.lm.model_kinds import is_masked
-from hf_posenc.eval.lm.native_length import trained_length_of_lm
+from hf_posenc.eval.lm.measurable import is_masked, trained_length_of_lm
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.gate import gate_of
@@ -150,7 +149,7 @@ def check_read(shared: Shared, tasks: Sequence[str], lengths: Sequence[int], lon
         PosEncError: an option is wrong, or a task cannot be measured at any of the lengths.
     """
     own = shared.settings
-    if not own.options or not set(tasks) <= set(own_tasks()):
+    if not (own.options or set(tasks) & set(FILE_TASKS)) or not set(tasks) <= set(own_tasks()):
         return
     metadata = shared.measure | {
         "longest": longest, "text": shared.text, "field": own.text_field, "separator": own.document_separator,

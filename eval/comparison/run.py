@@ -21,7 +21,7 @@ from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.errors import FolderUnusable, shown
-from hf_posenc.eval.catalogue import check_files_named, check_known, check_text_used, check_trusted, without_groups
+from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted, without_groups
 from hf_posenc.eval.comparison.combine import combined
 from hf_posenc.eval.comparison.identity import identity_of
 from hf_posenc.eval.comparison.models import MeasuredModel, check_one_tokenizer, models_of
@@ -112,7 +112,6 @@ def check_tasks(settings: CompareSettings) -> None:
     tasks, include_path = settings.tasks, settings.include_path
     check_trusted(tasks, include_path, trust=settings.trust_tasks)
     check_known(tasks, include_path)
-    check_files_named(tasks, settings.options)
     if settings.text is not None:
         check_text_used(tasks)
 

@@ -24,7 +24,7 @@ from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
-from hf_posenc.eval.lm.model_kinds import is_masked
+from hf_posenc.eval.lm.measurable import is_masked
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.settings import CompareSettings

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import BeyondTable, LengthTooShort, NotMeasurable, TextTooShort
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED

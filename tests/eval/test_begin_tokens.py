@@ -15,7 +15,7 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.lm.models import PosEncMLM
+from hf_posenc.eval.lm.masked_lm import PosEncMLM
 from hf_posenc.eval.lm.special_tokens import (
     closing_of,
     frame_of,

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.texts.random_strings import copied, induced
 
 from .conftest import TRAINED

@@ -19,7 +19,7 @@ from hf_posenc import patch_model
 from hf_posenc.errors import PosEncError, RequestTooLong, UnknownOption
 from hf_posenc.eval import TASKS, evaluate, register_models
 from hf_posenc.eval.errors import BeyondTable, TaskOptionOutOfRange
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 
 from .conftest import TRAINED, VOCABULARY, alert
 from .test_parity import PAIRS, requests

@@ -25,7 +25,7 @@ from hf_posenc import patch_model
 from hf_posenc.errors import CheckpointMismatch, NothingStretched, PosEncError
 from hf_posenc.eval import TASKS, compare, evaluate, register_models
 from hf_posenc.eval.errors import NotMeasurable
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.texts.stdlib_source import module_text
 from hf_posenc.insight.probe import probe
 
@@ -198,7 +198,7 @@ def test_a_checkpoint_without_a_head_is_refused(llama, tokenizer, tmp_path) -> N
 def test_the_model_types_of_lm_eval_stay() -> None:
     """In a process of its own: lm-eval registers its types only where the registry is empty."""
     code = (
-        "from hf_posenc.eval.lm.register import register_models; register_models(); "
+        "from hf_posenc.eval.lm.load import register_models; register_models(); "
         "from lm_eval.api.registry import get_model; print(get_model('hf').__name__, get_model('hf_posenc').__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

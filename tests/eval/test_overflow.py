@@ -8,7 +8,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_posenc.errors import RequestTooLong, UnknownOption
 from hf_posenc.eval.errors import BeyondTable, TaskOptionOutOfRange
-from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
+from hf_posenc.eval.lm.masked_lm import PosEncMLM
 
 from .conftest import TRAINED
 from .test_parity import requests

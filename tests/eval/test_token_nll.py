@@ -12,7 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
-from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
+from hf_posenc.eval.lm.masked_lm import PosEncMLM
 from hf_posenc.eval.lm.spans import passes, prefix_consistent
 from hf_posenc.eval.texts.stdlib_source import module_text
 

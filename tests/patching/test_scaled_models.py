@@ -25,7 +25,7 @@ from transformers import (
 from hf_posenc import describe, errors, patch_model, unpatch_model
 from hf_posenc.checks import Case
 from hf_posenc.eval.comparison.measure import patched
-from hf_posenc.eval.lm.native_length import trained_length_under
+from hf_posenc.eval.lm.measurable import trained_length_under
 from hf_posenc.insight.advise import advise
 from hf_posenc.patching.state import base_model_of, scheme_of
 from hf_posenc.patching.trained_length import trained_length_of_patch
