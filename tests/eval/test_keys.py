@@ -20,7 +20,7 @@ from hf_posenc.eval import compare
 from hf_posenc.eval.comparison import measure
 from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
-from hf_posenc.eval.comparison.terms_digest import rounded, terms_digest
+from hf_posenc.eval.comparison.identity import rounded, terms_digest
 from hf_posenc.schemes import registry
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.entry import Entry, entries_of
