@@ -63,7 +63,7 @@ def drawn_panels(comparison: Comparison, rows: Rows, labels: Sequence[str], metr
             style = {"color": HUES[number % len(HUES)], "marker": only_point(lines[label])}
             draw_line(axes, lines[label], metric, style)
             axes.axvline(trained, color=NEUTRAL, linestyle=(0, (4, 3)), linewidth=0.8, alpha=0.6, zorder=1)
-            axes.set_title(shortened(label, 26), loc="left", fontsize=9, pad=3)
+            axes.set_title(label if len(label) <= 26 else f"{label[:25]}…", loc="left", fontsize=9, pad=3)
             set_axes(axes, lengths, trained, metric)
             axes.tick_params(left=False, bottom=False)
         for axes in grid[len(drawn) :]:
@@ -110,8 +110,3 @@ def draw_line(axes: Any, line: Sequence[Row], metric: str, style: Mapping[str, A
     axes.fill_between(x, low, high, color=style["color"], alpha=0.14, linewidth=0, zorder=1)
     if len(x) == 1:  # a band over a single point has no width
         axes.vlines(x, low, high, color=style["color"], alpha=0.6, linewidth=1.2, zorder=2)
-
-
-def shortened(label: str, most: int = 44) -> str:
-    """Cut a label to the width of a legend."""
-    return label if len(label) <= most else f"{label[: most - 1]}…"

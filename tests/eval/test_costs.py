@@ -11,7 +11,7 @@ import torch
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.eval import compare
 from hf_posenc.eval.comparison.measure_costs import PeakMemory, cache_per_token
-from hf_posenc.eval.report.cost_table import cost_table
+from hf_posenc.eval.report.tables import cost_table
 from hf_posenc.eval.results.record import Costs, Record, costs_of
 
 from .conftest import TRAINED
@@ -68,7 +68,7 @@ def test_costs_are_stored_and_written_apart(llama, tokenizer, tmp_path: Path) ->
     assert {record.scheme: record.costs.cache_per_token for record in found.records} == {
         "unpatched": 256.0, "rerope": 384.0,
     }  # fmt: skip
-    head, table = cost_table(found)
+    head, table, *_ = cost_table(found)
     assert [line[0] for line in table] == ["unpatched", "rerope"]
     assert head[0] == "scheme"
     assert "seconds" not in (tmp_path / "results.json").read_text(encoding="utf-8")

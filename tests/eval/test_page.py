@@ -255,10 +255,9 @@ def test_titles_are_names() -> None:
     given = (
         "/home/a b/models/small",
         "runs/x/checkpoint-500",
-        "C:\\models\\small",
         "./small",
         "org/name",
         "starter:llama",
     )
-    expected = ["small", "x/checkpoint-500", "small", "small", "org/name", "starter:llama"]
+    expected = ["small", "x/checkpoint-500", "small", "org/name", "starter:llama"]
     assert list(map(model_title, given)) == expected

@@ -20,7 +20,7 @@ from hf_posenc.core.student_t import student_t, two_sided_p
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.report.marks import difference_table, format_difference, legend
+from hf_posenc.eval.report.tables import difference_table, format_difference, legend
 from hf_posenc.eval.results.comparison import interval
 from hf_posenc.eval.results.documents import DocumentScore, document_scores, standard_error
 from hf_posenc.eval.results.gate import shown_metrics

@@ -113,6 +113,6 @@ def test_ranks_are_made_of_the_same_cells(llama, tokenizer, tmp_path: Path, caps
     stored = json.loads((tmp_path / "results.json").read_text())["ranks"]
     assert [one["scheme"] for one in stored] == [one.scheme for lines in found.values() for one in lines]
     show(made, tmp_path)
-    assert "posenc_ppl: ranks" in capsys.readouterr().out
+    assert "Ranks: posenc_ppl" in capsys.readouterr().out
     assert "## Ranks" in (tmp_path / "results.md").read_text(encoding="utf-8")
     assert "Ranks: " in (tmp_path / "page.html").read_text(encoding="utf-8")

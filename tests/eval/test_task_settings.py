@@ -91,7 +91,7 @@ def test_a_report_says_how_what_ran_was_measured() -> None:
 
     assert "book.txt" in said("posenc_ppl")
     assert "depths" not in said("posenc_ppl")
-    assert "posenc_passkey: 5 keys or questions, each at depths 50 %" in said("posenc_passkey")
-    assert "Cross-entropy loss" not in said("posenc_passkey")
-    assert "posenc_cwe: 5 questions." in said("posenc_cwe")
+    assert "keys 5: posenc_passkey. depths 50 %: posenc_passkey." in said("posenc_passkey")
+    assert "scored" not in said("posenc_passkey")
+    assert "keys 5: posenc_cwe." in said("posenc_cwe")
     assert "book.txt" not in said("posenc_cwe")
