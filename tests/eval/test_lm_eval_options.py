@@ -110,29 +110,6 @@ def test_what_cannot_take_effect_is_refused(llama, tokenizer, options, error, to
         evaluate(llama, tokenizer, tasks=["posenc_passkey"], lengths=[128], keys=1, **options)
 
 
-def test_our_prompts_refuse_a_chat_template_that_there_is(llama, tokenizer) -> None:
-    tokenizer.chat_template = CHAT
-    try:
-        with pytest.raises(NotMeasurable, match="apply_chat_template has no effect"):
-            evaluate(llama, tokenizer, tasks=["posenc_passkey"], lengths=[128], keys=1, apply_chat_template=True)
-    finally:
-        tokenizer.chat_template = None
-
-
-def test_generation_options_reach_our_generating_tasks(llama, tokenizer) -> None:
-    out = evaluate(
-        llama, tokenizer, tasks=["posenc_passkey_gen"], lengths=[128], keys=1, depths=[0.5], log_samples=True,
-        gen_kwargs={"max_gen_toks": 2},
-    )  # fmt: skip
-    (sample,) = out.raw["samples"]["posenc_passkey_gen"]
-    assert sample["arguments"][0][1] == {"until": ["\n"], "do_sample": False, "max_gen_toks": 2}
-
-
-def test_a_setting_is_no_option_of_tasks(llama, tokenizer) -> None:
-    with pytest.raises(BadComparison, match="keys"):
-        evaluate(llama, tokenizer, tasks=["posenc_passkey"], lengths=[96], options={"keys": 2})
-
-
 def test_a_model_object_of_lm_eval_gives_the_same_numbers(llama, tokenizer) -> None:
     asked = {"tasks": ["posenc_ppl", "posenc_passkey"], "lengths": [96, 128], "samples": 3, "keys": 1}
     theirs = evaluate(HFLM(pretrained=llama, tokenizer=tokenizer, softmax_dtype="float32"), **asked)

@@ -85,21 +85,6 @@ def test_a_task_without_comparison_says_so() -> None:
     ]
 
 
-def test_a_label_is_no_markup() -> None:
-    hostile = "<b>|yarn"
-    comparison = compared({hostile: LOSSES["yarn"], "lower": LOSSES["lower"]}, against=hostile)
-    assert "<b>" not in comparison_text(comparison)
-    assert "<b>" not in page_html(comparison)
-    assert hostile in legend(comparison)
-
-
 def test_too_few_documents_for_an_interval_are_said() -> None:
     assert "Fewer than 3 documents" in legend(compared({label: losses[:2] for label, losses in LOSSES.items()}))
     assert "Fewer than" not in legend(compared(LOSSES))
-
-
-def test_the_command_is_a_code_block_after_the_list() -> None:
-    """Four spaces behind a list item are a paragraph of that item, whose dashes and underscores are then markup."""
-    made = compared(LOSSES)
-    made.about["command"] = "hf-posenc compare --model m_o_d"
-    assert comparison_text(made).endswith("\n\n```console\n$ hf-posenc compare --model m_o_d\n```\n")

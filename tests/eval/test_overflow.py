@@ -67,12 +67,6 @@ def test_truncation_on_request_is_that_of_hf(llama, tokenizer) -> None:
     assert ours[0][0] == pytest.approx(HFLM(llama, tokenizer=tokenizer).loglikelihood(request)[0][0], rel=1e-6)
 
 
-def test_a_patched_model_accepts_requests_up_to_its_target(llama, tokenizer) -> None:
-    lm = PosEncLM(llama, tokenizer=tokenizer, scheme="yarn", factor=8)
-    assert lm.max_length == 8 * TRAINED
-    assert lm.loglikelihood(requests("loglikelihood", [REQUESTS["loglikelihood"]]))[0][0] < 0
-
-
 def test_masked_requests_are_never_cut(bert, framed_tokenizer) -> None:
     lm = PosEncMLM(bert, tokenizer=framed_tokenizer, on_overflow="truncate")
     with pytest.raises(RequestTooLong, match="masked request"):

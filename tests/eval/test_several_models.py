@@ -58,16 +58,6 @@ def test_models_stand_side_by_side(run, tmp_path) -> None:
     assert [model["name"] for model in both.about["models"]] == ["models/base", "tuned"]
 
 
-def test_another_model_measures_only_its_own(run, monkeypatch) -> None:
-    seen: list[str] = []
-    evaluate = measure.evaluate
-    monkeypatch.setattr(measure, "evaluate", lambda lm, **given: seen.append(given["label"]) or evaluate(lm, **given))
-    run("base", "out")
-    assert len(seen) == 4
-    run("base,tuned", "out")
-    assert len(seen) == 8
-
-
 def test_models_are_compared_document_by_document(run) -> None:
     both = run("base,tuned", "both", against="base · pi")
     assert {one.scheme for one in both.differences} == {"base · unpatched", "tuned · unpatched", "tuned · pi"}
@@ -97,13 +87,6 @@ def test_a_fine_tuned_model_is_compared_with_its_base_whatever_training_left_in_
     both = compare(named, "unpatched", out=tmp_path / "out", **SMALL)
     live = [MeasuredModel(m, named[n].shown_name, tokenizer) for n, m in enumerate((llama, tuned))]
     assert losses(both) == losses(compare(live, "unpatched", out=tmp_path / "live", **SMALL))
-
-
-def test_models_need_names_of_their_own(llama, tuned, tokenizer, tmp_path) -> None:
-    with pytest.raises(BadComparison, match="called 'LlamaForCausalLM'"):
-        compare([llama, tuned], "unpatched", tokenizer=tokenizer, out=tmp_path, **SMALL)
-    with pytest.raises(BadComparison, match="MeasuredModel"):
-        compare([llama, tuned], "unpatched", tokenizer=tokenizer, name="one", out=tmp_path, **SMALL)
 
 
 def test_a_reference_without_its_model_is_refused_before_anything_is_measured(run, tmp_path, monkeypatch) -> None:
