@@ -37,14 +37,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "hf_posenc.eval.comparison.models": ("MeasuredModel",),
         "hf_posenc.eval.comparison.run": ("compare",),
-        "hf_posenc.eval.evaluation": (
-            "Evaluation",
-            "evaluate",
-        ),
-        "hf_posenc.eval.lm.load": (
-            "MODEL_TYPES",
-            "register_models",
-        ),
+        "hf_posenc.eval.evaluation": ("Evaluation", "evaluate"),
+        "hf_posenc.eval.lm.load": ("MODEL_TYPES", "register_models"),
         "hf_posenc.eval.results.comparison": ("Comparison",),
         "hf_posenc.eval.task_index": ("TASKS",),
     },

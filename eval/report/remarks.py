@@ -8,7 +8,6 @@ from typing import Any
 from hf_posenc.eval.catalogue import JOINT, TASKS_READING, TEXT_TASKS, read_by
 from hf_posenc.eval.report.phrases import metric_name, model_title
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.effective_length import trained_length_of
 from hf_posenc.eval.results.gate import Gate, gates
 from hf_posenc.eval.results.record import Record
 
@@ -59,7 +58,7 @@ def without_effect(comparison: Comparison) -> Iterator[str]:
     for scheme in about["schemes"]:
         if lengths := scheme.get("without_effect"):
             sharing.setdefault(listed(lengths), []).append(scheme["label"])
-            if reach <= (trained := trained_length_of(comparison, scheme["label"])):
+            if reach <= (trained := comparison.trained_length_of(scheme["label"])):
                 reasons.append(
                     f"Schemes are patched for {reach:,} tokens, and the model was trained on {trained:,}: their factor "
                     "is 1. Compare longer lengths, set longest, or give a factor, as in yarn:factor=4."

@@ -42,8 +42,23 @@ class Comparison:
 
     def model_of(self, label: str) -> str:
         """Name in reports of the model that an entry is on."""
-        models = {scheme["label"]: scheme["model"] for scheme in self.about["schemes"] if "model" in scheme}
-        return models.get(label, self.about["model"])
+        return str(self.entries.get(label, {}).get("model", self.about["model"]))
+
+    def trained_length_of(self, label: str) -> int:
+        """Trained length of the model that an entry is on."""
+        models = {model["digest"]: model["trained_length"] for model in self.about.get("models", ())}
+        return int(models.get(self.entries[label].get("model_digest"), self.about["trained_length"]))
+
+    def baseline_of(self, label: str) -> str | None:
+        """Label of the unpatched entry on the same model; None without one."""
+        digest = self.entries[label].get("model_digest")
+        unpatched = (name for name, one in self.entries.items() if one["scheme"] is None)
+        return next((name for name in unpatched if self.entries[name].get("model_digest") == digest), None)
+
+    @cached_property
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """What is known of the entries, by label."""
+        return {scheme["label"]: scheme for scheme in self.about["schemes"]}
 
     @property
     def labels(self) -> list[str]:

@@ -150,15 +150,13 @@ def with_distances(lines: Sequence[Ranked], scores: Mapping[str, Sequence[Docume
 
 def time_ratio(comparison: Comparison, label: str, task: str, length: int) -> float | None:
     """Seconds of a finished cell over those of the unpatched line of the same model."""
-    entries = {entry["label"]: entry for entry in comparison.about["schemes"]}
-    model = entries[label].get("model_digest")
-    base = [name for name, one in entries.items() if one["scheme"] is None and one.get("model_digest") == model]
     seconds = {
         record.scheme: record.seconds
         for record in comparison.with_state("done")
         if (record.task, record.length) == (task, length) and record.seconds > 0
     }
-    return seconds[label] / seconds[base[0]] if base and label in seconds and base[0] in seconds else None
+    own, base = seconds.get(label), seconds.get(comparison.baseline_of(label) or "")
+    return None if own is None or base is None else own / base
 
 
 def with_front(lines: Sequence[Ranked]) -> list[Ranked]:
