@@ -181,7 +181,7 @@ def text_and_settings(about: Mapping[str, Any], longest: int) -> Iterator[str]:
             f"Windows of the text are at random places of all its parts, with {longest:,} tokens before their end; the "
             "tokens scored are the same at every length and for every scheme."
         )
-    values = about | {"depths": [f"{100 * depth:g} %" for depth in about["depths"]]}
+    values: dict[str, Any] = {**about, "depths": [f"{100 * depth:g} %" for depth in about["depths"]]}
     for name in TASKS_READING:
         if reading := read_by(name, tasks):
             yield f"{name} {option_text(values[name])}: {', '.join(reading)}."
