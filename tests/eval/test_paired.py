@@ -163,13 +163,6 @@ def test_right_and_wrong_answers_by_the_two_by_two_table(drawn: list[tuple[float
         assert verdict_of(ours, base, True, "acc").p < found.p
 
 
-@pytest.mark.parametrize("n", [4, 5, 6, 8, 12])
-def test_every_right_answer_makes_surer(n: int) -> None:
-    ps = [verdict_of([1.0] * right + [0.0] * (n - right), [0.0] * n, True, "acc").p for right in range(1, n + 1)]
-    assert ps == sorted(ps, reverse=True)
-    assert len(set(ps)) == n
-
-
 def test_depths_of_one_key_are_one_answer() -> None:
     """Each key three times, with the same answer: as sure as once."""
     right = {f"d{key}": float(key < 7) for key in range(9)}

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from torch import nn
 from hf_posenc.errors import NoDiskSpace
 from hf_posenc.training.run_folder import check_checkpoint_space
 
-from .programs import byte_tokenizer, tiny_llama, write_model
+from .programs import byte_tokenizer, tiny_llama
 
 GIB = 1 << 30
 
@@ -28,31 +27,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=GIB, used=GIB - free, free=free))
 
     return has
-
-
-def compared(folder: Path, out: Path) -> Any:
-    pytest.importorskip("lm_eval", reason="comparisons need the extra `eval`")
-    pytest.importorskip("matplotlib", reason="plots need the extra `plot`")
-    from hf_posenc.eval import compare
-
-    text = folder / "text.txt"
-    text.write_text("".join(f"Line {i} says {i * i % 97} and nothing else.\n" for i in range(2000)))
-    return compare(
-        str(write_model(folder / "model")), ["unpatched", "pi"], out=out, lengths=[256, 512], tasks=["posenc_ppl"],
-        samples=2, scored=16, text=text,
-    )  # fmt: skip
-
-
-def test_compare_says_so_before_it_measures(
-    tmp_path: Path, disk: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hf_posenc.eval.comparison import one_model as comparing
-
-    disk(5000)
-    monkeypatch.setattr(comparing, "measure_cells", lambda *given: pytest.fail("it has begun"))
-    with pytest.raises(NoDiskSpace, match="5,000"):
-        compared(tmp_path, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_finetune_says_so_before_it_trains(tmp_path: Path, disk: Callable[[int], None]) -> None:
