@@ -27,6 +27,7 @@ extensions = [
     "interactive_page",
     "make_seams",
     "make_families",
+    "make_readers",
 ]
 # zh/README.md links to files outside the site.
 exclude_patterns = ["_build", "_ext", "jupyter_execute", "pictures", "zh/README.md"]

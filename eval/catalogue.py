@@ -19,12 +19,12 @@ JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
 
 TEXT_TASKS = (
-    "posenc_association", "posenc_copy", "posenc_copy_gain", "posenc_docs", "posenc_induction", "posenc_key_tokens",
-    "posenc_mlm", "posenc_mlm_recall", "posenc_niah_multikey", "posenc_niah_multiquery", "posenc_niah_multivalue",
+    "posenc_association", "posenc_copy_gain", "posenc_docs", "posenc_key_tokens", "posenc_mlm",
+    "posenc_mlm_recall", "posenc_niah_multikey", "posenc_niah_multiquery", "posenc_niah_multivalue",
     "posenc_niah_single", "posenc_passkey", "posenc_passkey_gen", "posenc_ppl", "posenc_qa", "posenc_sliding_ppl",
     "posenc_token_nll", "posenc_vt",
 )  # fmt: skip
-"""Those of our tasks that read a text: measure on it, hide needles in it, or copy it."""
+"""Those of our tasks that read a text: measure on it, or hide needles in it."""
 
 FILE_TASKS = ("posenc_babilong", "posenc_longbench2", "posenc_qa_file", "posenc_ruler_file")
 """Those that read records of local files, named by the option ``data``."""

@@ -94,9 +94,10 @@ def evaluate(
     Of several processes (see `hf_posenc.eval.lm.launch`) each scores its share of the documents of a model given by
     name, and all return the same rows.
     """
+    from hf_posenc.eval.catalogue import check_text_used
     from hf_posenc.eval.settings import EvaluateSettings, split
     from hf_posenc.eval.task_run import run_tasks
-    from hf_posenc.eval.texts.measured_text import measured_text
+    from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 
     require_lm_eval()
     from hf_posenc.eval.lm.masked_lm import PosEncMLM  # needs lm-eval
@@ -105,6 +106,8 @@ def evaluate(
     names, text = list(wanted.tasks), wanted.text
     own_text = measured_text(text, field=wanted.text_field, separator=wanted.document_separator)
     check_sources(names, wanted.include_path, trust=wanted.trust_tasks)
+    if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
+        check_text_used(names)
     with evaluation_mode_if_live(model), unpatched_afterwards(model):
         with suppress_output(quiet):
             lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from hf_posenc.core.lengths import MAX_LENGTH, tokens
 from hf_posenc.errors import BadComparison, PosEncError, WrongKind, shown
 from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.tasks.parse import listed
+from hf_posenc.eval.tasks.sweep import listed
 from hf_posenc.schemes.entry import json_or_text
 
 ERRORS: Mapping[str, type[PosEncError]] = {"tasks": BadComparison, "include_path": WrongKind}

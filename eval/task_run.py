@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm.load import register_models
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.task_index import explained_task_errors, folders, manager_of
-from hf_posenc.eval.tasks.sweep import PARTICULAR, Sweep
+from hf_posenc.eval.tasks.sweep import Sweep
 
 if TYPE_CHECKING:
     from hf_posenc.eval.settings import EvaluateSettings
@@ -129,7 +128,7 @@ def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: boo
         UnknownOption: there is such an option.
         BadComparison: the text is not read.
     """
-    known = {field.name for field in fields(Sweep)} - PARTICULAR
+    known = set(Sweep.model_fields)
     if not all(hasattr(task, "sweep") for task in tasks):
         return
     if text and not any(task.reads_text for task in tasks):
@@ -137,7 +136,7 @@ def refuse_unread(options: Mapping[str, Any], tasks: Sequence[Any], *, text: boo
             "With these options none of the tasks reads the text. Leave it out, or the option haystack."
         )
     for task in tasks:
-        known |= task.reads | set(getattr(getattr(task, "options", None), "used", ()))
+        known |= set(type(task.options).model_fields)
     for name in options:
         if name not in known:
             raise UnknownOption(

@@ -40,8 +40,8 @@ from hf_posenc.training import (
     lengths_of,
 )
 from hf_posenc.training.corpus import tokenise
-from hf_posenc.training.curve_plot import curve_plot
 from hf_posenc.training.dataset import held_out_windows
+from hf_posenc.training.loss_curve import curve_plot
 
 WINDOWS = 32  # of held-out text, at each length
 

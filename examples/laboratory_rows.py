@@ -26,7 +26,7 @@ from typing import Any
 from laboratory_texts import QUESTIONED, TASKS, Asked, links, lists, people, ranking, statement
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from hf_posenc.eval.texts.vocabulary import CONSONANTS, VOWELS, coined
+from hf_posenc.eval.texts.haystack import CONSONANTS, VOWELS, coined
 
 LENGTH = 256
 VOCABULARY = 1536

@@ -12,12 +12,25 @@ from itertools import pairwise
 from typing import Any
 
 from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.common_words import FREQUENT, TEXT_INTRO, CommonWords, FrequentWords
-from hf_posenc.eval.texts.haystack import listed
+from hf_posenc.eval.texts.haystack import coined, listed, number, sentence
 from hf_posenc.eval.texts.needles import NEEDLE, ONE, QUERIES, VALUES, Niah
-from hf_posenc.eval.texts.questions import DOCUMENT, GOODS, ONE_HOP, PERSON, TOWN, TRADES, TWO_HOPS, Questions
-from hf_posenc.eval.texts.variable_tracking import QUESTION, STATEMENT, VariableTracking
-from hf_posenc.eval.texts.vocabulary import coined, number, sentence
+from hf_posenc.eval.texts.ruler import (
+    DOCUMENT,
+    FREQUENT,
+    GOODS,
+    NAMES,
+    ONE_HOP,
+    PERSON,
+    STATEMENT,
+    TEXT_INTRO,
+    TOWN,
+    TRADES,
+    TWO_HOPS,
+    CommonWords,
+    FrequentWords,
+    Questions,
+    VariableTracking,
+)
 
 
 @dataclass(frozen=True)
@@ -68,15 +81,15 @@ def tracking(rng: random.Random) -> VariableTracking:
 
 
 def question(rng: random.Random) -> Questions:
-    return Questions(seed(rng), rng.random(), hops=rng.choice((1, 1, 2)))
+    return Questions(seed(rng), rng.random(), qa_hops=rng.choice((1, 1, 2)))
 
 
 def frequent(rng: random.Random) -> FrequentWords:
-    return FrequentWords(seed(rng), count=rng.randint(1, 3))
+    return FrequentWords(seed(rng), frequent_words=rng.randint(1, 3))
 
 
 def common(rng: random.Random) -> CommonWords:
-    return CommonWords(seed(rng), count=rng.randint(1, 3), often=rng.randint(3, 6))
+    return CommonWords(seed(rng), common_words=rng.randint(1, 3), often=rng.randint(3, 6))
 
 
 def hidden_key(rng: random.Random) -> PasskeyPrompt:
@@ -140,7 +153,7 @@ def chains(rng: random.Random) -> tuple[str, list[Asked]]:
         statements = [STATEMENT.format(name=name, value=value) for value, name in pairwise(chain)]
         placed += list(zip(places, statements, strict=True))
     placed += [(rng.random(), sentence(rng)) for _ in range(rng.choice((0, 0, 1, 3)))]
-    asked = [(QUESTION.format(count=len(names), value=value), names) for value, *names in links]
+    asked = [(NAMES.format(count=len(names), value=value), names) for value, *names in links]
     return " ".join(text for _, text in sorted(placed)), asked
 
 

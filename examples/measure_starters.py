@@ -92,11 +92,10 @@ def passkey_accuracy(model, tokenizer, length: int) -> float:
     rng = random.Random(3)
     right = 0
     for trial in range(PASSKEYS):
-        drill = passkey.passkey(
-            length, trial / (PASSKEYS - 1), passkey.draw_key(rng), lambda t: len(tokenizer(t).input_ids)
-        )
-        ids = torch.tensor([tokenizer(drill.prompt + drill.answer).input_ids])
-        answer = len(tokenizer(drill.answer).input_ids)
+        key = passkey.draw_key(rng)
+        prompt = passkey.passkey(length, trial / (PASSKEYS - 1), key, lambda t: len(tokenizer(t).input_ids))
+        ids = torch.tensor([tokenizer(prompt + passkey.answer(key)).input_ids])
+        answer = len(tokenizer(passkey.answer(key)).input_ids)
         guessed = model(ids).logits[0, -answer - 1 : -1].argmax(-1)
         right += bool((guessed == ids[0, -answer:]).all())
     return right / PASSKEYS
@@ -119,10 +118,9 @@ def masked(folder: str, rows: Tensor) -> dict[str, float]:
     rng = random.Random(3)
     whole = single = 0
     for trial in range(PASSKEYS):
-        drill = passkey.passkey(
-            LENGTH, trial / (PASSKEYS - 1), passkey.draw_key(rng), lambda t: len(tokenizer(t).input_ids)
-        )
-        ids = torch.tensor(tokenizer(drill.prompt + drill.answer).input_ids)
+        key = passkey.draw_key(rng)
+        prompt = passkey.passkey(LENGTH, trial / (PASSKEYS - 1), key, lambda t: len(tokenizer(t).input_ids))
+        ids = torch.tensor(tokenizer(prompt + passkey.answer(key)).input_ids)
         positions = torch.arange(len(ids) - 6, len(ids) - 1)  # the digits, before the closing token
         rows = ids.repeat(6, 1)  # one digit masked in each of five rows, all of them in the sixth
         rows[torch.arange(5), positions] = rows[5, positions] = tokenizer.mask_token_id

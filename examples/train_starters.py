@@ -38,6 +38,7 @@ from transformers import (
 )
 
 from hf_posenc.eval.texts import passkey
+from hf_posenc.eval.texts.haystack import FILLER
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 
 TRAINED_LENGTH = 256
@@ -146,14 +147,14 @@ class Rows:
         """A passkey prompt of random length and depth, with its answer; half of them in real text instead of filler."""
         room = rng.randint(100, TRAINED_LENGTH - 2)
         key = passkey.draw_key(rng)
-        filler = passkey.FILLER if rng.random() < 0.7 else self.lines(rng)
-        drill = passkey.passkey(room, rng.random(), key, lambda text: len(self.tokenizer.encode(text).ids), filler)
-        return self.tokenizer.encode(drill.prompt + drill.answer).ids
+        filler = FILLER if rng.random() < 0.7 else self.lines(rng)
+        prompt = passkey.passkey(room, rng.random(), key, lambda text: len(self.tokenizer.encode(text).ids), filler)
+        return self.tokenizer.encode(prompt + passkey.answer(key)).ids
 
     def lines(self, rng: random.Random) -> tuple[str, ...]:
         start = rng.randrange(len(self.stream) - 400)
         text = self.tokenizer.decode(self.stream[start : start + 400].tolist())
-        return tuple(line.strip() or "#" for line in text.splitlines()) or passkey.FILLER
+        return tuple(line.strip() or "#" for line in text.splitlines()) or FILLER
 
     def batches(self, size: int, first: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Endless ``(input_ids, labels)``, each ``[size, 256]``; batch ``n`` is the same in every run."""

@@ -17,6 +17,7 @@ from hf_posenc.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from hf_posenc.checkpoints.export import export as export
     from hf_posenc.checkpoints.export import export_native as export_native
+    from hf_posenc.checkpoints.gguf_file import export_gguf as export_gguf
     from hf_posenc.checkpoints.load import disable_auto as disable_auto
     from hf_posenc.checkpoints.load import enable_auto as enable_auto
     from hf_posenc.checkpoints.load import from_pretrained as from_pretrained
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hf_posenc.checkpoints.peft import get_peft_model as get_peft_model
     from hf_posenc.checkpoints.peft import load_peft_adapter as load_peft_adapter
     from hf_posenc.checkpoints.peft import save_peft_adapter as save_peft_adapter
+    from hf_posenc.checkpoints.readers.compare import read_elsewhere as read_elsewhere
     from hf_posenc.checks.run import check as check
     from hf_posenc.checks.run import check_scheme as check_scheme
     from hf_posenc.core.record import SchemeRecord as SchemeRecord
@@ -54,6 +56,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "hf_posenc.checkpoints.export": ("export", "export_native"),
+        "hf_posenc.checkpoints.gguf_file": ("export_gguf",),
         "hf_posenc.checkpoints.load": (
             "disable_auto",
             "enable_auto",
@@ -68,6 +71,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "load_peft_adapter",
             "save_peft_adapter",
         ),
+        "hf_posenc.checkpoints.readers.compare": ("read_elsewhere",),
         "hf_posenc.checks.run": ("check", "check_scheme"),
         "hf_posenc.core.record": ("SchemeRecord",),
         "hf_posenc.errors": ("PosEncError",),

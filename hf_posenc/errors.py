@@ -141,6 +141,14 @@ class ReadOtherwise(UserWarning):
     """A program other than transformers reads a plain checkpoint without an error, and otherwise."""
 
 
+class EngineDiffers(ReadOtherwise):
+    """An engine that serves checkpoints computes something else from this one than transformers does."""
+
+
+class TokenizerLeftOut(UserWarning):
+    """A GGUF file has no tokenizer, as llama.cpp has none that splits texts as this one does."""
+
+
 class LimitKept(UserWarning):
     """A limit on the length of texts is below the trained length, so that it was kept and still cuts them."""
 

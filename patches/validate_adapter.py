@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_posenc.core.geometry import Geometry, Rotation
-from hf_posenc.errors import AdapterInvalid, HostConfigInvalid, PosEncError, shown
+from hf_posenc.errors import AdapterInvalid, HostConfigInvalid, PosEncError, UnsupportedModel, shown
 from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.forward.current_forward import ATTENTIONS
 
@@ -119,21 +119,33 @@ def probed(adapter: Adapter, base: nn.Module, hidden: Tensor, positions: Tensor,
 
 
 @contextmanager
-def explained_forward(adapter: Adapter, base: nn.Module) -> Iterator[None]:
-    """Say whose fault it is where a patched layer cannot be run, although it could before the patch.
+def explained_forward(adapter: Adapter, base: nn.Module, *, patched: bool = True) -> Iterator[None]:
+    """Say whose fault it is where an attention layer cannot be run.
+
+    Args:
+        adapter: whose `probe` runs the layer.
+        base: the base model.
+        patched: whether it is patched, and could be run before.
 
     Raises:
-        AdapterInvalid: it cannot.
+        AdapterInvalid: a patched layer cannot be run.
+        UnsupportedModel: a layer cannot be run as it is.
     """
     try:
         yield
     except (PosEncError, MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:
-        raise AdapterInvalid(
-            f"A patched attention layer of this {type(base).__name__} cannot be run: {_brief(error)}. "
-            f"Correct the forward of the attention classes of {type(adapter).__name__}, or the scheme; the model was "
-            "restored."
+    except Exception as error:  # whatever a kernel, a quantiser or a hook says
+        what, name = f"attention layer of this {type(base).__name__}", type(adapter).__name__
+        if patched:
+            raise AdapterInvalid(
+                f"A patched {what} cannot be run: {_brief(error)}. Correct the forward of the attention classes of "
+                f"{name}, or the scheme; the model was restored."
+            ) from error
+        kind: Any = next((weight.dtype for weight in base.parameters()), None)
+        raise UnsupportedModel(
+            f"An {what}, whose weights are {kind}, cannot be run as it is: {_brief(error)}. Patch the model where it "
+            f"runs, and convert or move it afterwards; if it runs here, correct probe of the adapter {name}."
         ) from error
 
 

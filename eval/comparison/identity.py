@@ -26,7 +26,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.source_digest import digest_of as digest_of
 from hf_posenc.core.terms import BlockBias, RowRotation, ToeplitzBias, ValueBias
-from hf_posenc.eval.tasks.parse import paths
+from hf_posenc.eval.tasks.sweep import Paths, checked
 from hf_posenc.schemes.base import Scheme
 
 PACKAGES = ("hf-posenc", "torch", "transformers", "tokenizers", "lm_eval")
@@ -60,7 +60,7 @@ def identity_of(
 def identified(name: str, value: Any, without: Path) -> Any:
     """One option: files of `PATHS` by content alone; any other value that is a file, by name and content."""
     if name in PATHS:
-        files = {str(one): Path(one).expanduser() for one in paths(value, name)}
+        files = {str(one): Path(one).expanduser() for one in checked(name, Paths, value)}
         return [files_digest(path, without=without) if os.path.exists(path) else one for one, path in files.items()]
     if isinstance(value, (str, Path)) and os.path.isfile(value):
         return {"name": str(value), "content": files_digest(Path(value))}

@@ -10,7 +10,7 @@ from typing import Any
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.errors import UnknownOption, WrongKind, shown
-from hf_posenc.eval.tasks.parse import whole
+from hf_posenc.eval.tasks.sweep import Count, checked
 
 
 def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
@@ -33,7 +33,7 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     from hf_posenc.patching.preconditions.weights import check_finite
 
     if not str(batch := model_args.get("batch_size", 1)).startswith("auto"):
-        whole("batch_size", batch)
+        checked("batch_size", Count, batch)
     if isinstance(model, LM):
         refuse_loading(model, {"tokenizer": tokenizer, **model_args})
         return model

@@ -11,8 +11,7 @@ from typing import Any
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.eval.results.documents import DocumentScore, RowKey, by_row, labelled, number, standard_error
 from hf_posenc.eval.results.paired import FEWEST
-from hf_posenc.eval.tasks.prompts import REPEATED
-from hf_posenc.eval.tasks.sweep import parse_metric
+from hf_posenc.eval.tasks.sweep import REPEATED, parse_metric
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,13 @@ A document is one target, or one key, *at all lengths*: one request per length (
 on the same targets, curves are paired, each metric has a standard error over documents, and lm-eval's ``--limit n``
 means n at every length.
 
-`LengthSweep` is the base of all tasks, `DepthSweep` that of tasks that place something at several depths.
-`PerplexityTask` is the shortest example.
+`LengthSweep` is the base of all tasks; `PerplexityTask` is the shortest example.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -26,19 +22,23 @@ from lm_eval.api.task import ConfigurableTask
 from hf_posenc.checkpoints.hub import hub_options, of_other_names
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.tokenizer import tokenizer_of as named_tokenizer
-from hf_posenc.eval.errors import TaskOptionOutOfRange, TextTooShort
+from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm.load import register_models
-from hf_posenc.eval.tasks.prompts import REPEATED, refuse_prompting, repeated_prompts
-from hf_posenc.eval.tasks.sweep import Sweep, metric_name
+from hf_posenc.eval.tasks.sweep import REPEATED, Sweep, TaskOptions, metric_name
+from hf_posenc.eval.texts.haystack import sentences_of
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
-from hf_posenc.eval.texts.sampling import placed
-from hf_posenc.eval.texts.text_filler import sentences_of
-from hf_posenc.eval.texts.windows import Tokenized, tokenized_documents, windows_at
+from hf_posenc.eval.texts.sampling import Tokenized, placed
+from hf_posenc.eval.texts.windows import tokenized_documents, windows_at
 from hf_posenc.texts import rendered
+
+SHAPING = ("num_fewshot", "apply_chat_template", "system_instruction")
+"""Options of lm-eval that shape prompts."""
 
 register_models()  # lm-eval loads a task file named by its path before it looks up the model type
 
 Doc = dict[str, Any]
+Cell = tuple[int, float | None]
+"""A length, and a depth where the task has one."""
 Metric = tuple[Callable[[Sequence[Any]], float], bool]
 
 
@@ -51,18 +51,26 @@ class LengthSweep(ConfigurableTask):
     """A task with one request per length and document; subclasses write documents, requests and scores."""
 
     request_type = "loglikelihood"
+    deep = False
+    """Whether something is placed in the text, at every depth."""
+    reads_text = True
+    """Whether a text that is given is read."""
+    Options: ClassVar[type[TaskOptions]] = TaskOptions
+    """The options of the task besides those of the sweep."""
     metrics: ClassVar[dict[str, Metric]] = {}
     """Metric to its aggregation and whether higher is better."""
-    reads: ClassVar[frozenset[str]] = frozenset()
-    """Of the settings `PARTICULAR` of the sweep, those that the task reads."""
+    at_lengths: ClassVar[frozenset[str]] = frozenset()
+    """Metrics that have no value at a depth."""
     generation: ClassVar[dict[str, Any]] = {"until": [], "do_sample": False}
     """How text is generated, where it is; lm-eval's ``gen_kwargs`` are put over it."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         metadata = dict(config["metadata"])
-        self.sweep = Sweep.of(metadata)
+        self.sweep, self.name = Sweep.of(metadata), config["task"]
         self.tokenizer = tokenizer_of(metadata)
-        metadata |= asdict(self.sweep)  # the results name every setting, defaults included
+        given = {name: value for name, value in metadata.items() if value is not None}
+        self.options: Any = self.Options.of(self.defaults(given) | given)
+        metadata |= vars(self.sweep) | vars(self.options)  # the results name every setting, defaults included
         if isinstance(self.sweep.text, MeasuredText):
             metadata["text"] = self.sweep.text.label
         metadata["tokenizer"] = getattr(self.tokenizer, "name_or_path", "")  # the object itself is no JSON
@@ -72,32 +80,32 @@ class LengthSweep(ConfigurableTask):
         kind = {"output_type": "generate_until", "generation_kwargs": dict(self.generation)} if generates else {}
         super().__init__(config=kept | {"output_type": "loglikelihood", "metadata": metadata, "metric_list": []} | kind)
 
-    def own_text(self) -> tuple[Tokenized, ...]:
-        """The documents of the text that is measured on, as tokens."""
-        text = measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator)
-        return tokenized_documents(self.tokenizer, text)
+    def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Defaults of options that depend on other options."""
+        return {}
 
-    def cells(self) -> Sequence[tuple[int, float | None]]:
-        """Every length, with every depth if the task has one: a document has a request, or several, for each."""
-        return [(length, None) for length in self.sweep.lengths]
+    @property
+    def text(self) -> MeasuredText:
+        """The text that is measured on."""
+        return measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator)
 
-    reads_text = True
-    """Whether a text that is given is read."""
+    def own_windows(self, size: int) -> Iterator[tuple[Tokenized, int]]:
+        """Documents of the text, and where windows end that have ``size`` tokens before: ``samples`` in all."""
+        for source, ends in placed(
+            tokenized_documents(self.tokenizer, self.text), self.sweep.samples, size, self.sweep.seed
+        ):
+            yield from ((source, end) for end in ends)
 
     @cached_property
     def own_sentences(self) -> tuple[str, ...]:
-        """The sentences of the user's text; none without one.
+        """The sentences of the user's text; none without one."""
+        given = () if self.sweep.text is None else self.text.documents
+        return sentences_of(rendered(document, self.tokenizer) for document in given)
 
-        Raises:
-            TextTooShort: there is none in it.
-        """
-        if self.sweep.text is None:
-            return ()
-        text = measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator)
-        found = sentences_of(rendered(document, self.tokenizer) for document in text.documents)
-        if not found:
-            raise TextTooShort("The text has no sentence to hide a needle in. Pass a text with words.")
-        return found
+    def cells(self) -> list[Cell]:
+        """Every length, with every depth if the task has one: a document has a request, or several, for each."""
+        depths: Sequence[float | None] = self.sweep.depths if self.deep else (None,)
+        return [(length, depth) for length in self.sweep.lengths for depth in depths]
 
     def documents(self) -> list[Doc]:
         """One document per sample, each with ``name`` and the fields its requests need.
@@ -110,9 +118,13 @@ class LengthSweep(ConfigurableTask):
         """Arguments of the requests of a document, in the order of the cells."""
         raise NotImplementedError
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
-        """Metric values of one document."""
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, Any]]:
+        """Metric values of one document, in the order of the cells."""
         raise NotImplementedError
+
+    def count(self, text: str, **options: Any) -> int:
+        """Tokens of a text with the special ones that evaluation adds."""
+        return len(self.tokenizer(text, verbose=False, **options)["input_ids"])
 
     def download(self, dataset_kwargs: Any = None, **_: Any) -> None:
         """Generate the documents; nothing is downloaded."""
@@ -122,12 +134,12 @@ class LengthSweep(ConfigurableTask):
             self.config.metadata |= {REPEATED: repeated}
 
     def build_all_requests(
-        self, *, limit: int | None = None, world_size: int = 1, tokenizer_name: str = "", **options: Any
+        self, *, limit: int | None = None, world_size: int = 1, cache_requests: bool = False, **options: Any
     ) -> None:
         """Build the requests of this process.
 
-        lm-eval's request cache is keyed by the name of the task alone and would answer with prompts of other lengths:
-        a digest of the documents is put where its key has the tokenizer.
+        lm-eval's request cache is left out: it is keyed by the name of the task alone and would answer with prompts of
+        other lengths.
 
         Raises:
             TaskOptionOutOfRange: there are fewer documents than processes, and one would have nothing to do.
@@ -140,13 +152,7 @@ class LengthSweep(ConfigurableTask):
                 f"{self.config.task} has {documents} documents for {world_size} processes. "
                 "Raise samples or keys, or launch fewer processes."
             )
-        salted = f"{tokenizer_name}-{self.digest()}" if options.get("cache_requests") else tokenizer_name
-        super().build_all_requests(limit=limit, world_size=world_size, tokenizer_name=salted, **options)
-
-    def digest(self) -> str:
-        """Digest of documents, request type and settings."""
-        content = [asdict(self.sweep), self.request_type, *self.eval_docs]
-        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        super().build_all_requests(limit=limit, world_size=world_size, **options)
 
     def construct_requests(self, doc: Doc, ctx: Any, metadata: Any = None, **_: Any) -> list[Instance]:
         """The requests of one document."""
@@ -155,11 +161,11 @@ class LengthSweep(ConfigurableTask):
             for number, arguments in enumerate(self.arguments(doc))
         ]
 
-    def process_results(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+    def process_results(self, doc: Doc, results: Sequence[Any]) -> dict[str, Any]:
         """Metric values of one document, by the names of `metric_name`."""
-        return self.scores(doc, results)
+        return named_scores(self.cells(), self.scores(doc, results))
 
-    def aggregation(self) -> dict[str, Callable[[Sequence[float]], float]]:
+    def aggregation(self) -> dict[str, Callable[[Sequence[Any]], float]]:
         """Aggregation of each metric over documents."""
         return {name: self.metrics[metric][0] for metric, name in self.names()}
 
@@ -168,20 +174,11 @@ class LengthSweep(ConfigurableTask):
         return {name: self.metrics[metric][1] for metric, name in self.names()}
 
     def names(self) -> list[tuple[str, str]]:
-        """Each metric with its name at every length."""
-        return [(metric, metric_name(metric, length)) for metric in self.metrics for length in self.sweep.lengths]
-
-
-class DepthSweep(LengthSweep):
-    """A task with one request per length and depth: something is placed in the text at every depth."""
-
-    def cells(self) -> list[tuple[int, float]]:
-        """Every length with every depth."""
-        return [(length, depth) for length in self.sweep.lengths for depth in self.sweep.depths]
-
-    def names(self) -> list[tuple[str, str]]:
-        """Each metric at every length, and in every cell."""
-        return super().names() + [(m, metric_name(m, *cell)) for m in self.metrics for cell in self.cells()]
+        """Each metric with its name at every length, and in every cell that has a depth."""
+        at_depths = [metric for metric in self.metrics if metric not in self.at_lengths]
+        lengths = [(metric, (length, None)) for metric in self.metrics for length in self.sweep.lengths]
+        deep = [(metric, cell) for metric in at_depths for cell in self.cells()] if self.deep else []
+        return [(metric, metric_name(metric, *cell)) for metric, cell in [*lengths, *deep]]
 
 
 class PerplexityTask(LengthSweep):
@@ -191,21 +188,38 @@ class PerplexityTask(LengthSweep):
 
     def documents(self) -> list[Doc]:
         """Windows of held-out text, or of the user's."""
-        lengths, scored = self.sweep.lengths, self.sweep.scored
+        sweep = self.sweep
+        documents = tokenized_documents(self.tokenizer, self.text)
         return [
             {**source.named(w.end), "contexts": list(w.contexts), "target": w.target}
-            for source, near in placed(self.own_text(), self.sweep.samples, self.sweep.longest, self.sweep.seed)
-            for w in windows_at(source, self.tokenizer, near, lengths=lengths, scored=scored)
+            for source, near in placed(documents, sweep.samples, sweep.longest, sweep.seed)
+            for w in windows_at(source, self.tokenizer, near, lengths=sweep.lengths, scored=sweep.scored)
         ]
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Context and target at every length."""
         return [(context, doc["target"]) for context in doc["contexts"]]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Loss in nats/token."""
-        losses = zip(self.sweep.lengths, (-score / self.sweep.scored for score, _ in results), strict=True)
-        return {metric_name(m, length): loss for length, loss in losses for m in ("nll", "ppl")}
+        return [loss_and_perplexity(-score / self.sweep.scored) for score, _ in results]
+
+
+def loss_and_perplexity(loss: float) -> dict[str, float]:
+    """A loss under both its names; `perplexity` is taken when documents are aggregated."""
+    return {"nll": loss, "ppl": loss}
+
+
+def named_scores(cells: Sequence[Cell], scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Metric values of cells by the names of `metric_name`, and at every length their mean over depths."""
+    deep: dict[str, Any] = {}
+    by_length: dict[str, list[Any]] = {}
+    for (length, depth), found in zip(cells, scores, strict=True):
+        for metric, value in found.items():
+            by_length.setdefault(metric_name(metric, length), []).append(value)
+            if depth is not None:
+                deep[metric_name(metric, length, depth)] = value
+    return deep | {name: some[0] if len(some) == 1 else mean(some) for name, some in by_length.items()}
 
 
 def tokenizer_of(metadata: dict[str, Any]) -> Any:
@@ -220,3 +234,31 @@ def tokenizer_of(metadata: dict[str, Any]) -> Any:
             'The task has no tokenizer to size its prompts with. Pass --metadata \'{"tokenizer": "path or name"}\'.'
         )
     return given
+
+
+def repeated_prompts(documents: Sequence[Mapping[str, Any]], cells: Sequence[Any]) -> dict[str, list[int]]:
+    """How many prompts are asked, and how many of them differ, at every length with equal ones."""
+    at_length: dict[int, list[str]] = {}
+    for document in documents:
+        for (length, _), prompt in zip(cells, document.get("prompts", ()), strict=False):
+            at_length.setdefault(length, []).append(prompt)
+    return {
+        str(length): [len(prompts), len(set(prompts))]
+        for length, prompts in at_length.items()
+        if len(set(prompts)) < len(prompts)
+    }
+
+
+def refuse_prompting(config: Any, options: Mapping[str, Any]) -> None:
+    """Refuse examples, a conversation or a system instruction, which would be recorded and not used.
+
+    Raises:
+        NotMeasurable: one is asked for.
+    """
+    asked = {"num_fewshot": config.num_fewshot, **options}
+    for name in SHAPING:
+        if asked.get(name):
+            raise NotMeasurable(
+                f"{config.task} writes prompts of its own, of exactly the length asked for, so {name} has no effect "
+                "on them. Leave it out; lm-eval's own tasks take it."
+            )

@@ -1,4 +1,13 @@
-"""lm-eval tasks that copy random token strings, scored with teacher forcing in one forward pass."""
+"""lm-eval tasks on strings of tokens that come twice, which requires attention to distant tokens.
+
+posenc_copy         x₁ x₂ … xₙ ▏ x₁ x₂ … → xₙ        each token is n positions back
+posenc_induction    … a b … … … … … … … a → b        the pair occurs once, at a depth
+posenc_copy_gain    a passage that the model has read before, against the same passage that it has not
+
+Of the first two, the last tokens are the same at every length, so that only the distance changes. Training models on
+short strings and asking them for long ones is how length generalisation is measured: Kazemnejad et al. 2023,
+arXiv:2305.19466; the second is the induction of Olsson et al. 2022, arXiv:2209.11895.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +17,29 @@ from typing import Any, ClassVar
 
 from lm_eval.api.metrics import mean
 
-from hf_posenc.eval.lm.spans import Span
-from hf_posenc.eval.lm.special_tokens import front_of
-from hf_posenc.eval.tasks.base import DepthSweep, Doc, LengthSweep, Metric
-from hf_posenc.eval.tasks.sweep import metric_name
-from hf_posenc.eval.texts.random_strings import (
-    copied,
-    induced,
-    ordinary_tokens,
-    random_string,
-)
-from hf_posenc.eval.texts.text_filler import passage
+from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TokenizerTooPoor
+from hf_posenc.eval.tasks.base import Doc, Metric
+from hf_posenc.eval.tasks.perplexity import SpanTask
+from hf_posenc.eval.tasks.sweep import Count, TaskOptions
 from hf_posenc.eval.texts.windows import check_room
 
+FEWEST = 8
+"""Distinct tokens of a random string; with fewer, guessing is often right."""
+ROWS = 3
+"""Requests of a document of copy gain at each length: repeated, other, none."""
 
-class StringTask(LengthSweep):
-    """A task with one random string per cell; its last tokens are scored."""
 
-    request_type = "span_scores"
-    reads: ClassVar[frozenset[str]] = frozenset({"alphabet"})
+class StringTask(SpanTask):
+    """A task with a string of tokens in every cell, whose last tokens are scored."""
+
+    Options = TaskOptions.plus(alphabet=(Count, 1000))
+    reads_text = False
 
     def documents(self) -> list[Doc]:
         """One random string per sample, at every length."""
-        tokens = ordinary_tokens(self.tokenizer, self.sweep.alphabet)
+        tokens = ordinary_tokens(self.tokenizer, self.options.alphabet)
         return [
-            self.document(tokens, random.Random(f"{self.config.task}-{self.sweep.seed}-{sample}"), sample)
+            self.document(tokens, random.Random(f"{self.name}-{self.sweep.seed}-{sample}"), sample)
             for sample in range(self.sweep.samples)
         ]
 
@@ -41,20 +48,22 @@ class StringTask(LengthSweep):
         raise NotImplementedError
 
     def string(self, tokens: Sequence[int], rng: random.Random, without: int | None = None) -> list[int]:
-        """A random string for the longest length; a passage of the user's text, where one is given."""
-        if self.sweep.text is None:
-            return random_string([token for token in tokens if token != without], self.sweep.longest, rng)
-        return passage(self.own_text(), self.sweep.longest, rng, without)
+        """A random string for the longest length."""
+        kept = [token for token in tokens if token != without]
+        return [rng.choice(kept) for _ in range(self.sweep.longest)]
 
     def room(self, length: int) -> int:
         """Tokens of a string, without the special tokens before it."""
-        return length - len(front_of(self.tokenizer))
+        return length - len(self.front)
+
+    def check_room_twice(self) -> None:
+        """Refuse lengths in which the scored tokens do not fit twice."""
+        check_room([self.room(length) // 2 + 1 for length in self.sweep.lengths], self.sweep.scored)
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """The string of every cell, and the span of its scored tokens."""
-        front = front_of(self.tokenizer)
-        spans: list[list[Span]] = [[(0, len(row) - doc["scored"], len(row))] for row in doc["rows"]]
-        return [(doc["name"], front, row, span) for row, span in zip(doc["rows"], spans, strict=True)]
+        scored = doc["scored"]
+        return [(doc["name"], self.front, row, [(0, len(row) - scored, len(row))]) for row in doc["rows"]]
 
 
 class CopyTask(StringTask):
@@ -64,39 +73,121 @@ class CopyTask(StringTask):
 
     def document(self, tokens: Sequence[int], rng: random.Random, sample: int) -> Doc:
         """A string for the longest length; shorter lengths use its end."""
-        check_room([self.room(length) // 2 + 1 for length in self.sweep.lengths], self.sweep.scored)
+        self.check_room_twice()
         string = self.string(tokens, rng)
         rows = [copied(string, self.room(length)) for length in self.sweep.lengths]
         return {"name": f"string {sample}", "rows": rows, "scored": self.sweep.scored, "target": ""}
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Metric values at every length."""
-        values: dict[str, float] = {}
-        for length, ((score, hits),) in zip(self.sweep.lengths, results, strict=True):
-            values[metric_name("acc", length)] = hits / doc["scored"]
-            values[metric_name("exact", length)] = float(hits == doc["scored"])
-            values[metric_name("nll", length)] = -score / doc["scored"]
-        return values
+        scored = doc["scored"]
+        return [
+            {"acc": hits / scored, "exact": float(hits == scored), "nll": -score / scored}
+            for ((score, hits),) in results
+        ]
 
 
-class InductionTask(DepthSweep, StringTask):
+class InductionTask(StringTask):
     """Whether the second token of a pair is written after the first, at every length and depth of the pair."""
 
+    deep = True
     metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True), "nll": (mean, False)}
 
     def document(self, tokens: Sequence[int], rng: random.Random, sample: int) -> Doc:
         """A pair, and filler in which its first token does not occur."""
         first, second = rng.sample(list(tokens), 2)
         filler = self.string(tokens, rng, without=first)
-        rows = [induced(filler, (first, second), depth, self.room(length)) for length, depth in self.cells()]
+        rows = [induced(filler, (first, second), depth or 0.0, self.room(length)) for length, depth in self.cells()]
         return {"name": f"pair {sample}", "rows": rows, "scored": 1, "target": ""}
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
-        """Metric values in every cell, and at every length over the depths."""
-        values: dict[str, float] = {}
-        by_length: dict[str, list[float]] = {}
-        for (length, depth), ((score, hits),) in zip(self.cells(), results, strict=True):
-            for metric, value in (("acc", float(hits)), ("nll", -score)):
-                values[metric_name(metric, length, depth)] = value
-                by_length.setdefault(metric_name(metric, length), []).append(value)
-        return values | {name: mean(found) for name, found in by_length.items()}
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
+        """Metric values in every cell."""
+        return [{"acc": float(hits), "nll": -score} for ((score, hits),) in results]
+
+
+class CopyGainTask(StringTask):
+    """Loss without the first occurrence of a passage minus loss with it, and the loss with it; nats/token.
+
+    repeated    passage · … text … · passage ▏           the first occurrence is at the beginning of the context
+    other       another passage · … text … · passage ▏   control: as long, from elsewhere in the text
+    none        … … … … … text … … … · passage ▏         control: the text as it is
+
+    The text between is what precedes the passage, and the scored tokens are the same three times, and at every length.
+    Models that cannot answer questions yet already copy, so these differences tell schemes apart where retrieval is
+    all zeros.
+    """
+
+    Options = TaskOptions
+    reads_text = True
+    metrics: ClassVar[dict[str, Metric]] = {"gain": (mean, True), "gain_over_other": (mean, True), "nll": (mean, False)}
+
+    def documents(self) -> list[Doc]:
+        """Windows of the text, each with the passage of another window as control.
+
+        Raises:
+            TaskOptionOutOfRange: there is only one window.
+        """
+        self.check_room_twice()
+        found = SpanTask.documents(self)
+        if len(found) < 2:
+            raise TaskOptionOutOfRange(
+                f"{self.name} compares a passage with that of another window, got {len(found)} window. "
+                "Ask for 2 samples or more."
+            )
+        passages = [doc["ids"][-self.sweep.scored :] for doc in found]
+        return [doc | {"other": passages[(number + len(found) // 2) % len(found)]} for number, doc in enumerate(found)]
+
+    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
+        """The texts of every length, and the span of the passage at their end."""
+        rows = [row for length in self.sweep.lengths for row in self.rows(doc, length)]
+        return super().arguments({"name": doc["name"], "rows": rows, "scored": self.sweep.scored})
+
+    def rows(self, doc: Doc, length: int) -> list[list[int]]:
+        """The texts of a document at one length: repeated, other, none."""
+        whole = doc["ids"][-self.room(length) :]
+        passage, rest = whole[-self.sweep.scored :], whole[self.sweep.scored :]
+        return [passage + rest, list(doc["other"]) + rest, whole]
+
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
+        """Differences of loss and the loss of the second occurrence, at every length."""
+        losses = [-score / self.sweep.scored for ((score, _),) in results]
+        return [
+            {"gain": none - repeated, "gain_over_other": other - repeated, "nll": repeated}
+            for repeated, other, none in zip(*(losses[row::ROWS] for row in range(ROWS)), strict=True)
+        ]
+
+
+def ordinary_tokens(tokenizer: Any, count: int) -> list[int]:
+    """The first ``count`` tokens that are not special; in a trained vocabulary the first are the most frequent.
+
+    Raises:
+        TokenizerTooPoor: there are fewer than `FEWEST`.
+    """
+    special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
+    found = [token for token in sorted(tokenizer.get_vocab().values()) if token not in special][:count]
+    if len(found) < FEWEST:
+        raise TokenizerTooPoor(
+            f"Random strings need {FEWEST} ordinary tokens or more, got {len(found)}. "
+            "Raise alphabet, or use a tokenizer with a larger vocabulary."
+        )
+    return found
+
+
+def copied(string: Sequence[int], room: int) -> list[int]:
+    """The end of ``string``, twice: as long as fits ``room`` tokens."""
+    half = room // 2
+    return [*string[-half:], *string[-half:]]
+
+
+def induced(filler: Sequence[int], pair: tuple[int, int], depth: float, room: int) -> list[int]:
+    """The end of ``filler`` with ``pair`` at ``depth``, and the pair again: ``room`` tokens.
+
+    Raises:
+        LengthTooShort: the pair does not fit twice with a token between.
+    """
+    free = room - 4
+    if free < 1:
+        raise LengthTooShort(f"A pair that comes twice does not fit {room} tokens. Ask for lengths above {room + 4}.")
+    kept = filler[-free:]
+    before = round(depth * (free - 1))  # never the neighbour of its own question
+    return [*kept[:before], *pair, *kept[before:], *pair]

@@ -16,22 +16,16 @@ from typing import Any, ClassVar
 
 from lm_eval.api.metrics import mean
 
+from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.lm.spans import Span
-from hf_posenc.eval.tasks.base import Doc, Metric, perplexity
+from hf_posenc.eval.tasks.base import Doc, Metric, loss_and_perplexity, perplexity
 from hf_posenc.eval.tasks.perplexity import SpanTask
-from hf_posenc.eval.tasks.sweep import metric_name
-from hf_posenc.eval.texts.documents import documents
-from hf_posenc.eval.texts.measured_text import measured_text
-from hf_posenc.eval.texts.sampling import distinct, placed_in_each
-from hf_posenc.eval.texts.windows import Tokenized, check_room
+from hf_posenc.eval.tasks.sweep import Paths, TaskOptions
+from hf_posenc.eval.texts.sampling import Tokenized, distinct, placed_in_each
+from hf_posenc.eval.texts.windows import check_room
 from hf_posenc.patching.preconditions.weights import check_known
-from hf_posenc.texts import Document, rendered
-
-ENOUGH = 64
-"""Characters per token, more than any language needs."""
-MARGIN = 64
-"""Tokens kept after the last scored one: where a text is cut off, its last tokens may differ."""
+from hf_posenc.texts import Document, TextSource, rendered
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +33,7 @@ log = logging.getLogger(__name__)
 class DocsTask(SpanTask):
     """Loss of the last tokens of windows of documents, at every length."""
 
-    reads: ClassVar[frozenset[str]] = frozenset({"docs", "from_start"})
+    Options = TaskOptions.plus(docs=(Paths, ()), from_start=(bool, False))
     metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
 
     def documents(self) -> list[Doc]:
@@ -55,11 +49,11 @@ class DocsTask(SpanTask):
         for document in self.own_documents():
             if len(found) == self.sweep.samples:
                 break
-            ids = self.tokens(rendered(document, self.tokenizer))
+            ids = self.tokens(document)
             longest = max(longest, len(ids))
             seen, empty, short = seen + 1, empty + (not ids), short + (0 < len(ids) < self.size())
             if len(ids) >= self.size():
-                found.append(Tokenized("", tuple(ids), (), document.name))
+                found.append(Tokenized("", ids, (), document.name))
         if not found:
             raise TextTooShort(
                 f"None of {seen} documents has the {self.size()} tokens that length {self.sweep.longest} needs; "
@@ -78,43 +72,38 @@ class DocsTask(SpanTask):
         found: list[Doc] = []
         for number, (source, name) in enumerate(zip(sources, distinct([s.name for s in sources]), strict=True)):
             ends = [self.size()]
-            if not self.sweep.from_start:
+            if not self.options.from_start:
                 ends = placed_in_each(source, each + (number < more), self.size(), f"{self.sweep.seed}-{number}")
             for end in ends:
                 ids = list(source.ids[end - self.size() : end])
-                place = name if self.sweep.from_start else f"{name}, token {end - self.size()}"
+                place = name if self.options.from_start else f"{name}, token {end - self.size()}"
                 found.append({"name": place, "cluster": name, "ids": ids, "target": ""})
         return found
 
     def own_documents(self) -> Iterable[Document]:
-        """The documents that ``docs`` names, else those of the text."""
-        if self.sweep.docs or self.sweep.text is None:
-            return documents(self.sweep.docs, self.sweep.field, self.sweep.separator)
-        return measured_text(self.sweep.text, field=self.sweep.field, separator=self.sweep.separator).documents
+        """The documents that ``docs`` names, read one after another; else those of the text.
 
-    def tokens(self, text: str) -> list[int]:
-        """Tokens of a text; of its beginning, at least `size` of them if it has as many, where no more are used."""
-        for share in (ENOUGH * self.size(), len(text)) if self.sweep.from_start else (len(text),):
-            start = text[:share]
-            ids = self.tokenizer(start, add_special_tokens=False, verbose=False)["input_ids"]
-            if len(start) == len(text) or len(ids) >= self.size() + MARGIN:
-                break
+        Raises:
+            UnreadableDocuments: there are neither.
+        """
+        if self.options.docs:
+            return TextSource.of_names(self.options.docs).fitted(self.sweep.field, self.sweep.separator).documents()
+        if self.sweep.text is None:
+            raise UnreadableDocuments("The task has no documents. Pass --set docs=notes.txt, or --metadata in lm-eval.")
+        return self.text.documents
+
+    def tokens(self, document: Document) -> tuple[int, ...]:
+        """Tokens of a document."""
+        text = rendered(document, self.tokenizer)
+        ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         check_known(self.tokenizer, ids)
-        return list(ids)
-
-    def size(self) -> int:
-        """Tokens used of each document."""
-        return self.sweep.longest - len(self.front)
+        return tuple(ids)
 
     def spans(self) -> list[list[Span]]:
         """The target after as much context as each length has room for."""
         size, first = self.size(), self.size() - self.sweep.scored
         return [[(size - length + len(self.front), first, size)] for length in self.sweep.lengths]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Loss in nats/token."""
-        values: dict[str, float] = {}
-        for length, ((score, _),) in self.by_length(results).items():
-            loss = -score / self.sweep.scored
-            values |= {metric_name("nll", length): loss, metric_name("ppl", length): loss}
-        return values
+        return [loss_and_perplexity(loss / self.sweep.scored) for (loss,) in self.losses(results)]

@@ -16,15 +16,9 @@ from typing import Any, ClassVar
 from lm_eval.api.metrics import mean
 
 from hf_posenc.eval.errors import NotMeasurable
-from hf_posenc.eval.tasks.base import (
-    Doc,
-    LengthSweep,
-    Metric,
-    perplexity,
-)
-from hf_posenc.eval.tasks.sweep import metric_name
-from hf_posenc.eval.texts.sampling import placed
-from hf_posenc.eval.texts.windows import Tokenized, check_room
+from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric, loss_and_perplexity, perplexity
+from hf_posenc.eval.texts.sampling import Tokenized
+from hf_posenc.eval.texts.windows import check_room
 
 MASKED_SHARE = 0.15
 """Of the scored tokens, as in Devlin et al. 2018, arXiv:1810.04805."""
@@ -47,11 +41,7 @@ class MaskedTask(LengthSweep):
                     f"{self.config.task} is for masked language models."
                 )
         check_room(self.sweep.lengths, (1 + self.copies) * self.sweep.scored + 2)
-        return [
-            self.document(source, end)
-            for source, ends in placed(self.own_text(), self.sweep.samples, self.sweep.longest, self.sweep.seed)
-            for end in ends
-        ]
+        return [self.document(source, end) for source, end in self.own_windows(self.sweep.longest)]
 
     def document(self, source: Tokenized, end: int) -> Doc:
         """The tokens before ``end`` between the special ones, at every length."""
@@ -67,14 +57,12 @@ class MaskedTask(LengthSweep):
         """Name, ids and masked positions at every length."""
         return [(doc["name"], row, [len(row) - 1 - back for back in doc["back"]]) for row in doc["rows"]]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Loss in nats per masked token, and the share of masked tokens that are the argmax."""
-        values: dict[str, float] = {}
-        for length, (scores, greedy) in zip(self.sweep.lengths, results, strict=True):
-            loss = -mean(scores)
-            values |= {metric_name("nll", length): loss, metric_name("ppl", length): loss}
-            values[metric_name("recall", length)] = mean([float(hit) for hit in greedy])
-        return values
+        return [
+            loss_and_perplexity(-mean(scores)) | {"recall": mean([float(hit) for hit in greedy])}
+            for scores, greedy in results
+        ]
 
 
 class MaskedRecallTask(MaskedTask):

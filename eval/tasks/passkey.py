@@ -1,4 +1,9 @@
-"""posenc_passkey: a number hidden in filler text at every length and depth, scored in one forward pass.
+"""Passkey tasks: a number hidden in filler text at every length and depth.
+
+posenc_passkey        scored in one forward pass, by teacher forcing
+posenc_passkey_gen    by generation of as many tokens as the key has
+
+The two differ where the model would continue the key after its first tokens but would not start it.
 
 Mohtashami, Jaggi 2023, "Landmark Attention", arXiv:2305.16300, section 4.2.
 """
@@ -11,15 +16,15 @@ from typing import Any, ClassVar
 
 from lm_eval.api.metrics import mean
 
-from hf_posenc.eval.tasks.base import DepthSweep, Doc, Metric
-from hf_posenc.eval.tasks.sweep import metric_name
+from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric
 from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.text_filler import from_random_start
+from hf_posenc.eval.texts.haystack import FILLER, from_random_start
 
 
-class PasskeyTask(DepthSweep):
+class PasskeyTask(LengthSweep):
     """Whether greedy decoding would write the hidden key, at every length and depth, by teacher forcing."""
 
+    deep = True
     metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True), "nll": (mean, False)}
 
     def documents(self) -> list[Doc]:
@@ -30,30 +35,32 @@ class PasskeyTask(DepthSweep):
         """One key and its prompts, by length, then depth; hidden in the user's text, where one is given."""
         rng = random.Random(f"{self.sweep.seed}-{sample}")
         key = passkey.draw_key(rng)
-        filler = from_random_start(self.own_sentences, rng) if self.own_sentences else passkey.FILLER
-        cells = [passkey.passkey(length, depth, key, self.count, filler) for length, depth in self.cells()]
-        tokens = self.count(cells[0].prompt + cells[0].answer) - self.count(cells[0].prompt)
-        return {"name": key, "prompts": [c.prompt for c in cells], "target": cells[0].answer, "tokens": tokens}
-
-    def count(self, text: str) -> int:
-        """Tokens of a text with the special ones that evaluation adds."""
-        return len(self.tokenizer(text, verbose=False)["input_ids"])
+        filler = from_random_start(self.own_sentences, rng) if self.own_sentences else FILLER
+        prompts = [passkey.passkey(length, depth or 0.0, key, self.count, filler) for length, depth in self.cells()]
+        tokens = self.count(prompts[0] + passkey.answer(key)) - self.count(prompts[0])
+        return {"name": key, "prompts": prompts, "target": passkey.answer(key), "tokens": tokens}
 
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Prompt and key of every cell."""
         return [(prompt, doc["target"]) for prompt in doc["prompts"]]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
-        """Accuracy, and nats/token of the key: in every cell, and at every length over the depths."""
-        values: dict[str, float] = {}
-        by_cell = dict(zip(self.cells(), results, strict=True))
-        for length in self.sweep.lengths:
-            by_depth = {depth: by_cell[length, depth] for depth in self.sweep.depths}
-            for depth, (score, greedy) in by_depth.items():
-                values[metric_name("acc", length, depth)] = float(greedy)
-                values[metric_name("nll", length, depth)] = -score / doc["tokens"]
-            for metric in self.metrics:
-                values[metric_name(metric, length)] = mean(
-                    [values[metric_name(metric, length, depth)] for depth in by_depth]
-                )
-        return values
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
+        """Accuracy, and nats/token of the key."""
+        return [{"acc": float(greedy), "nll": -score / doc["tokens"]} for score, greedy in results]
+
+
+class PasskeyGenTask(PasskeyTask):
+    """Whether the greedily decoded text starts with the key, at every length and depth."""
+
+    request_type = "generate_until"
+    metrics: ClassVar[dict[str, Metric]] = {"acc": (mean, True)}
+    generation: ClassVar[dict[str, Any]] = {"until": ["\n"], "do_sample": False}
+
+    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
+        """The prompt of every cell, and as many new tokens as the key has."""
+        how = {"max_gen_toks": doc["tokens"], **self.config.generation_kwargs}
+        return [(prompt, dict(how)) for prompt in doc["prompts"]]
+
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
+        """Accuracy."""
+        return [{"acc": float(written.strip().startswith(doc["name"]))} for written in results]

@@ -1,31 +1,33 @@
-"""lm-eval tasks that score spans of tokens: loss by position, and loss in a sliding window.
+"""lm-eval tasks that score spans of tokens: loss by position, in a sliding window, and of key tokens.
 
 posenc_token_nll      ▏0 … 256▏… 512▏… … 1024▏          the loss of each stretch of a text after all of it before
 posenc_sliding_ppl        [… context … ▏stride]         every token once, with length − stride … length tokens before it
 
-Both use token ids, so that no text is re-tokenised, and our own request type ``span_scores``: the language model
-chooses the number of forward passes, see `hf_posenc.eval.lm.spans`. A window starts with the tokenizer's own begin
-token, if there is one.
+posenc_key_tokens     [… context … ▏scored]         of the tokens that long context helps alone: LongPPL,
+                                                    Fang et al. 2024, arXiv:2410.23771
+
+All use token ids, so that no text is re-tokenised, and request types of our own: the language model chooses the number
+of forward passes, see `hf_posenc.eval.lm.spans`. A window starts with the tokenizer's own begin token, if there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 from lm_eval.api.metrics import mean
+from pydantic import Field
 
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.lm.spans import Span
 from hf_posenc.eval.lm.special_tokens import front_of
-from hf_posenc.eval.tasks.base import (
-    Doc,
-    LengthSweep,
-    Metric,
-    perplexity,
-)
-from hf_posenc.eval.tasks.sweep import metric_name
-from hf_posenc.eval.texts.sampling import placed
+from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric, loss_and_perplexity, perplexity
+from hf_posenc.eval.tasks.sweep import Count, TaskOptions
+from hf_posenc.eval.texts.windows import check_room
+
+ITSELF = "the unpatched model"
+"""The evaluator of key tokens by default."""
 
 
 class SpanTask(LengthSweep):
@@ -38,13 +40,12 @@ class SpanTask(LengthSweep):
         size = self.size()
         return [
             {**source.named(end - size), "ids": list(source.ids[end - size : end]), "target": ""}
-            for source, ends in placed(self.own_text(), self.sweep.samples, size, self.sweep.seed)
-            for end in ends
+            for source, end in self.own_windows(size)
         ]
 
     def size(self) -> int:
-        """Tokens of a document."""
-        raise NotImplementedError
+        """Tokens of a document: as many as fit the longest length, begin token included."""
+        return self.sweep.longest - len(self.front)
 
     def spans(self) -> list[list[Span]]:
         """The spans to score, for each length; the same for every document."""
@@ -60,13 +61,10 @@ class SpanTask(LengthSweep):
         """Special tokens before every text."""
         return front_of(self.tokenizer)
 
-    def by_length(self, results: Sequence[Any]) -> dict[int, list[tuple[float, int]]]:
-        """The answers of a document, for each length."""
+    def losses(self, results: Sequence[Any]) -> list[list[float]]:
+        """The loss of every span of a document, for each length; nats."""
         answers = iter(results[0])
-        return {
-            length: [next(answers) for _ in spans]
-            for length, spans in zip(self.sweep.lengths, self.spans(), strict=True)
-        }
+        return [[-next(answers)[0] for _ in spans] for spans in self.spans()]
 
 
 class TokenLossTask(SpanTask):
@@ -78,10 +76,6 @@ class TokenLossTask(SpanTask):
     metrics: ClassVar[dict[str, Metric]] = {
         "nll": (mean, False), "ppl": (perplexity, False), "prefix_nll": (mean, False), "prefix_ppl": (perplexity, False)
     }  # fmt: skip
-
-    def size(self) -> int:
-        """Tokens that fit the longest length, begin token included."""
-        return self.sweep.longest - len(self.front)
 
     def spans(self) -> list[list[Span]]:
         """The last stretch of each length, and all of it; a token without any before it is not scored."""
@@ -95,14 +89,13 @@ class TokenLossTask(SpanTask):
             [(0, max(before, first), end), (0, first, end)] for before, end in zip([0, *lengths], lengths, strict=False)
         ]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Loss in nats/token."""
-        values: dict[str, float] = {}
-        for (length, answers), spans in zip(self.by_length(results).items(), self.spans(), strict=True):
-            for kind, (score, _), (_, first, end) in zip(("", "prefix_"), answers, spans, strict=True):
-                loss = -score / (end - first)
-                values |= {metric_name(f"{kind}{name}", length): loss for name in ("nll", "ppl")}
-        return values
+        found = []
+        for losses, spans in zip(self.losses(results), self.spans(), strict=True):
+            stretch, prefix = (loss / (end - first) for loss, (_, first, end) in zip(losses, spans, strict=True))
+            found.append(loss_and_perplexity(stretch) | {"prefix_nll": prefix, "prefix_ppl": prefix})
+        return found
 
 
 class SlidingTask(SpanTask):
@@ -110,18 +103,22 @@ class SlidingTask(SpanTask):
 
     The stretch comes after ``longest`` tokens, so that every length scores the same tokens with a full window. With
     ``from_start`` it is the beginning of the text, and the first window scores all its tokens, as in
-    Press, Smith, Lewis 2021, arXiv:2108.12409, appendix B.
+    Press, Smith, Lewis 2021, arXiv:2108.12409, appendix B. By default a ``stretch`` is four strides.
     """
 
-    reads: ClassVar[frozenset[str]] = frozenset({"stride", "stretch", "from_start"})
+    Options = TaskOptions.plus(stride=(Count, 256), stretch=(Count, 1), from_start=(bool, False))
     metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
+
+    def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """A stretch of four strides."""
+        return {"stretch": 4 * self.Options.of(metadata).model_dump()["stride"]}
 
     @property
     def target(self) -> tuple[int, int]:
         """First scored token, and end."""
         earliest = 0 if self.front else 1
-        first = earliest if self.sweep.from_start else self.sweep.longest - self.sweep.stride
-        return first, first + self.sweep.stretch
+        first = earliest if self.options.from_start else self.sweep.longest - self.options.stride
+        return first, first + self.options.stretch
 
     def size(self) -> int:
         """Tokens of a document that any length uses."""
@@ -129,15 +126,11 @@ class SlidingTask(SpanTask):
 
     def spans(self) -> list[list[Span]]:
         """The windows of each length."""
-        return [slid(*self.target, length - len(self.front), self.sweep.stride) for length in self.sweep.lengths]
+        return [slid(*self.target, length - len(self.front), self.options.stride) for length in self.sweep.lengths]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
         """Loss in nats/token."""
-        values: dict[str, float] = {}
-        for length, answers in self.by_length(results).items():
-            loss = -sum(score for score, _ in answers) / self.sweep.stretch
-            values |= {metric_name("nll", length): loss, metric_name("ppl", length): loss}
-        return values
+        return [loss_and_perplexity(sum(losses) / self.options.stretch) for losses in self.losses(results)]
 
 
 def slid(first: int, last: int, length: int, stride: int) -> list[Span]:
@@ -157,3 +150,53 @@ def slid(first: int, last: int, length: int, stride: int) -> list[Span]:
         found.append((max(0, end - length), scored, end))
         scored, end = end, min(last, end + stride)
     return found
+
+
+def per_token(pairs: Sequence[tuple[float, int]]) -> float:
+    """Loss of all key tokens over their number; 0 where there is none."""
+    return sum(loss for loss, _ in pairs) / max(1, sum(count for _, count in pairs))
+
+
+def long_perplexity(pairs: Sequence[tuple[float, int]]) -> float:
+    """Exponential of `per_token`."""
+    return math.exp(per_token(pairs))
+
+
+class KeyTokensTask(SpanTask):
+    """Loss of the tokens that long context helps, after ever longer context (LongPPL's key tokens).
+
+    Most tokens are predicted from the last few before them, and their loss hides what a scheme does to the rest. Which
+    tokens count is chosen once by the unpatched model at its trained length, see `hf_posenc.eval.lm.key_tokens`. Theirs
+    is an evaluator of 8B parameters on 32k tokens; numbers are comparable with each other on one model and text.
+
+    ``key_nats`` is a document's summed loss, so that documents without key tokens, 0, can be paired as well; ``nll``
+    and ``long_ppl`` divide by the number of all key tokens.
+    """
+
+    request_type = "key_token_scores"
+    Options = TaskOptions.plus(
+        short=(Count, 16), evaluator=(str, ITSELF),
+        gain=(Annotated[float, Field(ge=-1e3, le=1e3)], 2.0), likelihood=(Annotated[float, Field(ge=-1e3, le=0)], -2.0),
+    )  # fmt: skip
+    metrics: ClassVar[dict[str, Metric]] = {
+        "key_nats": (mean, False), "nll": (per_token, False), "long_ppl": (long_perplexity, False), "keys": (mean, True)
+    }  # fmt: skip
+
+    def documents(self) -> list[Doc]:
+        """Windows of the text."""
+        check_room(self.sweep.lengths, self.sweep.scored + len(self.front))
+        return super().documents()
+
+    def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
+        """The text and how tokens are chosen, at every length."""
+        options, scored = self.options, self.sweep.scored
+        evaluator = "" if options.evaluator == ITSELF else options.evaluator
+        choice = (options.short, options.gain, options.likelihood, evaluator)
+        return [(doc["name"], self.front, doc["ids"], length, scored, *choice) for length in self.sweep.lengths]
+
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, Any]]:
+        """Summed loss and number of key tokens, at every length."""
+        return [
+            {"key_nats": -score, "keys": float(count), "nll": (-score, count), "long_ppl": (-score, count)}
+            for score, count in results
+        ]

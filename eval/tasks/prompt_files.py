@@ -1,37 +1,80 @@
 """Tasks of published benchmarks from local copies: RULER's and BABILong's prompts, LongBench v2's questions.
 
+    RULER          {"input": "…", "outputs": ["…"], "answer_prefix": "…"}              as its scripts write them
+    BABILong       {"input": "…", "question": "…", "target": "…"}                       of its splits 0k, 1k, 2k, …
+    LongBench v2   {"context", "question", "choice_A", …, "choice_D", "answer": "A"}
+
 A prompt of fixed length counts at the length L where it has, with its answer, more than L / 2 and at most L tokens:
 that does not depend on the other lengths. As many are measured at every length.
+
+Hsieh et al. 2024, "RULER", arXiv:2404.06654; Kuratov et al. 2024, "BABILong", arXiv:2406.10149; Bai et al. 2024,
+"LongBench v2", arXiv:2412.15204.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from itertools import islice
+from typing import Any, ClassVar, Literal
 
-from lm_eval.api.metrics import mean
+from pydantic import AliasChoices, Field
 
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.tasks.base import Doc
 from hf_posenc.eval.tasks.choice import ChoiceTask
-from hf_posenc.eval.tasks.retrieval import Marks, RetrievalTask, opened
-from hf_posenc.eval.tasks.sweep import metric_name
-from hf_posenc.eval.texts.fit_length import Exercise
-from hf_posenc.eval.texts.local_records import Record, local_records
-from hf_posenc.eval.texts.prompt_files import LongBenchQuestion, Prompt, babilong_prompt, ruler_prompt
+from hf_posenc.eval.tasks.retrieval import FileOptions, RetrievalTask
+from hf_posenc.eval.texts.haystack import Exercise
+from hf_posenc.eval.texts.local_records import Record, Text, Texts, local_records
+
+BABILONG = "{input}\n\nQuestion: {question}\nAnswer:"
+LONGBENCH = (
+    "Please read the following text and answer the question below.\n\n<text>\n{context}\n</text>\n\n"
+    "What is the correct answer to this question: {question}\nChoices:\n(A) {choice_A}\n(B) {choice_B}\n"
+    "(C) {choice_C}\n(D) {choice_D}\n\nThe correct answer is"
+)
+PIECE = re.compile(r"\S+\s*|\s+")
+
+
+class RulerPrompt(Record):
+    """A prompt of RULER's, and the answers that continue it; its opening is joined to it where a file has it apart."""
+
+    input: Text
+    answers: Texts = Field(validation_alias=AliasChoices("outputs", "output"))
+    prefix: str | None = Field(None, validation_alias=AliasChoices("answer_prefix", "gen_prefix"))
+
+    @property
+    def text(self) -> str:
+        """The prompt, and the opening of its answer."""
+        text, prefix = self.input.rstrip(), (self.prefix or "").strip()
+        return text if not prefix or text.endswith(prefix) else f"{text} {prefix}"
+
+
+class BabilongPrompt(Record):
+    """A prompt of BABILong's: text, question, and the opening of the answer; and the answer."""
+
+    input: Text
+    question: Text
+    answers: Texts = Field(validation_alias="target")
+
+    @property
+    def text(self) -> str:
+        """The text, the question, and the opening of its answer."""
+        return BABILONG.format(input=self.input.strip(), question=self.question.strip())
+
+
+Prompt = RulerPrompt | BabilongPrompt
+"""A prompt of a file, and the answers that continue it, separated by commas."""
 
 
 class PromptFileTask(RetrievalTask):
-    """Prompts of a file as they are, by their length. Options: ``data``."""
+    """Prompts of a file as they are, by their length."""
 
     deep = False
     reads_text = False
-    example: ClassVar[str]
-
-    def parse(self, record: Record, place: str) -> Prompt:
-        """The prompt of a record."""
-        raise NotImplementedError
+    Options = FileOptions
+    prompt: ClassVar[type[RulerPrompt] | type[BabilongPrompt]]
 
     def documents(self) -> list[Doc]:
         """Sets of prompts, one of each length.
@@ -39,27 +82,20 @@ class PromptFileTask(RetrievalTask):
         Raises:
             LengthTooShort: no prompt is of one of the lengths.
         """
-        by_length: dict[int, list[Prompt]] = {length: [] for length in self.sweep.lengths}
-        sizes = []
-        for place, record in local_records(self.options.paths("data"), self.name, self.example):
-            prompt = self.parse(record, place)
-            sizes.append(self.tokens_of(prompt))
-            for length, some in by_length.items():
-                if length / 2 < sizes[-1] <= length and len(some) < self.sweep.keys:
-                    some.append(prompt)
-        for length, some in by_length.items():
-            if not some:
+        prompts = list(local_records(self.options.data, self.name, self.prompt))
+        sizes = [self.count(prompt.text) + self.room(prompt) for prompt in prompts]
+        found: list[list[Prompt]] = []
+        for length in self.sweep.lengths:
+            fitting = (prompt for prompt, size in zip(prompts, sizes, strict=True) if length / 2 < size <= length)
+            found.append(list(islice(fitting, self.sweep.keys)))
+            if not found[-1]:
                 raise LengthTooShort(
                     f"None of the {len(sizes)} prompts of {self.name} has more than {length // 2} and at most {length} "
                     f"tokens; they have {min(sizes, default=0)} to {max(sizes, default=0)}. Ask for such a length."
                 )
-        count = min(map(len, by_length.values()))
-        self.config.metadata |= {"prompts": {"read": len(sizes), "used": count}}
-        return [self.set_of([by_length[length][number] for length in by_length], number) for number in range(count)]
-
-    def tokens_of(self, prompt: Prompt) -> int:
-        """Tokens of a prompt with its answers."""
-        return self.count(prompt.text) + self.room(prompt)
+        documents = [self.set_of(prompts, number) for number, prompts in enumerate(zip(*found, strict=False))]
+        self.config.metadata |= {"prompts": {"read": len(sizes), "used": len(documents)}}
+        return documents
 
     def room(self, prompt: Prompt) -> int:
         """Tokens for the answers; twice as many where they are generated, for another wording."""
@@ -78,62 +114,84 @@ class PromptFileTask(RetrievalTask):
             "written": [self.room(prompt) for prompt in prompts],
         }  # fmt: skip
 
+    def single(self, doc: Doc) -> list[Doc]:
+        """The document as one of each length alone."""
+        fields = ("prompts", "answers", "tokens", "written")
+        return [
+            {"prompts": [prompt], "answers": answers, "tokens": tokens, "written": written, "pinned": [0]}
+            for prompt, answers, tokens, written in zip(*(doc[field] for field in fields), strict=True)
+        ]
+
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Context and answer of every answer of every prompt; or every prompt, and how to generate."""
-        if self.generates:
-            how = self.config.generation_kwargs
-            return [(p, {"max_gen_toks": new, **how}) for p, new in zip(doc["prompts"], doc["written"], strict=True)]
-        pairs = zip(doc["prompts"], doc["answers"], strict=True)
-        return [(prompt + before, answer) for prompt, answers in pairs for before, answer in opened(answers)]
+        single = super().arguments
+        return [arguments for one in self.single(doc) for arguments in single(one)]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+    def process_results(self, doc: Doc, results: Sequence[Any]) -> dict[str, Any]:
         """Every metric at every length."""
-        values: dict[str, float] = {}
-        left = list(results)
-        for length, answers, tokens in zip(self.sweep.lengths, doc["answers"], doc["tokens"], strict=True):
-            size = 1 if self.generates else len(answers)
-            some, left = left[:size], left[size:]
-            marks = self.marks({"answers": answers, "tokens": tokens}, some)
-            values |= {metric_name(metric, length): self.summary(metric, marks) for metric in marks}
-        return values
-
-    def summary(self, metric: str, marks: Marks) -> float:
-        """One number of the answers' marks."""
-        return float(max(marks[metric]) if metric == "part" else mean(marks[metric]))
+        left = iter(results)
+        marks = [
+            self.marks(one, list(islice(left, 1 if self.generates else len(one["answers"]))))
+            for one in self.single(doc)
+        ]
+        return self.named(marks)
 
 
 class RulerFileTask(PromptFileTask):
     """RULER's own prompts."""
 
-    example = '{"input": "…", "outputs": ["…"]}'
-
-    def parse(self, record: Record, place: str) -> Prompt:
-        """The prompt of a record."""
-        return ruler_prompt(record, place)
+    prompt = RulerPrompt
 
 
 class BabilongTask(PromptFileTask):
     """BABILong's own prompts."""
 
-    example = '{"input": "…", "question": "…", "target": "…"}'
+    prompt = BabilongPrompt
 
-    def parse(self, record: Record, place: str) -> Prompt:
-        """The prompt of a record."""
-        return babilong_prompt(record, place)
+
+class LongBenchQuestion(Record):
+    """A question of LongBench v2 with four choices; a text that is too long loses its middle, as published."""
+
+    context: Text
+    question: Text
+    choice_A: Text
+    choice_B: Text
+    choice_C: Text
+    choice_D: Text
+    answer: Literal["A", "B", "C", "D"]
+
+    pinned: ClassVar[int] = 0
+    choices: ClassVar[tuple[str, ...]] = ("A", "B", "C", "D")
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The right letter."""
+        return (self.answer,)
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """The words of the text, with the white space behind each."""
+        return PIECE.findall(self.context.strip())
+
+    def prompt(self, units: int) -> str:
+        """The prompt with ``units`` words of the text, half of them from its end."""
+        pieces = self.pieces
+        if units < len(pieces):
+            pieces = [*pieces[: units - units // 2], *pieces[len(pieces) - units // 2 :]]
+        return LONGBENCH.format(**dict(self) | {"context": "".join(pieces)})
 
 
 class LongBenchTask(ChoiceTask):
-    """LongBench v2's questions, their texts cut in the middle to every length. Options: ``data``."""
+    """LongBench v2's questions, their texts cut in the middle to every length."""
 
     deep = False
     reads_text = False
+    Options = FileOptions
 
     @cached_property
     def questions(self) -> list[LongBenchQuestion]:
         """The first ``keys`` questions of the files."""
-        example = '{"context", "question", "choice_A", …, "choice_D", "answer"}'
-        records = local_records(self.options.paths("data"), self.name, example)
-        return [LongBenchQuestion(record, place) for _, (place, record) in zip(range(self.sweep.keys), records)]  # noqa: B905
+        return list(islice(local_records(self.options.data, self.name, LongBenchQuestion), self.sweep.keys))
 
     def documents(self) -> list[Doc]:
         """One question per document, its text cut to every length; the results tell how many were cut."""

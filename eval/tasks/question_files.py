@@ -1,4 +1,14 @@
-"""posenc_qa_file: questions of local files, with distractor documents up to the length."""
+"""posenc_qa_file: questions of local files, with other documents of the same files as distractors up to the length.
+
+    SQuAD       {"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}
+    HotpotQA    [{"question", "answer", "context": [[title, [sentence, …]], …], "supporting_facts": [[title, n], …]}]
+    plain       {"context": "…", "question": "…", "answers": ["…"]}          one record a line
+
+``depth`` is that of the first document that the question needs; those of a second one, as in HotpotQA, are random.
+
+Rajpurkar et al. 2016, arXiv:1606.05250; Yang et al. 2018, arXiv:1809.09600; as tasks of any length: Hsieh et al. 2024,
+"RULER", arXiv:2404.06654, section 3.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +16,120 @@ import random
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
 from lm_eval.api.metrics import mean
+from pydantic import AliasChoices, Field, model_validator
 
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.tasks.base import Doc, Metric
-from hf_posenc.eval.tasks.retrieval import FORCED, Marks, RetrievalTask, found
-from hf_posenc.eval.texts.local_records import local_records
-from hf_posenc.eval.texts.question_files import EXAMPLE, DocumentQuestion, FileQuestion, questions_of
+from hf_posenc.eval.tasks.retrieval import FileOptions, Marks, RetrievalTask, found
+from hf_posenc.eval.tasks.sweep import Count
+from hf_posenc.eval.texts.haystack import Notes, depths, repeated
+from hf_posenc.eval.texts.local_records import Record, Text, Texts, local_records
 
+DOCUMENT = "Document {number}:\n{text}"
+QUESTION = "\n\nQuestion: {question}\nAnswer:"
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
+class FileQuestion(Record):
+    """A question of a file.
+
+    Attributes:
+        question: as it is asked.
+        answers: accepted ones; the first is scored.
+        needed: documents that hold the answer.
+        beside: its own distractors.
+    """
+
+    question: Text
+    answers: Texts = Field(validation_alias=AliasChoices("answers", "answer"))
+    needed: Texts
+    beside: tuple[str, ...] = ()
+
+
+class QuestionRecord(Record):
+    """The questions of a record of any of the three formats."""
+
+    asked: tuple[FileQuestion, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def of_format(cls, record: Any) -> Any:
+        """The fields of the questions."""
+        return {"asked": list(fields_of(record))} if isinstance(record, Mapping) else record
+
+
+def fields_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The fields of a record's questions; of SQuAD's, those without an answer are left out."""
+    if isinstance(record.get("data"), list):
+        for paragraph in (paragraph for article in record["data"] for paragraph in article["paragraphs"]):
+            for asked in paragraph["qas"]:
+                if asked.get("answers") and not asked.get("is_impossible"):
+                    yield {**asked, "needed": paragraph["context"]}
+    elif isinstance(record.get("context"), (list, Mapping)):  # of HotpotQA
+        texts = {title: f"{title}\n{''.join(sentences).strip()}" for title, sentences in rows(record["context"])}
+        supporting = {fact[0] for fact in rows(record.get("supporting_facts") or [])}
+        needed = [text for title, text in texts.items() if title in supporting]
+        yield {**record, "needed": needed, "beside": [text for text in texts.values() if text not in needed]}
+    else:
+        yield {**record, "needed": record.get("context")}
+
+
+def rows(columns: Any) -> Any:
+    """Titles with what belongs to them, of the columns of the Hub's copy; as published they are rows already."""
+    return list(zip(*columns.values(), strict=True)) if isinstance(columns, Mapping) else columns
+
+
+class DocumentQuestion(Notes):
+    """One question, among any number of documents.
+
+    Args:
+        seed: of order and depths.
+        depth: of the first needed document among the others.
+        asked: the question.
+        pool: documents of all questions; those of other questions follow its own distractors, again and again.
+    """
+
+    intro = "Answer the question from these documents, in a few words.\n\n"
+
+    def __init__(self, seed: str, depth: float, asked: FileQuestion, pool: Sequence[str]) -> None:
+        rng = random.Random(seed)
+        self.question, self.answers = QUESTION.format(question=asked.question.strip()), asked.answers[:1]
+        self.needles = list(zip([depth, *depths(rng, len(asked.needed) - 1)], asked.needed, strict=True))
+        others = [text for text in pool if text not in {*asked.needed, *asked.beside}]
+        order = [*rng.sample(asked.beside, len(asked.beside)), *rng.sample(others, len(others))]
+        self.alone, self.filler = not order, repeated(order)
+
+    def written(self, texts: Sequence[str]) -> str:
+        """The documents, numbered."""
+        return "\n\n".join(DOCUMENT.format(number=number, text=text) for number, text in enumerate(texts, 1))
+
+
 class FileQuestionsTask(RetrievalTask):
-    """A question of a file, its documents among others. Options: ``data``, ``question_tokens``.
+    """A question of a file, its documents among others.
 
     Forced, the first answer is scored; generated, ``match`` is whether any accepted answer occurs in the text, and
     ``f1`` SQuAD's overlap of words with the nearest.
     """
 
     reads_text = False
+    Options = FileOptions.plus(question_tokens=(Count, ...))
     generated: ClassVar[dict[str, Metric]] = {"match": (mean, True), "f1": (mean, True)}
-    metrics: ClassVar[dict[str, Metric]] = FORCED | generated
+
+    def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Questions leave room for filler at the shortest length."""
+        return {"question_tokens": self.sweep.lengths[0]}
 
     @cached_property
     def questions(self) -> list[FileQuestion]:
         """The questions of all files."""
-        records = local_records(self.options.paths("data"), self.name, EXAMPLE)
-        found = [question for place, record in records for question in questions_of(record, place)]
+        records = local_records(self.options.data, self.name, QuestionRecord)
+        found = [question for record in records for question in record.asked]
         if not found:
             raise UnreadableDocuments("There is no question with an answer in the data. Pass another file.")
         return found
@@ -54,24 +146,22 @@ class FileQuestionsTask(RetrievalTask):
             LengthTooShort: there is none.
         """
         order = random.Random(f"{self.name}-{self.sweep.seed}").sample(range(len(self.questions)), len(self.questions))
-        most = self.options.whole("question_tokens", self.sweep.lengths[0], most=2**31 - 1)
+        most, sizes = self.options.question_tokens, []
         documents: list[Doc] = []
-        shortest, tried = 2**31, 0
         for number in order:
             if len(documents) == self.sweep.keys:
                 break
-            tried, asked = tried + 1, self.questions[number]
-            bare = DocumentQuestion("", 0.0, asked, ()).prompt(0)
-            tokens = self.count(bare) + 2 * max(self.count(f" {answer}") for answer in asked.answers)
-            shortest = min(shortest, tokens)
-            if tokens <= most:
+            asked = self.questions[number]
+            bare = self.count(DocumentQuestion("", 0.0, asked, ()).prompt(0))
+            sizes.append(bare + 2 * max(self.count(f" {answer}") for answer in asked.answers))
+            if sizes[-1] <= most:
                 documents.append(self.document(f"{self.name}-{self.sweep.seed}-{number}") | {"question": number})
         if not documents:
             raise LengthTooShort(
-                f"None of {len(order)} questions fits {most} tokens with its documents; the shortest takes {shortest}. "
-                "Ask for longer lengths."
+                f"None of {len(order)} questions fits {most} tokens with its documents; the shortest takes "
+                f"{min(sizes)}. Ask for longer lengths."
             )
-        used = {"read": len(order), "tried": tried, "used": len(documents)}
+        used = {"read": len(order), "tried": len(sizes), "used": len(documents)}
         self.config.metadata |= {"questions": used}
         return documents
 

@@ -14,27 +14,16 @@ share of answers found in the text and ``part`` whether any is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from lm_eval.api.metrics import mean
 
 from hf_posenc.eval.errors import TokenizerTooPoor
-from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric
-from hf_posenc.eval.tasks.sweep import metric_name
-from hf_posenc.eval.tasks.task_options import TaskOptions
-from hf_posenc.eval.texts.fit_length import Exercise, most_units
+from hf_posenc.eval.tasks.base import Cell, Doc, LengthSweep, Metric, named_scores
+from hf_posenc.eval.tasks.sweep import Paths, TaskOptions
+from hf_posenc.eval.texts.haystack import Exercise, most_units
 
 Marks = dict[str, list[float]]
-SUMMARIES: dict[str, Callable[[Sequence[float]], float]] = {
-    "acc": mean,
-    "nll": mean,
-    "match": mean,
-    "part": max,
-    "f1": mean,
-    "ndcg": mean,
-}
-FORCED: dict[str, Metric] = {"acc": (mean, True), "nll": (mean, False)}
-GENERATED: dict[str, Metric] = {"match": (mean, True), "part": (mean, True)}
 
 
 def opened(answers: Sequence[str]) -> list[tuple[str, str]]:
@@ -42,26 +31,42 @@ def opened(answers: Sequence[str]) -> list[tuple[str, str]]:
     return [("".join(f" {done}," for done in answers[:index]), f" {answer}") for index, answer in enumerate(answers)]
 
 
+class RetrievalOptions(TaskOptions):
+    """How answers are scored: by teacher forcing, or in generated text."""
+
+    scoring: Literal["forced", "generate"] = "forced"
+
+
+FileOptions = RetrievalOptions.plus(data=(Paths, ()))
+"""Those, and files and folders of records."""
+
+
 class RetrievalTask(LengthSweep):
     """A task whose prompts hold fixed answers in as much filler as fits; subclasses define the exercise."""
 
     deep = True
-    """Whether the task has a depth."""
-    metrics: ClassVar[dict[str, Metric]] = FORCED | GENERATED
-    generated: ClassVar[dict[str, Metric]] = GENERATED
-    """Those of the metrics that are of a generated text."""
+    Options: ClassVar[type[TaskOptions]] = RetrievalOptions
+    make: ClassVar[Callable[..., Exercise]]
+    """Makes an exercise of a seed, a depth if the task has one, and its own options."""
+    made_of_text: ClassVar[bool] = False
+    """Whether filler is made of the user's text, where one is given."""
+    forced: ClassVar[dict[str, Metric]] = {"acc": (mean, True), "nll": (mean, False)}
+    generated: ClassVar[dict[str, Metric]] = {"match": (mean, True), "part": (mean, True)}
+    at_lengths: ClassVar[frozenset[str]] = frozenset({"part"})
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.options, self.name = TaskOptions(config["metadata"]), config["task"]
-        self.generates = self.options.one_of("scoring", ("forced", "generate")) == "generate"
+        self.generates = RetrievalOptions.of(config["metadata"]).scoring == "generate"
         self.request_type = "generate_until" if self.generates else "loglikelihood"
+        self.metrics = self.generated if self.generates else self.forced  # type: ignore[misc]
         super().__init__(config)
-        self.config.metadata |= self.options.used  # the results name every option, defaults included
         self.OUTPUT_TYPE = self.request_type  # what lm-eval evens out over processes
 
     def exercise(self, seed: str, depth: float) -> Exercise:
         """The exercise of a sample; ``depth`` is 0 where the task is not `deep`."""
-        raise NotImplementedError
+        options = self.options.model_dump(exclude={"scoring"})
+        if self.made_of_text:
+            options["sentences"] = self.own_sentences
+        return type(self).make(seed, depth, **options) if self.deep else type(self).make(seed, **options)
 
     def documents(self) -> list[Doc]:
         """One set of answers per document, requested at every length and depth."""
@@ -92,10 +97,6 @@ class RetrievalTask(LengthSweep):
 
         return exercise.prompt(most_units(tokens, length, self.name))
 
-    def count(self, text: str, **options: Any) -> int:
-        """Tokens of a text with the special ones that evaluation adds."""
-        return len(self.tokenizer(text, verbose=False, **options)["input_ids"])
-
     def answer_tokens(self, prompt: str, answers: Sequence[str]) -> list[int]:
         """How many tokens each answer adds to a prompt and the answers before it."""
         return [
@@ -117,11 +118,6 @@ class RetrievalTask(LengthSweep):
                     "Use one that knows every letter and digit."
                 )
 
-    def cells(self) -> list[tuple[int, float | None]]:
-        """Every length, with every depth if the task has one."""
-        depths: Sequence[float | None] = self.sweep.depths if self.deep else (None,)
-        return [(length, depth) for length in self.sweep.lengths for depth in depths]
-
     def arguments(self, doc: Doc) -> list[tuple[Any, ...]]:
         """Context and answer of every answer in every cell; or every cell's prompt, and how to generate."""
         if self.generates:
@@ -129,18 +125,22 @@ class RetrievalTask(LengthSweep):
             return [(prompt, dict(how)) for prompt in doc["prompts"]]
         return [(prompt + before, answer) for prompt in doc["prompts"] for before, answer in opened(doc["answers"])]
 
-    def scores(self, doc: Doc, results: Sequence[Any]) -> dict[str, float]:
+    def process_results(self, doc: Doc, results: Sequence[Any]) -> dict[str, Any]:
         """Every metric at every length, over all answers and depths; and for the answer at each depth."""
         size = len(results) // len(self.cells())
-        cells = [self.marks(doc, results[start : start + size]) for start in range(0, len(results), size)]
-        values: dict[str, float] = {}
-        at_length: dict[str, list[float]] = {}
-        for (length, depth), marks, pinned in zip(self.cells(), cells, doc["pinned"], strict=True):
-            for metric, marked in marks.items():
-                at_length.setdefault(metric_name(metric, length), []).append(SUMMARIES[metric](marked))
-                if depth is not None and metric != "part":
-                    values[metric_name(metric, length, depth)] = marked[pinned]
-        return values | {name: mean(summaries) for name, summaries in at_length.items()}
+        marks = [self.marks(doc, results[start : start + size]) for start in range(0, len(results), size)]
+        pinned = [
+            {metric: some[index] for metric, some in found.items() if metric not in self.at_lengths}
+            for found, index in zip(marks, doc["pinned"], strict=True)
+        ]
+        return named_scores(self.cells(), pinned) | self.named(marks)
+
+    def named(self, marks: Sequence[Marks]) -> dict[str, Any]:
+        """The marks of all cells as metrics of their lengths: means, and for ``part`` whether any answer is found."""
+        lengths: list[Cell] = [(length, None) for length, _ in self.cells()]
+        summaries = {"part": max}
+        overall = [{name: float(summaries.get(name, mean)(some)) for name, some in found.items()} for found in marks]
+        return named_scores(lengths, overall)
 
     def marks(self, doc: Doc, results: Sequence[Any]) -> Marks:
         """Every metric of every answer in one cell."""
@@ -149,12 +149,6 @@ class RetrievalTask(LengthSweep):
             return {"match": hits, "part": hits}
         losses = [-score / tokens for (score, _), tokens in zip(results, doc["tokens"], strict=True)]
         return {"acc": [float(greedy) for _, greedy in results], "nll": losses}
-
-    def names(self) -> list[tuple[str, str]]:
-        """Each metric in use at every length, and at every depth of it."""
-        used = self.generated if self.generates else FORCED
-        deep = [(m, metric_name(m, *cell)) for m in used if m != "part" for cell in self.cells() if self.deep]
-        return [(metric, name) for metric, name in super().names() if metric in used] + deep
 
 
 def found(text: str, answers: Sequence[str]) -> list[bool]:

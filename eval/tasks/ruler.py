@@ -5,100 +5,114 @@ Hsieh et al. 2024, "RULER", arXiv:2404.06654. Numbers are comparable with each o
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.tasks.retrieval import RetrievalTask
-from hf_posenc.eval.texts.common_words import CommonWords, FrequentWords
-from hf_posenc.eval.texts.haystack import HAYSTACKS, OWN_TEXT
-from hf_posenc.eval.texts.needles import CODE_KINDS, Niah
-from hf_posenc.eval.texts.questions import Questions
-from hf_posenc.eval.texts.variable_tracking import VariableTracking
+from hf_posenc.eval.tasks.retrieval import RetrievalOptions, RetrievalTask
+from hf_posenc.eval.tasks.sweep import Few
+from hf_posenc.eval.texts.haystack import OWN_TEXT, Exercise
+from hf_posenc.eval.texts.needles import Niah
+from hf_posenc.eval.texts.ruler import CommonWords, FrequentWords, Questions, VariableTracking
+
+Several = Annotated[Few, Field(ge=2)]
 
 
 class HaystackTask(RetrievalTask):
     """A task whose needles are hidden in filler: by default in the user's text, where one is given."""
 
-    def haystack(self) -> dict[str, Any]:
-        """The option ``haystack``, and the sentences it is made of."""
-        kinds = (OWN_TEXT, *HAYSTACKS) if self.own_sentences else HAYSTACKS
-        kind = self.options.one_of("haystack", kinds)
-        self.reads_text = kind == OWN_TEXT
-        return {"haystack": kind, "sentences": self.own_sentences}
+    Options = RetrievalOptions.plus(haystack=(Literal["prose", "repeat", "needles", "text"], "prose"))
+    made_of_text = True
+
+    @property
+    def reads_text(self) -> bool:  # type: ignore[override]
+        """Whether a text that is given is read."""
+        return bool(self.options.haystack == OWN_TEXT)
+
+    def defaults(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """The user's text as a haystack."""
+        return {"haystack": OWN_TEXT} if self.own_sentences else {}
+
+    def exercise(self, seed: str, depth: float) -> Exercise:
+        """The exercise of a sample, in the haystack.
+
+        Raises:
+            TaskOptionOutOfRange: the haystack is a text, and none is given.
+        """
+        if self.reads_text and not self.own_sentences:
+            raise TaskOptionOutOfRange("haystack is 'text', and no text is given. Pass one, or another haystack.")
+        return super().exercise(seed, depth)
 
 
 class NiahTask(HaystackTask):
-    """One needle. Options: ``haystack``, ``code_kind``."""
+    """One needle."""
 
-    shape: ClassVar[dict[str, tuple[int, int]]] = {}
-    """Options that count: default and least value of each."""
-
-    def exercise(self, seed: str, depth: float) -> Niah:
-        """A set of needles, one of them at ``depth``."""
-        counts: dict[str, Any] = {name: self.options.whole(name, *bounds) for name, bounds in self.shape.items()}
-        kind = self.options.one_of("code_kind", tuple(CODE_KINDS))
-        return Niah(seed, depth, **self.haystack(), code_kind=kind, **counts)
+    Options = HaystackTask.Options.plus(code_kind=(Literal["numbers", "words", "uuids"], "numbers"))
+    make = Niah
 
 
 class MultiKeyTask(NiahTask):
-    """One needle among others of its kind. Options: those of one needle, ``distractors``."""
+    """One needle among others of its kind."""
 
-    shape: ClassVar[dict[str, tuple[int, int]]] = {"distractors": (3, 1)}
+    Options = NiahTask.Options.plus(distractors=(Few, 3))
 
 
 class MultiValueTask(NiahTask):
-    """All codes of one key. Options: those of one needle, ``codes``."""
+    """All codes of one key."""
 
-    shape: ClassVar[dict[str, tuple[int, int]]] = {"codes": (4, 2)}
+    Options = NiahTask.Options.plus(codes=(Several, 4))
 
 
 class MultiQueryTask(NiahTask):
-    """The codes of several keys. Options: those of one needle, ``queries``."""
+    """The codes of several keys."""
 
-    shape: ClassVar[dict[str, tuple[int, int]]] = {"queries": (4, 2)}
+    Options = NiahTask.Options.plus(queries=(Several, 4))
 
 
 class TracingTask(HaystackTask):
-    """All names of a number. Options: ``hops``, ``chains``, ``haystack``."""
+    """All names of a number."""
 
     deep = False
-
-    def exercise(self, seed: str, depth: float) -> VariableTracking:
-        """Chains of names."""
-        hops, chains = self.options.whole("hops", 4), self.options.whole("chains", 2)
-        return VariableTracking(seed, hops=hops, chains=chains, **self.haystack())
+    Options = HaystackTask.Options.plus(hops=(Few, 4), chains=(Few, 2))
+    make = VariableTracking
 
 
 class CommonWordsTask(RetrievalTask):
-    """The words that occur often. Options: ``common_words``, ``often``, ``rarely``."""
+    """The words that occur often."""
 
     deep = False
     reads_text = False
+    Options = RetrievalOptions.plus(common_words=(Few, 5), often=(Few, 10), rarely=(Few, 1))
+    make = CommonWords
 
-    def exercise(self, seed: str, depth: float) -> CommonWords:
-        """A list with common words."""
-        often, rarely = self.options.whole("often", 10), self.options.whole("rarely", 1)
+    def exercise(self, seed: str, depth: float) -> Exercise:
+        """A list with common words.
+
+        Raises:
+            TaskOptionOutOfRange: the others come as often.
+        """
+        often, rarely = self.options.often, self.options.rarely
         if often <= rarely:
             raise TaskOptionOutOfRange(f"often must be more than rarely, got {often} and {rarely}. Raise often.")
-        return CommonWords(seed, count=self.options.whole("common_words", 5), often=often, rarely=rarely)
+        return super().exercise(seed, depth)
 
 
 class FrequentWordsTask(RetrievalTask):
-    """The most frequent words. Options: ``frequent_words``, ``zipf``."""
+    """The most frequent words."""
 
     deep = False
     reads_text = False
-
-    def exercise(self, seed: str, depth: float) -> FrequentWords:
-        """A text of ranked words."""
-        return FrequentWords(
-            seed, count=self.options.whole("frequent_words", 3, most=20), alpha=self.options.number("zipf", 2.0, 1, 3)
-        )
+    Options = RetrievalOptions.plus(
+        frequent_words=(Annotated[Few, Field(le=20)], 3), zipf=(Annotated[float, Field(ge=1, le=3)], 2.0)
+    )
+    make = FrequentWords
 
 
 class QuestionsTask(RetrievalTask):
-    """A question over documents. Options: ``qa_hops``."""
+    """A question over documents."""
 
-    def exercise(self, seed: str, depth: float) -> Questions:
-        """A question, its document at ``depth``."""
-        return Questions(seed, depth, hops=self.options.whole("qa_hops", 1, most=2), sentences=self.own_sentences)
+    Options = RetrievalOptions.plus(qa_hops=(Annotated[Few, Field(le=2)], 1))
+    make = Questions
+    made_of_text = True

@@ -1,25 +1,127 @@
-"""Settings of a length sweep, and the names of its metrics.
+"""Options of tasks, as their metadata gives them, and the names of their metrics.
 
 nll_L512        a metric at a length             acc_L512_D50        and at a depth of 50 %
+
+Values come from JSON, from Python, or as text from a command line.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import Annotated, Any, TypeVar
 
-from hf_posenc.eval.tasks.parse import depths_of, flag, lengths_of, longest_of, paths, seed_of, whole
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+)
+
+from hf_posenc.core.lengths import MAX_LENGTH
+from hf_posenc.errors import PosEncError, shown
+from hf_posenc.eval.errors import TaskOptionOutOfRange
 
 NAME = re.compile(r"(?P<metric>\w+?)_L(?P<length>\d+)(?:_D(?P<depth>[\d.]+))?")
 
-PARTICULAR = frozenset({"alphabet", "docs", "from_start", "stretch", "stride"})
-"""Settings that few tasks read; the others read none of them."""
+REPEATED = "repeated_prompts"
+"""Where a task's metadata has, for each length with equal prompts, how many it asks and how many differ."""
 
 
-@dataclass(frozen=True)
-class Sweep:
+def number(value: Any) -> Any:
+    """A number of any library as Python's.
+
+    Raises:
+        ValueError: it is a truth value, which Python counts as a number.
+    """
+    if isinstance(value, bool):
+        raise ValueError("A number is needed, not a truth value")
+    return index(value) if hasattr(value, "__index__") else value
+
+
+def listed(value: Any) -> Sequence[Any]:
+    """Parse a list from JSON, from ``"256;512"`` on a command line, or from a single number."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return [part for part in re.split(r"[;,\s]+", value.strip("[]")) if part]
+    return value if isinstance(value, Sequence) and not isinstance(value, bytes) else (value,)
+
+
+def paths(value: Any) -> list[Any]:
+    """One path or several as text; a path may hold blanks and commas."""
+    several = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+    return [os.fspath(one) if isinstance(one, os.PathLike) else one for one in several]
+
+
+def ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Each length once, shortest first.
+
+    Raises:
+        TaskOptionOutOfRange: there is none.
+    """
+    if not lengths:
+        raise TaskOptionOutOfRange("The task has no lengths. Pass --metadata '{\"lengths\": [256, 512]}'.")
+    return tuple(sorted(set(lengths)))
+
+
+def longest_of(longest: int | None, lengths: Sequence[int]) -> int:
+    """Tokens available before every target; by default the longest of the lengths.
+
+    Raises:
+        TaskOptionOutOfRange: a length is longer.
+    """
+    if longest and longest < max(lengths):
+        raise TaskOptionOutOfRange(
+            f"longest is {longest}, shorter than length {max(lengths)}. Raise it, or leave it out."
+        )
+    return longest or max(lengths)
+
+
+Count = Annotated[int, Field(ge=1, le=MAX_LENGTH), BeforeValidator(number)]
+Few = Annotated[int, Field(ge=1, le=1000), BeforeValidator(number)]
+Seed = Annotated[int, Field(ge=0, lt=2**32), BeforeValidator(number)]
+Lengths = Annotated[tuple[Count, ...], AfterValidator(ascending), BeforeValidator(listed)]
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(number)]
+Depths = Annotated[tuple[Share, ...], Field(min_length=1), BeforeValidator(listed)]
+Paths = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(paths)]
+Own = TypeVar("Own", bound="TaskOptions")
+
+
+class TaskOptions(BaseModel):
+    """Options of a task: checked, with defaults filled in; the results name them all."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    @classmethod
+    def of(cls: type[Own], metadata: Mapping[str, Any]) -> Own:
+        """The options that a task's metadata has, other entries left out; None stands for a default.
+
+        Raises:
+            TaskOptionOutOfRange: an option is missing or makes no sense.
+        """
+        given = {name: metadata[name] for name in cls.model_fields if metadata.get(name) is not None}
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            name = str(error.errors()[0]["loc"][0])
+            raise refusal(name, given.get(name), error) from None
+
+    @classmethod
+    def plus(cls, **others: Any) -> type[TaskOptions]:
+        """These options and others, each with its type and its default."""
+        return create_model(cls.__name__, __base__=cls, **others)
+
+
+class Sweep(TaskOptions):
     """Settings of a length sweep; lengths are in tokens.
 
     Attributes:
@@ -31,59 +133,48 @@ class Sweep:
         longest: tokens available before every target; with the same value, different lengths score the same targets.
         seed: of keys, masks and places of windows.
         text: one or several files, folders and datasets; None is the held-out part of the standard library.
-        docs: files, folders, or the name of a dataset; for `posenc_docs`, which reads `text` where there are none.
         field: column of a record that holds its text.
         separator: what separates the documents of a plain text file; None: each file is one.
-        stride: tokens by which a sliding window moves on, so many are scored at a time.
-        stretch: tokens of each text that a sliding window scores.
-        from_start: whether a sliding window starts with the text, as in papers, or has `length` − `stride` tokens
-            before it at the least; for `posenc_docs`, whether the beginning of each document is used and not windows of
-            all its parts.
-        alphabet: distinct tokens of random strings.
     """
 
-    lengths: tuple[int, ...]
-    samples: int
-    keys: int
-    scored: int
-    depths: tuple[float, ...]
-    longest: int
-    seed: int
-    text: Any
-    docs: tuple[str, ...]
-    field: str
-    separator: str | None
-    stride: int
-    stretch: int
-    from_start: bool
-    alphabet: int
+    lengths: Lengths = Field((), validate_default=True)
+    samples: Count = 16
+    keys: Count = 8
+    scored: Count = 64
+    depths: Depths = (0.0, 0.25, 0.5, 0.75, 1.0)
+    longest: Annotated[int, Field(ge=0, le=MAX_LENGTH), BeforeValidator(number)] = Field(0, validate_default=True)
+    seed: Seed = 0
+    text: Any = None
+    field: str = "text"
+    separator: str | None = None
 
+    @field_validator("longest")
     @classmethod
-    def of(cls, metadata: Mapping[str, Any]) -> Sweep:
-        """The sweep that a task's metadata describes.
+    def holds_every_length(cls, longest: int, info: ValidationInfo) -> int:
+        """The default, and a refusal of less than a length."""
+        return longest_of(longest or None, info.data.get("lengths", (1,)))
 
-        Raises:
-            TaskOptionOutOfRange: an option is missing or makes no sense.
-        """
-        lengths = lengths_of(metadata.get("lengths"))
-        stride = whole("stride", metadata.get("stride") or 256)
-        return cls(
-            lengths=lengths,
-            samples=whole("samples", metadata.get("samples", 16)),
-            keys=whole("keys", metadata.get("keys", 8)),
-            scored=whole("scored", metadata.get("scored", 64)),
-            depths=depths_of(metadata.get("depths", (0.0, 0.25, 0.5, 0.75, 1.0))),
-            longest=longest_of(metadata.get("longest"), lengths),
-            seed=seed_of(metadata.get("seed", 0)),
-            text=metadata.get("text"),
-            docs=tuple(map(str, paths(metadata.get("docs")))),
-            field=str(metadata.get("field") or "text"),
-            separator=metadata.get("separator"),
-            stride=stride,
-            stretch=whole("stretch", metadata.get("stretch") or 4 * stride),
-            from_start=flag("from_start", metadata.get("from_start", False)),
-            alphabet=whole("alphabet", metadata.get("alphabet") or 1000),
-        )
+
+def checked(name: str, kind: Any, value: Any) -> Any:
+    """A value of an annotated type, such as `Count`.
+
+    Raises:
+        TaskOptionOutOfRange: it is of another type, or out of bounds.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise refusal(name, value, error) from None
+
+
+def refusal(name: str, value: Any, error: ValidationError) -> PosEncError:
+    """The error of an option that pydantic refuses; one of ours, where a check of ours raised it."""
+    first = error.errors(include_url=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, PosEncError):
+        return cause
+    rule = first["msg"].removeprefix("Value error, ").replace("Input", "It")
+    return TaskOptionOutOfRange(f"{name} is {shown(value)}. {rule}.")
 
 
 def metric_name(metric: str, length: int, depth: float | None = None) -> str:

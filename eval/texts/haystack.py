@@ -1,24 +1,148 @@
-"""Haystacks: sentences in which needles are inserted at given depths.
+"""Haystacks: sentences in which needles are inserted at given depths, and the vocabulary of both.
 
     filler × round(d₁ n) · needle₁ · filler · … · needle_k · filler          n sentences in all, depths d₁ ≤ … ≤ d_k
 
 A depth is the share of the filler before the needle. It does not change with the length, and needles of
 one depth keep the order in which they are given: so the order in the document is the same at every length.
+
+    "mesodar", "tibenul"        consonant, vowel, …, seven letters: 14⁴ · 5³ = 4,802,000 words
+
+All coined words have one length, so none hides inside another, and none can be known from training. Everything comes
+from a seed, in an order that does not depend on how much is needed: a longer text begins with the shorter one's.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
+from typing import Protocol
 
-from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.text_filler import text_filler
-from hf_posenc.eval.texts.vocabulary import Supply, sentence
+from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
 
 HAYSTACKS = ("prose", "repeat", "needles")
 OWN_TEXT = "text"
 """The haystack of a text that is given."""
+SENTENCE_ENDS = re.compile(r"(?<=[.!?…][\"'”’)])\s+|(?<=[.!?…])\s+|(?<=[。！？])|\n\s*\n")
+MOST_WORDS, MOST_CHARACTERS = 20, 200
+"""Longest sentence; longer ones are divided, since filler comes in whole sentences, and so do lengths and depths."""
+FILLER = (
+    "The grass is green.",
+    "The sky is blue.",
+    "The sun is yellow.",
+    "Here we go.",
+    "There and back again.",
+)
+CONSONANTS = "bdfgklmnprstvz"
+VOWELS = "aeiou"
+PATTERN = (CONSONANTS, VOWELS, CONSONANTS, VOWELS, CONSONANTS, VOWELS, CONSONANTS)
+
+WHO = (
+    "baker", "carpenter", "child", "clerk", "farmer", "ferryman", "gardener", "guard", "miller", "neighbour",
+    "painter", "pilot", "potter", "sailor", "shepherd", "smith", "teacher", "traveller", "weaver", "widow",
+)  # fmt: skip
+HOW = ("careful", "cheerful", "old", "patient", "quiet", "sleepy", "stubborn", "tall", "tired", "young")
+DID = (
+    "borrowed a ladder", "carried a basket", "closed the shutters", "counted the boats", "drew a map",
+    "fed the horses", "hummed a tune", "lit a lamp", "looked for shade", "mended a fence", "peeled an apple",
+    "read a letter", "sold a blanket", "swept the floor", "waited for rain", "watched the clouds",
+)  # fmt: skip
+WHERE = (
+    "behind the barn", "beside the well", "by the river", "in the courtyard", "near the bridge", "on the hill",
+    "outside the chapel", "under the old oak",
+)  # fmt: skip
+WHEN = ("after lunch", "at noon", "before dawn", "in the evening", "in spring", "on market day")
+
+
+class Supply(Iterator[str]):
+    """Texts in a fixed order, generated on first use."""
+
+    def __init__(self, draw: Callable[[], str], *, distinct: bool = True) -> None:
+        self.draw, self.distinct = draw, distinct
+        self.made: list[str] = []
+        self.seen: set[str] = set()
+
+    def __next__(self) -> str:
+        """The next one; among distinct ones, the next that is new."""
+        text = self.draw()
+        while self.distinct and text in self.seen:
+            text = self.draw()
+        self.made.append(text)
+        self.seen.add(text)
+        return text
+
+    def first(self, count: int) -> list[str]:
+        """The first ``count`` of them."""
+        while len(self.made) < count:
+            next(self)
+        return self.made[:count]
+
+
+def coined(rng: random.Random) -> str:
+    """A pronounceable word of seven letters."""
+    return "".join(rng.choice(letters) for letters in PATTERN)
+
+
+def number(rng: random.Random) -> str:
+    """Seven digits, the first of them not zero."""
+    return str(rng.randint(1_000_000, 9_999_999))
+
+
+def identifier(rng: random.Random) -> str:
+    """Thirty-two hexadecimal digits in five groups, written as a UUID is."""
+    digits = f"{rng.getrandbits(128):032x}"
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def sentence(rng: random.Random) -> str:
+    """A random filler sentence."""
+    parts: Sequence[Sequence[str]] = (HOW, WHO, DID, WHERE, WHEN)
+    how, who, did, where, when = (rng.choice(part) for part in parts)
+    return f"The {how} {who} {did} {where} {when}."
+
+
+class Exercise(Protocol):
+    """A question about fixed answers, hidden in any amount of filler."""
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The right answers, in order."""
+
+    @property
+    def pinned(self) -> int:
+        """Index of the answer at the requested depth."""
+
+    def prompt(self, units: int) -> str:
+        """The prompt with ``units`` units of filler."""
+
+
+class Notes:
+    """Filler with needles in it, and a question about them: at every length the same, behind more filler.
+
+    Attributes:
+        intro: of the prompt.
+        needles: depth and text of each.
+        filler: what surrounds them.
+        question: up to where the answer begins.
+        answers: in the order of the question.
+        pinned: index of the answer at the depth that was asked for.
+    """
+
+    intro: str
+    needles: list[tuple[float, str]]
+    filler: Supply
+    question: str
+    answers: tuple[str, ...]
+    pinned = 0
+
+    def prompt(self, units: int) -> str:
+        """The notes with ``units`` units of filler, the question, and the opening of its answer."""
+        return f"{self.intro}{self.written(insert_needles(self.needles, self.filler.first(units)))}{self.question}"
+
+    def written(self, texts: Sequence[str]) -> str:
+        """Needles and filler as one text."""
+        return " ".join(texts)
 
 
 def insert_needles(needles: Iterable[tuple[float, str]], filler: Sequence[str]) -> list[str]:
@@ -40,7 +164,7 @@ def filler(kind: str, rng: random.Random, needles: Supply, sentences: Sequence[s
         return Supply(needles.__next__, distinct=False)
     if kind == "prose":
         return Supply(lambda: sentence(rng), distinct=False)
-    return Supply(cycle(passkey.FILLER).__next__, distinct=False)
+    return repeated(FILLER)
 
 
 def depths(rng: random.Random, count: int) -> list[float]:
@@ -51,3 +175,70 @@ def depths(rng: random.Random, count: int) -> list[float]:
 def listed(parts: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def sentences_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """The sentences of some texts, in order, on one line each."""
+    return tuple(piece for text in texts for sentence in SENTENCE_ENDS.split(text) for piece in divided(sentence))
+
+
+def divided(sentence: str) -> Iterator[str]:
+    """A sentence in pieces of at most `MOST_WORDS` words, none longer than `MOST_CHARACTERS`; nothing of blanks."""
+    words = [word[i : i + MOST_CHARACTERS] for word in sentence.split() for i in range(0, len(word), MOST_CHARACTERS)]
+    for start in range(0, len(words), MOST_WORDS):
+        yield " ".join(words[start : start + MOST_WORDS])
+
+
+def from_random_start(sentences: Sequence[str], rng: random.Random) -> list[str]:
+    """The sentences from a random one on, and then those before it."""
+    start = rng.randrange(len(sentences))
+    return [*sentences[start:], *sentences[:start]]
+
+
+def text_filler(sentences: Sequence[str], rng: random.Random) -> Supply:
+    """The sentences from a random one on, over and over."""
+    return repeated(from_random_start(sentences, rng))
+
+
+def repeated(texts: Sequence[str]) -> Supply:
+    """The texts in their order, over and over."""
+    return Supply(cycle(texts).__next__, distinct=False)
+
+
+def most_units(tokens: Callable[[int], int], length: int, what: str) -> int:
+    """Return the largest number of units whose prompt has at most ``length`` tokens.
+
+    Args:
+        tokens: token count of the prompt with a number of units.
+        length: in tokens.
+        what: name of the prompt for the error, such as ``"passkey"``.
+
+    Raises:
+        LengthTooShort: not even a prompt without filler fits.
+        TokenizerTooPoor: more units than tokens fit.
+    """
+    low, low_cost, high, high_cost = 0, tokens(0), length + 1, 0
+    if low_cost > length:
+        raise LengthTooShort(
+            f"A {what} prompt with its answer needs at least {low_cost} tokens with this tokenizer, "
+            f"got length {length}. Ask for a length of {low_cost} or more."
+        )
+    probe, rounds = 16, 0  # a first guess of any size
+    while high - low > 1:
+        probe = min(max(probe, low + 1), high - 1)
+        cost = tokens(probe)
+        if cost <= length:
+            low, low_cost, rate = probe, cost, (cost - low_cost) / (probe - low)
+        else:
+            high, high_cost, rate = probe, cost, (cost - low_cost) / (probe - low)
+        if high_cost:
+            rate = (high_cost - low_cost) / (high - low)
+        rounds += 1  # interpolation can creep up on one side; every third probe halves what is left
+        halve = high_cost > 0 and rounds % 3 == 0
+        probe = (low + high) // 2 if halve else low + int((length - low_cost) / max(rate, 0.5))
+    if low == length:
+        raise TokenizerTooPoor(
+            f"This tokenizer reads more than {length} units of filler as at most {length} tokens. "
+            "Use a tokenizer that has a token for every word."
+        )
+    return low

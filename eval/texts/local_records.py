@@ -1,33 +1,52 @@
-"""Records of local files for tasks, or of all files of records below a folder."""
+"""Records of local files for tasks, or of all files of records below a folder; their fields are checked by pydantic."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hf_posenc.errors import UnreadableDocuments, shown
 from hf_posenc.texts.records import FORMATS
 from hf_posenc.texts.source import files_below, kind_of
 
-Record = dict[str, Any]
+
+def several(value: Any) -> Any:
+    """One text or several, also as SQuAD has them, ``{"text": [...]}`` or ``[{"text": …}]``, each once."""
+    value = value.get("text", value) if isinstance(value, Mapping) else value
+    found = value if isinstance(value, (list, tuple)) else [value]
+    return list(dict.fromkeys(one.get("text") if isinstance(one, Mapping) else one for one in found))
 
 
-def local_records(sources: Sequence[str | Path], task: str, example: str) -> Iterator[tuple[str, Record]]:
-    """Place and record of every record of some files and folders.
+Text = Annotated[str, Field(pattern=r"\S")]
+Texts = Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(several)]
+
+
+class Record(BaseModel):
+    """The fields of a record that a task reads; others are left out."""
+
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
+
+
+Kind = TypeVar("Kind", bound=Record)
+
+
+def local_records(sources: Sequence[str | Path], task: str, kind: type[Kind]) -> Iterator[Kind]:
+    """Every record of some files and folders.
 
     Args:
         sources: files and folders.
         task: what needs them, for the error.
-        example: of a record, for the error.
+        kind: of the records.
 
     Raises:
-        UnreadableDocuments: there is no source, it cannot be read, or holds something else than records.
+        UnreadableDocuments: there is no source, it cannot be read, or a record lacks what is needed.
     """
     if not sources:
         raise UnreadableDocuments(
-            f"The task {task} reads its documents from a file, and none is named. Pass data=FILE (--set data=FILE), "
-            f"with records as {example}."
+            f"The task {task} reads its documents from a file, and none is named. Pass data=FILE (--set data=FILE)."
         )
     for source in sources:
         path = Path(source).expanduser()
@@ -37,27 +56,11 @@ def local_records(sources: Sequence[str | Path], task: str, example: str) -> Ite
                     f"The file {shown(str(file))} is not a file of records. Pass one that ends in {', '.join(FORMATS)}."
                 )
             for place, record in FORMATS[kind_of(file)](file):
-                if not isinstance(record, Mapping):
-                    raise UnreadableDocuments(f"{place} is not a record, but {shown(record)}. Write {example}.")
-                yield place, dict(record)
-
-
-def texts_of(record: Mapping[str, Any], names: Sequence[str], place: str) -> tuple[str, ...]:
-    """The texts in the first of some fields that a record has: one, several, or SQuAD's ``{"text": [...]}``.
-
-    Raises:
-        UnreadableDocuments: it has none of these fields, or no text in it.
-    """
-    name = next((name for name in names if record.get(name) is not None), None)
-    if name is None:
-        known = ", ".join(map(str, record)) or "no field"
-        raise UnreadableDocuments(
-            f"There is no field {' or '.join(map(repr, names))} in {place}, only {known}. Add it."
-        )
-    value = record[name]
-    value = value.get("text", value) if isinstance(value, Mapping) else value
-    several = value if isinstance(value, (list, tuple)) else [value]
-    several = [one.get("text", "") if isinstance(one, Mapping) else one for one in several]
-    if not several or not all(isinstance(one, str) and one.strip() for one in several):
-        raise UnreadableDocuments(f"The field {name!r} in {place} holds {shown(value)}. Write text there.")
-    return tuple(several)
+                try:
+                    yield kind.model_validate(record)
+                except ValidationError as error:
+                    first = error.errors(include_url=False)[0]
+                    field, rule = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+                    raise UnreadableDocuments(
+                        f"{place} cannot be used, because of {field or 'its form'}: {rule}. Correct {shown(record)}."
+                    ) from None

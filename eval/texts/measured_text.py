@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from hf_posenc.core.memory import main_memory
-from hf_posenc.errors import UnreadableDocuments, WrongKind, shown
+from hf_posenc.errors import WrongKind, shown
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
 from hf_posenc.texts import Document, TextNames, TextSource
+from hf_posenc.texts.dataset_objects import HubDataset
 from hf_posenc.texts.document import TEXT
-from hf_posenc.texts.plain_text import AS_TOKENS
-from hf_posenc.texts.records import FORMATS
-from hf_posenc.texts.source import kind_of, texts_digest
+from hf_posenc.texts.plain_text import AS_TOKENS, check_size
+from hf_posenc.texts.source import texts_digest
 
 DEFAULT = "standard library"
 """Digest of the default text, which belongs to the version of Python."""
@@ -71,9 +68,10 @@ def measured_text(given: TextToMeasure, *, field: str = TEXT, separator: str | N
     for document in source.documents():
         documents.append(document)
         size += len(document.content) if isinstance(document.content, str) else len(str(document.content))
-        check_total(label, size)
+        check_size(str(label), size, AS_TOKENS)  # all of it is tokenised at once
     check_words(documents, label)
-    return MeasuredText(tuple(documents), label, digest(source, documents))
+    digest = texts_digest(json.dumps(document.content, sort_keys=True).encode() for document in documents)
+    return MeasuredText(tuple(documents), label, digest)
 
 
 def check_applies(given: TextToMeasure, field: str, separator: str | None) -> None:
@@ -99,28 +97,9 @@ def default_text() -> MeasuredText:
 
 def label_of(source: TextSource) -> str | list[str]:
     """The name of a text, or the names of several."""
-    names = [str(part) if isinstance(part, (str, os.PathLike)) else describe(part) for part in source.parts]
+    known = (str, os.PathLike, HubDataset)
+    names = [str(part) if isinstance(part, known) else f"a {type(part).__name__}" for part in source.parts]
     return names[0] if len(names) == 1 else names
-
-
-def describe(part: Any) -> str:
-    """A dataset in words."""
-    return str(part) if type(part).__module__.startswith("hf_posenc") else f"a {type(part).__name__}"
-
-
-def check_total(label: str | list[str], size: int) -> None:
-    """Refuse text that takes more than half of the memory as tokens; all of it is tokenised at once.
-
-    Raises:
-        UnreadableDocuments: the tokens would take more than half of the memory.
-    """
-    wanted, room = size * AS_TOKENS, main_memory() // 2
-    if wanted > room:
-        raise UnreadableDocuments(
-            f"The text {shown(label)} has more than {room / AS_TOKENS / 2**20:,.0f} MiB, which take some "
-            f"{wanted / 2**30:,.1f} GiB of memory as tokens, and there is room for {room / 2**30:,.1f}. "
-            "Pass a part of it."
-        )
 
 
 def check_words(documents: list[Document], label: str | list[str]) -> None:
@@ -129,18 +108,8 @@ def check_words(documents: list[Document], label: str | list[str]) -> None:
     Raises:
         TextTooShort: it has none.
     """
-    if not any(document.content for document in documents):
-        raise TextTooShort(f"The text {shown(label)} is empty: got 0 characters. Give one with words.")
-    if all(isinstance(document.content, str) and not document.content.strip() for document in documents):
-        raise TextTooShort(f"The text {shown(label)} holds nothing but white space. Give one with words.")
-
-
-def digest(source: TextSource, documents: list[Document]) -> str:
-    """Digest of documents; of a single plain text file that of its bytes, as results of earlier versions have it."""
-    if len(source.parts) == 1 and source.separator is None:
-        (part,) = source.parts
-        file = part.expanduser() if isinstance(part, Path) else None
-        if file is not None and file.is_file() and kind_of(file) not in FORMATS:
-            content = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
-            return hashlib.blake2b(f". {content}".encode(), digest_size=16).hexdigest()
-    return texts_digest(json.dumps(document.content, sort_keys=True).encode() for document in documents)
+    contents = [document.content for document in documents]
+    if not any(content.strip() if isinstance(content, str) else content for content in contents):
+        raise TextTooShort(
+            f"The text {shown(label)} has no words, among {sum(map(len, contents))} characters. Give one with words."
+        )

@@ -12,20 +12,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from hf_posenc.eval.texts.fit_length import most_units
+from hf_posenc.eval.texts.haystack import FILLER, most_units
 
 FRAME = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
     "I will quiz you about the important information there.\n"
-)
-FILLER = (
-    "The grass is green.",
-    "The sky is blue.",
-    "The sun is yellow.",
-    "Here we go.",
-    "There and back again.",
 )
 NEEDLE = "The pass key is {key}. Remember it. {key} is the pass key."
 QUESTION = "\nWhat is the pass key? The pass key is"
@@ -33,23 +25,14 @@ QUESTION = "\nWhat is the pass key? The pass key is"
 CountTokens = Callable[[str], int]
 
 
-@dataclass(frozen=True)
-class Passkey:
-    """One prompt and the answer that continues it."""
-
-    prompt: str
-    key: str
-    depth: float
-
-    @property
-    def answer(self) -> str:
-        """The continuation a right model writes, with the space that joins it to the prompt."""
-        return f" {self.key}"
-
-
 def draw_key(rng: random.Random) -> str:
     """Five digits, the first of them not zero."""
     return str(rng.randint(10_000, 99_999))
+
+
+def answer(key: str) -> str:
+    """The continuation that a right model writes, with the space that joins it to the prompt."""
+    return f" {key}"
 
 
 def sentences(count: int, filler: Sequence[str] = FILLER) -> str:
@@ -63,8 +46,8 @@ def compose(key: str, before: int, after: int, filler: Sequence[str] = FILLER) -
     return f"{FRAME}{hidden.rstrip()}{QUESTION}"
 
 
-def passkey(length: int, depth: float, key: str, count_tokens: CountTokens, filler: Sequence[str] = FILLER) -> Passkey:
-    """The longest passkey prompt whose prompt and answer together have at most ``length`` tokens.
+def passkey(length: int, depth: float, key: str, count_tokens: CountTokens, filler: Sequence[str] = FILLER) -> str:
+    """The longest passkey prompt that, with its answer, have at most ``length`` tokens.
 
     Raises:
         LengthTooShort: not even a prompt without filler fits.
@@ -73,8 +56,8 @@ def passkey(length: int, depth: float, key: str, count_tokens: CountTokens, fill
 
     def tokens(sentence_count: int) -> int:
         before = round(depth * sentence_count)
-        return count_tokens(compose(key, before, sentence_count - before, filler) + f" {key}")
+        return count_tokens(compose(key, before, sentence_count - before, filler) + answer(key))
 
     count = most_units(tokens, length, "passkey")
     before = round(depth * count)
-    return Passkey(compose(key, before, count - before, filler), key, depth)
+    return compose(key, before, count - before, filler)

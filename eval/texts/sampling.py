@@ -16,7 +16,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
 
 from hf_posenc.eval.errors import TextTooShort
 
@@ -24,18 +24,32 @@ SHIFTS = 64
 """Tokens a window may move on, and a context may be shortened by, to find a clean cut."""
 
 
-class Tokens(Protocol):
-    """A document as tokens."""
+@dataclass(frozen=True)
+class Tokenized:
+    """A document, its tokens without special ones, where in the text each begins and ends, and its name.
 
-    @property
-    def ids(self) -> Sequence[int]:
-        """Its tokens."""
+    A text that is a single document needs no name.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+    name: str = ""
+
+    def at(self, token: int) -> str:
+        """The name of a place in the document."""
+        return f"{self.name}, token {token}" if self.name else f"token {token}"
+
+    def named(self, token: int) -> dict[str, str]:
+        """Name of a window that has this place, and its cluster: the document, or itself where there is only one."""
+        return {"name": self.at(token), "cluster": self.name or self.at(token)}
+
+    def piece(self, first: int, last: int) -> str:
+        """The text of tokens ``first`` up to, without, ``last``."""
+        return self.text[self.spans[first][0] : self.spans[last - 1][1]]
 
 
-Source = TypeVar("Source", bound=Tokens)
-
-
-def placed(sources: Sequence[Source], count: int, longest: int, seed: int) -> list[tuple[Source, list[int]]]:
+def placed(sources: Sequence[Tokenized], count: int, longest: int, seed: int) -> list[tuple[Tokenized, list[int]]]:
     """The documents that are used, and where windows end in each, ascending: ``count`` in all.
 
     Args:
@@ -47,9 +61,15 @@ def placed(sources: Sequence[Source], count: int, longest: int, seed: int) -> li
     Raises:
         TextTooShort: the documents have no room for them.
     """
-    rooms = [room_of(source, longest) for source in sources]
-    check_places(sources, rooms, count, longest)
+    rooms = [max(0, len(source.ids) - longest - SHIFTS) for source in sources]
     begins = [0, *itertools.accumulate(rooms)]
+    if begins[-1] < count:
+        raise TextTooShort(
+            f"{count} windows of {longest} tokens need documents of more than {longest + SHIFTS} tokens, and "
+            f"{sum(map(bool, rooms))} of {len(sources)} are as long; the longest has "
+            f"{max(len(source.ids) for source in sources)}. "
+            "Give longer texts (--text), shorter lengths (--lengths) or fewer samples (--samples)."
+        )
     drawn = strata(begins[-1], count, random.Random(f"windows-{seed}"))
     found = [
         (source, [longest + place - begin for place in drawn if begin <= place < begin + room])
@@ -58,7 +78,7 @@ def placed(sources: Sequence[Source], count: int, longest: int, seed: int) -> li
     return [(source, ends) for source, ends in found if ends]
 
 
-def placed_in_each(source: Source, count: int, longest: int, seed: str) -> list[int]:
+def placed_in_each(source: Tokenized, count: int, longest: int, seed: str) -> list[int]:
     """Where up to ``count`` windows end in one document that has at least ``longest`` tokens, ascending."""
     room = len(source.ids) - longest + 1
     return [longest + place for place in strata(room, min(count, room), random.Random(f"windows-{seed}"))]
@@ -67,42 +87,6 @@ def placed_in_each(source: Source, count: int, longest: int, seed: str) -> list[
 def strata(size: int, count: int, rng: random.Random) -> list[int]:
     """One random whole number in each of ``count`` equal parts of 0 … ``size`` − 1, ascending."""
     return [rng.randrange(part * size // count, (part + 1) * size // count) for part in range(count)]
-
-
-def room_of(source: Tokens, longest: int) -> int:
-    """How many places a document has for the end of a window."""
-    return max(0, len(source.ids) - longest - SHIFTS)
-
-
-def check_places(sources: Sequence[Tokens], rooms: Sequence[int], count: int, longest: int) -> None:
-    """Refuse texts with fewer places than windows.
-
-    Raises:
-        TextTooShort: they have.
-    """
-    if sum(rooms) >= count:
-        return
-    sizes = [len(source.ids) for source in sources]
-    if len(sizes) == 1:
-        raise TextTooShort(
-            f"{count} windows of {longest} tokens need {longest + SHIFTS + count} tokens of text, got {sizes[0]}. "
-            "Give a longer text (--text), shorter lengths (--lengths) or fewer samples (--samples)."
-        )
-    raise TextTooShort(
-        f"{count} windows of {longest} tokens need documents of more than {longest + SHIFTS} tokens, and "
-        f"{sum(map(bool, rooms))} of {len(sizes)} are as long; the longest has {max(sizes)}. "
-        "Give longer documents, shorter lengths or fewer samples."
-    )
-
-
-def shares(rooms: Sequence[int], count: int) -> list[int]:
-    """Divide ``count`` in proportion to ``rooms``, none of which gets more than it has (largest remainders)."""
-    total = sum(rooms)
-    found = [count * room // total for room in rooms]
-    by_remainder = sorted(range(len(rooms)), key=lambda index: -(count * rooms[index] % total))
-    for index in by_remainder[: count - sum(found)]:
-        found[index] += 1
-    return found
 
 
 def distinct(names: Sequence[str]) -> list[str]:

@@ -11,44 +11,19 @@ apart and joined. Where the tokenizer merges across a cut, the start moves up a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from hf_posenc.eval.errors import CannotCut, LengthTooShort
 from hf_posenc.eval.lm.special_tokens import opened
 from hf_posenc.eval.texts.measured_text import MeasuredText
-from hf_posenc.eval.texts.sampling import SHIFTS, distinct, placed
+from hf_posenc.eval.texts.sampling import SHIFTS, Tokenized, distinct
 from hf_posenc.patching.preconditions.weights import check_known
 from hf_posenc.texts import rendered
 
 FARTHEST = 16 * SHIFTS
 """Tokens a window moves on where none can be cut nearer: tables and rulers of one sign tokenise by their beginning."""
-
-
-@dataclass(frozen=True)
-class Tokenized:
-    """A document, its tokens without special ones, where in the text each begins and ends, and its name.
-
-    A text that is a single document needs no name.
-    """
-
-    text: str
-    ids: tuple[int, ...]
-    spans: tuple[tuple[int, int], ...]
-    name: str = ""
-
-    def at(self, token: int) -> str:
-        """The name of a place in the document."""
-        return f"{self.name}, token {token}" if self.name else f"token {token}"
-
-    def named(self, token: int) -> dict[str, str]:
-        """Name of a window that has this place, and its cluster: the document, or itself where there is only one."""
-        return {"name": self.at(token), "cluster": self.name or self.at(token)}
-
-    def piece(self, first: int, last: int) -> str:
-        """The text of tokens ``first`` up to, without, ``last``."""
-        return self.text[self.spans[first][0] : self.spans[last - 1][1]]
 
 
 @dataclass(frozen=True)
@@ -62,37 +37,32 @@ class TextWindow:
 
 def tokenized_documents(tokenizer: Any, text: MeasuredText) -> tuple[Tokenized, ...]:
     """The documents of a text through a fast tokenizer; cached, because a sweep uses the same text many times."""
-    return _tokenized_documents(tokenizer, state_of(tokenizer), text)
-
-
-def tokenized(tokenizer: Any, text: str) -> Tokenized:
-    """``text`` through a fast tokenizer; cached, because a sweep uses the same text many times."""
-    return _tokenized(tokenizer, state_of(tokenizer), text)
-
-
-def state_of(tokenizer: Any) -> tuple[int, str]:
-    """What a caller may change of a tokenizer between two calls: added tokens, and the chat template."""
-    return len(tokenizer), str(getattr(tokenizer, "chat_template", None))
+    return _tokenized_documents(tokenizer, len(tokenizer), str(getattr(tokenizer, "chat_template", None)), text)
 
 
 @lru_cache(maxsize=2)
-def _tokenized_documents(tokenizer: Any, state: tuple[int, str], text: MeasuredText) -> tuple[Tokenized, ...]:
+def _tokenized_documents(tokenizer: Any, size: int, template: str, text: MeasuredText) -> tuple[Tokenized, ...]:
+    """The same; tokens may be added and the chat template changed between two calls."""
     names = distinct([document.name for document in text.documents]) if len(text.documents) > 1 else [""]
     return tuple(
-        replace(tokenized(tokenizer, rendered(document, tokenizer)), name=name)
+        tokenized(tokenizer, rendered(document, tokenizer), name)
         for document, name in zip(text.documents, names, strict=True)
     )
 
 
-@lru_cache(maxsize=8)
-def _tokenized(tokenizer: Any, state: tuple[int, str], text: str) -> Tokenized:
+def tokenized(tokenizer: Any, text: str, name: str = "") -> Tokenized:
+    """``text`` through a fast tokenizer.
+
+    Raises:
+        CannotCut: it is a slow one, which does not tell where tokens begin.
+    """
     if not tokenizer.is_fast:
         raise CannotCut(
             f"{type(tokenizer).__name__} does not return character offsets. Load the fast version of this tokenizer."
         )
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     check_known(tokenizer, encoding["input_ids"])
-    return Tokenized(text, tuple(encoding["input_ids"]), tuple(map(tuple, encoding["offset_mapping"])))
+    return Tokenized(text, tuple(encoding["input_ids"]), tuple(map(tuple, encoding["offset_mapping"])), name)
 
 
 def check_room(lengths: Sequence[int], scored: int) -> None:
@@ -102,14 +72,6 @@ def check_room(lengths: Sequence[int], scored: int) -> None:
             f"A length of {min(lengths)} tokens has no room for context before {scored} scored ones. "
             f"Ask for lengths above {scored}, or score fewer tokens."
         )
-
-
-def windows(
-    source: Tokenized, tokenizer: Any, *, lengths: Sequence[int], scored: int, count: int, longest: int, seed: int = 0
-) -> list[TextWindow]:
-    """Return ``count`` windows; targets have ``scored`` tokens and depend on ``longest``, not on ``lengths``."""
-    ((_, ends),) = placed([source], count, longest, seed)
-    return windows_at(source, tokenizer, ends, lengths=lengths, scored=scored)
 
 
 def windows_at(

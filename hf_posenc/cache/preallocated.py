@@ -8,6 +8,7 @@ overwritten: a layer writes only behind the last token ever written to its buffe
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -52,11 +53,18 @@ class Buffer:
 
 
 class PreallocatedLayer(DynamicLayer):
-    """transformers' own layer, in preallocated buffers."""
+    """transformers' own layer, in preallocated buffers.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.buffers = Buffer(), Buffer()
+    They are no attributes, as those become inputs of an exported graph. A copy of a layer begins with new ones.
+    """
+
+    @property
+    def buffers(self) -> tuple[Buffer, Buffer]:
+        """Of keys and of values."""
+        found = BUFFERS.get(self)
+        if found is None:
+            found = BUFFERS[self] = Buffer(), Buffer()
+        return found
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Cache the new keys and values, and return all of them."""
@@ -71,8 +79,11 @@ class PreallocatedLayer(DynamicLayer):
 
     def reset(self) -> None:
         """Empty the layer."""
-        self.buffers = Buffer(), Buffer()
+        BUFFERS.pop(self, None)
         super().reset()
+
+
+BUFFERS: WeakKeyDictionary[PreallocatedLayer, tuple[Buffer, Buffer]] = WeakKeyDictionary()
 
 
 def install_preallocation(cache: Cache, layers: int) -> None:

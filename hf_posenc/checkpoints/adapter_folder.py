@@ -19,7 +19,6 @@ from hf_posenc.core.files.paths import checked_name
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, PosEncError
 from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
-from hf_posenc.patching.stored.own_code import warn_of_changed_code
 from hf_posenc.patching.stored.peft_sidecar import (
     DIGEST,
     OWN_DIGEST,
@@ -29,7 +28,7 @@ from hf_posenc.patching.stored.peft_sidecar import (
     read_json,
     sidecar_digest,
 )
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.stored.scheme_config import SchemeConfig, warn_of_changed_code
 
 PEFT_WEIGHTS = "adapter_model.safetensors"
 

@@ -21,14 +21,16 @@ import torch
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.old_rope_keys import add_old_form, is_misread_before_5
-from hf_posenc.checkpoints.other_readers import read_otherwise
+from hf_posenc.checkpoints.other_readers import length_in_vllm
 from hf_posenc.checkpoints.plain_config import explained_refusal, plain_config
+from hf_posenc.checkpoints.readers.compare import readings
 from hf_posenc.checkpoints.tokenizer import copy_tokenizer
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
-from hf_posenc.errors import NotExpressible, NotReadBefore5, OnlyWithinTrainedLength, ReadOtherwise
+from hf_posenc.errors import EngineDiffers, NotExpressible, NotReadBefore5, OnlyWithinTrainedLength, ReadOtherwise
 from hf_posenc.patching.state import describe
+from hf_posenc.patching.stored.model_card import write_plain_section
 from hf_posenc.patching.text_limits import raise_limits_in
 
 
@@ -46,7 +48,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     Warns:
         OnlyWithinTrainedLength: logits are equal up to the trained length, and differ beyond.
         NotReadBefore5: an older transformers would leave the scaling out.
-        ReadOtherwise: vLLM would accept longer texts, or mlx-lm rotate otherwise.
+        EngineDiffers: an engine would compute something else; `read_elsewhere` says what each computes.
+        ReadOtherwise: vLLM would accept texts of another length.
         LimitKept: the tokenizer cuts texts below the trained length, and still does.
 
     Raises:
@@ -65,13 +68,15 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     found, trained = plain_config(model), describe(model).trained_length
     with explained_refusal(found.parameters), torch.device("meta"):
         plain = type(model)(found.config)
-    plain.load_state_dict(model.state_dict(), assign=True)
+    own = model.state_dict()  # with learned frequencies, which the configuration states
+    plain.load_state_dict({name: own[name] for name in own.keys() & plain.state_dict().keys()}, assign=True)
     plain.tie_weights()
     plain.generation_config = getattr(model, "generation_config", None)
     with staged(folder) as staging:
         plain.save_pretrained(staging)
         add_old_form(staging, found.of_base, found.section)
         raise_limits_in(Path(folder), model, into=staging)
+        write_plain_section(staging, describe(model).scheme, found.lengths.trained, found.compared_length)
     if found.short:
         warnings.warn(
             f"In texts longer than {trained} tokens transformers computes something else than scheme "
@@ -87,8 +92,17 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
             NotReadBefore5,
             stacklevel=2,
         )
-    for remark in read_otherwise(found.of_base, describe(model).target_length):
-        warnings.warn(remark, ReadOtherwise, stacklevel=2)
+    otherwise = [str(reading) for reading in readings(found) if reading.verdict != "exact"]
+    if otherwise:
+        warnings.warn(
+            f"Not every engine computes this checkpoint as transformers does. {'; '.join(otherwise)}. Serve it with an "
+            "engine that is not in this list.",
+            EngineDiffers,
+            stacklevel=2,
+        )
+    length = length_in_vllm(found.of_base, describe(model).target_length)
+    if length is not None:
+        warnings.warn(length, ReadOtherwise, stacklevel=2)
     return found.parameters
 
 

@@ -22,7 +22,6 @@ from hf_posenc.checkpoints.request import SchemeRequest, option_names
 from hf_posenc.checkpoints.restore import load_weights
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.patching.trained_length import take_lengths
 from hf_posenc.schemes.spec import SchemeSpec
 
 if TYPE_CHECKING:
@@ -70,8 +69,7 @@ def from_pretrained(
         WrongKind: the name is neither text nor a path.
         NotPatched: lengths or layers were given, and there is no scheme they could belong to.
     """
-    given = take_lengths(hf_kwargs, trained_length=trained_length, target_length=target_length)
-    lengths = {"factor": factor, **given}
+    lengths = {"factor": factor, "trained_length": trained_length, "target_length": target_length}
     options = {name: hf_kwargs.pop(name) for name in option_names(scheme) if name in hf_kwargs}
     request = SchemeRequest(scheme, options, layers, lengths)
 

@@ -14,6 +14,8 @@ from typing import Any
 import transformers
 from transformers import ROPE_INIT_FUNCTIONS
 
+from hf_posenc.checkpoints.readers.spellings import with_spellings
+from hf_posenc.checkpoints.static_rotation import HOOKS, as_longrope
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.shared.rope_parameters import by_layer_type
@@ -22,7 +24,6 @@ from hf_posenc.schemes.base import Scheme, overrides
 from hf_posenc.schemes.host_rotation import HostRotation
 from hf_posenc.schemes.recipes.recipe import Recipe
 
-HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
 LENGTH_DEPENDENT = ("regions", "row_rotation")
 QUERY_SCALE = ("llama_4_scaling_beta", "original_max_position_embeddings")
 """What some Mistrals scale late queries by, which no scheme takes away; the length belongs to scalings, too."""
@@ -38,11 +39,13 @@ class NativeParameters:
         parameters: ``rope_parameters``, flat or by type of layer.
         short: whether logits are equal up to the trained length only.
         schemes: what acts in each layer outside training.
+        types: of layers, by which ``parameters`` are stated; None for each where they are flat.
     """
 
     parameters: dict[str, Any]
     short: bool
     schemes: tuple[Scheme, ...]
+    types: tuple[str | None, ...]
 
 
 def rope_parameters_of(model: Any) -> NativeParameters:
@@ -56,7 +59,7 @@ def rope_parameters_of(model: Any) -> NativeParameters:
     base, name = base_model_of(model)[0], describe(model).scheme
     schemes = tuple(acting_part(module.scheme) for module in base.__dict__[ATTENTIONS])
     stated = by_layer_type(getattr(base.config, "rope_parameters", None)) or {None: {}}
-    types = [None] * len(schemes) if None in stated else types_of_layers(base.config, len(schemes))
+    types = (None,) * len(schemes) if None in stated else tuple(types_of_layers(base.config, len(schemes)))
     found: dict[str | None, dict[str, Any]] = {}
     short = False
     for kind, own in stated.items():
@@ -65,17 +68,17 @@ def rope_parameters_of(model: Any) -> NativeParameters:
             found[kind] = dict(own)
             continue
         parameters, within_trained = parameters_of_all(asked, name)
-        found[kind] = kept_parameters(own) | parameters
+        found[kind] = kept_parameters(own) | with_spellings(parameters)
         check_query_scale(own, found[kind], name)
         short |= within_trained
     if None in found:
-        return NativeParameters(found[None], short, schemes)
+        return NativeParameters(found[None], short, schemes, types)
     if short:
         raise NotExpressible(
             f"transformers depends on the length otherwise than scheme {name!r}, and that is not "
             f"compared for a model whose types of layers rotate differently. {INSTEAD}"
         )
-    return NativeParameters({str(kind): own for kind, own in found.items()}, short, schemes)
+    return NativeParameters({str(kind): own for kind, own in found.items()}, short, schemes, types)
 
 
 def kept_parameters(stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,8 +171,8 @@ def parameters_of(scheme: Scheme, name: str) -> tuple[dict[str, Any], bool]:
 
 
 def stated_natively(scheme: Scheme) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """The RoPE parameters that a scheme states: of all lengths, and else up to the trained length."""
-    everywhere = scheme.native() if len(scheme.schemes) == 1 else None
+    """The RoPE parameters of a scheme: of all lengths, and else up to the trained length."""
+    everywhere = (scheme.native() if len(scheme.schemes) == 1 else None) or as_longrope(scheme)
     return everywhere, scheme.native_within_trained() if len(scheme.schemes) == 1 and everywhere is None else None
 
 

@@ -29,6 +29,7 @@ LENGTH = "original_max_position_embeddings"
 OTHER_NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}}
 """Model types whose configurations called these otherwise."""
 READ_OUTSIDE = ("longrope",)  # RoPE types whose `LENGTH` stood outside as well
+READ_INSIDE = ("proportional",)  # whose share of rotated pairs mlx-lm looks for in ``rope_scaling``
 
 
 BASE_OF_LOCAL = {"gemma3_text": "rope_local_base_freq", "gemma3n_text": "rope_local_base_freq", "olmo3": "rope_theta"}
@@ -58,7 +59,8 @@ def is_misread_before_5(config: Any) -> bool:
 def old_form_of(parameters: Mapping[str, Any], model_type: str) -> dict[str, Any]:
     """That of one set of parameters."""
     names, kind = OTHER_NAMES.get(model_type, {}), parameters["rope_type"]
-    scaling = {name: value for name, value in parameters.items() if name not in BESIDE}
+    outside = BESIDE[:1] if kind in READ_INSIDE else BESIDE
+    scaling = {name: value for name, value in parameters.items() if name not in outside}
     beside = {names.get(name, name): parameters[name] for name in BESIDE if name in parameters}
     if kind in READ_OUTSIDE:
         beside[LENGTH] = parameters[LENGTH]

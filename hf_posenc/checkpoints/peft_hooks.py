@@ -36,8 +36,8 @@ from hf_posenc.checkpoints.prompts import fill_in_shapes
 from hf_posenc.checkpoints.prompts import preparing as preparing
 from hf_posenc.checkpoints.scheme_adapter import scheme_adapter
 from hf_posenc.core.tested_versions import beyond_tested
+from hf_posenc.patches.shared.position_table import check_adapted_tables
 from hf_posenc.patching.float32 import keep_in_float32, restore_dtype
-from hf_posenc.patching.preconditions.check import check_adapted_tables
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.peft_sidecar import (

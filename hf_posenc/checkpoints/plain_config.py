@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from transformers import ROPE_INIT_FUNCTIONS
 from hf_posenc.checkpoints.native_parameters import INSTEAD, kept_parameters, rope_parameters_of
 from hf_posenc.checkpoints.old_rope_keys import check_both_forms
 from hf_posenc.checkpoints.other_readers import OTHER_WINDOWS
+from hf_posenc.checkpoints.static_rotation import static_rotation
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
 from hf_posenc.errors import NotExpressible, NotPatched, PosEncError
@@ -39,17 +40,26 @@ class PlainConfig:
         section: name of the part of it that configures the patched model, such as ``text_config``; None for all of it.
         parameters: the new entries of its ``rope_parameters``.
         short: whether logits are equal up to the trained length only.
+        lengths: of the patch.
+        rotaries: what transformers then computes in the layers of each type that it rotates; None stands for all.
     """
 
     config: Any
     section: str | None
     parameters: dict[str, Any]
     short: bool
+    lengths: Lengths
+    rotaries: dict[str | None, HostRotary] = field(default_factory=dict)
 
     @property
     def of_base(self) -> Any:
         """The configuration of the patched model."""
         return self.config if self.section is None else getattr(self.config, self.section)
+
+    @property
+    def compared_length(self) -> int:
+        """The length, in tokens, up to which this configuration computes what the scheme does."""
+        return self.lengths.trained if self.short else self.lengths.target
 
 
 def plain_config(model: Any) -> PlainConfig:
@@ -67,8 +77,11 @@ def plain_config(model: Any) -> PlainConfig:
         )
     check_rotates(base.config, adapter)
     own = rope_parameters_of(model)
-    plain = PlainConfig(copy.deepcopy(model.config), section_of(model.config, base.config), own.parameters, own.short)
-    config, lengths = plain.of_base, Lengths(describe(model).trained_length, describe(model).target_length)
+    lengths = Lengths(describe(model).trained_length, describe(model).target_length)
+    plain = PlainConfig(
+        copy.deepcopy(model.config), section_of(model.config, base.config), own.parameters, own.short, lengths
+    )
+    config = plain.of_base
     trained_length = lengths.trained
     for name in OTHER_WINDOWS:
         if lengths.are_cut_at(vars(config).get(name)):
@@ -83,10 +96,14 @@ def plain_config(model: Any) -> PlainConfig:
     with explained_refusal(own.parameters):
         check_both_forms(config)
         geometry = adapter.geometry(config, trained_length=1, target_length=1)
-        at_trained = rotary_at_length(config, adapter, trained_length, geometry) if own.short else None
-    for number, scheme in enumerate(own.schemes):
+        by_list = own.short or own.parameters.get("rope_type") == "longrope"
+        at_trained = rotary_at_length(config, adapter, trained_length, geometry) if by_list else None
+    for number, (scheme, kind) in enumerate(zip(own.schemes, own.types, strict=True)):
         rotary = geometry.of_layer(number).rotary
-        check_same(rotary and (at_trained or rotary), scheme, trained_length if own.short else None)
+        rotary = rotary and (at_trained or rotary)  # adapters read RoPE types that know the length without a scaling
+        check_same(rotary, scheme, trained_length if own.short else None)
+        if rotary is not None:
+            plain.rotaries[kind] = rotary
     return plain
 
 
@@ -106,7 +123,7 @@ def check_same(rotary: HostRotary | None, scheme: Scheme, length: int | None) ->
         return
     if rotary is not None and (length is not None or own is None or rotary.axes == own.axes):
         by_length: Any = scheme
-        rotation = scheme.rotation() if length is None else by_length.rotation_of(length)
+        rotation = static_rotation(scheme) if length is None else by_length.rotation_of(length)
         scale = rotary.logit_scale
         if same_rotation(rotary.rotation, rotation) and abs(scale - scheme.logit_scale()) <= 1e-6 * scale:
             return

@@ -19,15 +19,12 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.missing_parameters import initialise_missing
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, PosEncError
-from hf_posenc.forward.current_forward import schemes_of_base
-from hf_posenc.patching.layer_schemes import probed_layers
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.proof import EffectProbe
-from hf_posenc.patching.state import base_model_of, parts_of, patch_of, scheme_of, unpatched_view
+from hf_posenc.patching.state import base_model_of, parts_of, patch_of, unpatched_view
 from hf_posenc.patching.stored.config_guard import CODE_KEY, PATCH_KEYS, guarded_class
-from hf_posenc.patching.stored.own_code import warn_of_changed_code
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.stored.scheme_config import SchemeConfig, warn_of_changed_code
 from hf_posenc.patching.swap import freeze, out_of_use
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.schemes.spec import Plan, SchemeSpec
@@ -162,14 +159,11 @@ def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
 
 def finish_part(model: nn.Module) -> None:
     """Freeze tables and prove the effect of a model with one base model. Raises as `finish_loading` does."""
-    base, adapter = base_model_of(model)
-    patch, scheme = patch_of(base), scheme_of(model)
-    freeze(patch, base, out_of_use(adapter, base, schemes_of_base(base)))  # the loader made new parameters
-    if patch.report is not None and patch.report.proof.verdict == "deferred":
-        stored = SchemeConfig.of_model(model)
-        layers = probed_layers(stored.layout, scheme.geometry) if stored else (0,)
+    patch = patch_of(base_model_of(model)[0])
+    freeze(patch, out_of_use(patch.plan))  # the loader made new parameters
+    if patch.report.proof.verdict == "deferred":
         with unpatched_view(patch):
-            probe = EffectProbe(adapter, base, scheme.geometry, layers)
+            probe = EffectProbe(patch.plan)
         patch.report = replace(patch.report, proof=probe.verdict(patch))
 
 

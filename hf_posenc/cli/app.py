@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from hf_posenc.cli import output
-from hf_posenc.cli.command import Command
 from hf_posenc.cli.commands.advise import advise
 from hf_posenc.cli.commands.bench import bench
 from hf_posenc.cli.commands.check import check
-from hf_posenc.cli.commands.compare import compare
-from hf_posenc.cli.commands.demo import demo
+from hf_posenc.cli.commands.compare import compare, demo
 from hf_posenc.cli.commands.env import env
 from hf_posenc.cli.commands.evaluate import evaluate
-from hf_posenc.cli.commands.export import export
+from hf_posenc.cli.commands.export import export, merge
 from hf_posenc.cli.commands.finetune import finetune
-from hf_posenc.cli.commands.info import info
-from hf_posenc.cli.commands.list import list_command
-from hf_posenc.cli.commands.merge import merge
+from hf_posenc.cli.commands.info import info, list_command
 from hf_posenc.cli.commands.probe import probe
 from hf_posenc.cli.commands.show import show
-from hf_posenc.cli.global_options import DEBUG, IMPORT
+from hf_posenc.cli.global_options import DEBUG, IMPORT, BadArgument
 
 COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "list": (list_command, ("", "--model bert", "--json")),
@@ -35,7 +34,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
             "rope",
             "pi ntk yarn llama3 --picture frequencies --factor 8 --out frequencies.svg",
             "sinusoidal --picture clock --animate position",
-            "alibi --list",
         ),
     ),
     "advise": (
@@ -46,7 +44,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         check,
         (
             "--model starter:llama --scheme yarn --factor 4",
-            "--model starter:bert --scheme alibi --json",
             "--model starter:llama --scheme rerope --factor 4 --option window=128",
         ),
     ),
@@ -63,7 +60,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         (
             "--model starter:llama --schemes unpatched,yarn,self_extend --lengths 256,512,1024",
             "-m starter:llama -s yarn:beta_fast=16 -s self_extend:group=8,window=128 --out results/two",
-            "-m starter:bert -s unpatched,alibi,rope -l 128,256 -t posenc_mlm --samples 4",
             "-m starter:llama -s unpatched,yarn,rerope,window --rank --out results/ranked",
         ),
     ),
@@ -72,14 +68,12 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
         (
             "--model starter:llama --out results/probe",
             "--model starter:llama --scheme yarn --factor 4 --out results/yarn",
-            "--model starter:bert --length 256 --json",
         ),
     ),
     "bench": (
         bench,
         (
             "--schemes yarn,alibi,self_extend --lengths 512,2048",
-            "-m starter:bert -s alibi,t5 -l 1024 --baselines unpatched --out results/bench",
             "--shape 2,512,8,2 -s alibi,rerope -l 4096 --cases decode,train --dtype bfloat16",
         ),
     ),
@@ -110,6 +104,54 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "env": (env, ("", "--json")),
 }
 """Name of a command → its function, and the words of its examples."""
+
+LAST = ("Output", "Options")
+"""Headings that come last; the second is that of options without a heading."""
+VALUES = {"int": "N", "integer": "N", "float": "NUMBER", "path": "PATH"}
+"""Type of a value as Typer writes it → what stands for it in the help; ``TEXT`` for any other."""
+TYPE = re.compile(r"(?<= )<?(?:list\[)?(str|text|int|integer|float|path)(?: range)?\]?>?$", re.IGNORECASE)
+RANGE = re.compile(r"(\S+)<=x<=(\S+?)(?=[\];])")
+AT_LEAST = re.compile(r"x>=(?=\d)")
+
+
+class Command(TyperCommand):
+    """A command with its options under headings in ``--help``: what Typer calls their ``rich_help_panel``.
+
+    Typer prints headings with rich only, whose import would double the response time.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then options under their headings."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                argument = parameter.param_type_name == "argument"
+                heading = getattr(parameter, "rich_help_panel", None) or ("Arguments" if argument else LAST[-1])
+                sections.setdefault(heading, []).append(in_plain_words(*record))
+        for heading in sorted(sections, key=lambda heading: LAST.index(heading) if heading in LAST else -1):
+            with formatter.section(heading):
+                formatter.write_dl(sections[heading])
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of the command line.
+
+        Raises:
+            BadArgument: An option that takes one value is given several times, of which click would keep the last.
+        """
+        if args and not ctx.resilient_parsing:
+            _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+            for parameter, times in Counter(order).items():
+                several = not isinstance(parameter, TyperOption) or parameter.multiple or parameter.is_flag
+                if times > 1 and not several:
+                    raise BadArgument(f"{parameter.opts[0]} is given {times} times and takes one value. Pass it once.")
+        return super().parse_args(ctx, args)
+
+
+def in_plain_words(names: str, text: str) -> tuple[str, str]:
+    """A line of the help without the types of a programming language."""
+    names = TYPE.sub(lambda found: VALUES.get(found[1].lower(), "TEXT"), names)
+    return names, AT_LEAST.sub("at least ", RANGE.sub(r"\1 to \2", text))
+
 
 # Plain help: importing rich would double the response time, and its output holds escape codes.
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)

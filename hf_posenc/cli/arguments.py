@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import CallbackParam, Context, Option
 
-from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.global_options import DEBUG, program
+from hf_posenc.cli.global_options import DEBUG, BadArgument, program
 from hf_posenc.core.lengths import tokens
-from hf_posenc.errors import ModelNotFound, UnknownStarter
 from hf_posenc.schemes.entry import json_or_text
 
 if TYPE_CHECKING:
@@ -26,6 +24,8 @@ MOST_THREADS = 1024
 """OpenMP ends the process where the system has no room for more."""
 
 of_model = partial(Option, rich_help_panel=MODEL)
+of_measurement = partial(Option, rich_help_panel=MEASUREMENT)
+of_text = partial(Option, rich_help_panel="Text")
 of_output = partial(Option, rich_help_panel=OUTPUT)
 
 AsJson = Annotated[bool, of_output("--json", help="Write JSON to stdout.")]
@@ -48,8 +48,7 @@ OwnScheme = Annotated[
     of_model("--scheme", "-s", metavar="SCHEME", help="Scheme to patch in first; default: that of the checkpoint."),
 ]
 SchemeOptions = Annotated[
-    list[str] | None,
-    of_model("--option", "-o", metavar="NAME=VALUE", help="Option of the scheme; may be repeated."),
+    list[str] | None, of_model("--option", "-o", metavar="NAME=VALUE", help="Option of the scheme; may be repeated.")
 ]
 Factor = Annotated[
     float | None, of_model("--factor", "-f", help="Extension factor: target length / trained length, at least 1.")
@@ -60,7 +59,7 @@ def in_tokens(parameter: CallbackParam, given: str | None) -> int | None:
     """Parse a length: ``4096`` or ``4k`` tokens.
 
     Raises:
-        LengthContradiction: it is none.
+        LengthContradiction: The text is no length.
     """
     return None if given is None else tokens(given, parameter.opts[0])
 
@@ -80,11 +79,7 @@ TrainedLength = Annotated[
 ]
 TrustTasks = Annotated[
     bool,
-    Option(
-        "--trust-tasks",
-        help="Load task files from outside the package, which can run arbitrary code.",
-        rich_help_panel=MEASUREMENT,
-    ),
+    of_measurement("--trust-tasks", help="Load task files from outside the package, which can run arbitrary code."),
 ]
 
 
@@ -114,28 +109,14 @@ Dtype = Annotated[
 Device = Annotated[str | None, of_model(metavar="DEVICE", help="cpu, cuda, cuda:1; default: CUDA if available.")]
 
 REMOVED = "The checkpoint carries scheme {}, which was removed first."
-DISPLAY_OPTIONS = ("as_json", "quiet")  # change how results are shown, not what is computed
+DISPLAY_OPTIONS = ("as_json",)  # change how results are shown, not what is computed
 FILE = "config"  # whose values a command names itself, so that it repeats without the file
 
 
 def model_named(given: str, base: str | None = None) -> ModelName:
-    """Resolve ``--model`` and ``--base``.
+    """Resolve ``--model`` and ``--base``; errors are those of `ModelName.of`."""
+    from hf_posenc.checkpoints.model_name import ModelName
 
-    Raises:
-        BadArgument: there is no such starter or folder.
-        PosEncError: the Hub cannot be asked, or a base does not belong there; see `ModelName.of`.
-    """
-    from hf_posenc.checkpoints.model_name import ModelName, local_name
-
-    for name in filter(None, (given, base)):
-        try:
-            local_name(name)
-        except UnknownStarter as error:
-            raise BadArgument(str(error)) from error
-        except ModelNotFound as error:
-            raise BadArgument(
-                f"There is no folder {name!r}. Pass a folder with a config.json, a hub name, or starter:llama."
-            ) from error
     return ModelName.of(given, base=base)
 
 
@@ -159,28 +140,26 @@ def is_debugging(context: Context) -> bool:
     return bool(context.obj and context.obj[DEBUG])
 
 
-def is_given(context: Context, name: str, *, in_file: bool = False) -> bool:
-    """Whether a parameter of a command has its value from the command line; with ``in_file``, or from ``--config``."""
+def is_given(context: Context, name: str) -> bool:
+    """Whether a parameter of a command has its value from the command line."""
     source = context.get_parameter_source(name)
-    return source is not None and source.name in ("COMMANDLINE", *(["DEFAULT_MAP"] if in_file else []))
+    return source is not None and source.name == "COMMANDLINE"
 
 
-def check_unread(context: Context, names: Collection[str], why: str, *, in_file: bool = False) -> None:
+def check_unread(context: Context, names: Collection[str], why: str) -> None:
     """Refuse options on the command line that others leave without effect.
 
     Args:
         context: of the command.
         names: of its parameters.
         why: what follows the name of the option in the error.
-        in_file: refuse those of ``--config`` as well. A run writes all its options into such a file, needed or not.
 
     Raises:
-        BadArgument: there is one.
+        BadArgument: There is one.
     """
     for parameter in context.command.params:
-        if parameter.name in names and is_given(context, str(parameter.name), in_file=in_file):
-            off = parameter.secondary_opts if context.params[str(parameter.name)] is False else ()
-            raise BadArgument(f"{(*off, *parameter.opts)[0]} {why}")
+        if parameter.name in names and is_given(context, str(parameter.name)):
+            raise BadArgument(f"{parameter.opts[0]} {why}")
 
 
 def scheme_options(scheme: str | None, words: Sequence[str] | None) -> dict[str, Any]:
@@ -245,25 +224,7 @@ def command_line(context: Context, *, command: str | None = None) -> str:
         unsaid = value in (None, [], ()) or str(value) == str(parameter.default)
         if unsaid or parameter.name in (*DISPLAY_OPTIONS, FILE):
             continue
-        if value is False:  # switched off by a flag of its own, such as --no-train-embeddings
-            words += parameter.secondary_opts[:1]
-            continue
         for single in value if isinstance(value, (list, tuple)) else [value]:
             name = [parameter.opts[0]] if parameter.param_type_name == "option" else []
             words += name + ([] if single is True else [str(single)])
     return shlex.join(words)
-
-
-def depths_of(given: str) -> list[float]:
-    """Parse relative depths, such as ``"0,0.5,1"``.
-
-    Raises:
-        BadArgument: a word is no number from 0 to 1.
-    """
-    try:
-        found = [float(word) for word in words_of([given])]
-    except ValueError:
-        found = []
-    if not found or not all(0.0 <= depth <= 1.0 for depth in found):
-        raise BadArgument(f"--depths takes numbers from 0 to 1, got {given!r}. Write for example 0,0.5,1.")
-    return found

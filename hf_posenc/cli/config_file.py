@@ -1,8 +1,7 @@
 """``--config FILE``: the options of a command from a YAML file, which the command line overrides.
 
-A file holds names of options as on the command line, without the dashes in front, and their values; lists where an
-option may be repeated, or takes numbers with commas; for ``option``, names and values of the scheme's options; for what
-takes JSON, a mapping:
+A file holds names of options as on the command line, without the dashes in front, and their values: lists where an
+option may be repeated, and names and values of the scheme's options for ``option``.
 
     model: starter:llama
     scheme: rerope
@@ -22,7 +21,7 @@ from typing import Annotated, Any
 import yaml  # which transformers requires
 from typer import Context, Option
 
-from hf_posenc.cli.bad_argument import BadArgument
+from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.plugins import import_file, imported_files
 from hf_posenc.errors import nearest, shown
@@ -91,16 +90,12 @@ def as_default(parameter: Any, name: str, value: Any, path: Path) -> Any:
     """A value as click wants the default of an option to be.
 
     Raises:
-        BadArgument: it is a list or a mapping where the option takes one value, or a text where it is on or off.
+        BadArgument: The option takes one value, or is on or off, and the file has something else.
     """
-    if isinstance(value, Mapping) and parameter.metavar == "JSON":
-        return json.dumps(value)
     if isinstance(value, Mapping) and parameter.multiple:
         return [f"{key}={single if isinstance(single, str) else json.dumps(single)}" for key, single in value.items()]
     if parameter.multiple:
         return [str(single) for single in as_list(value)]
-    if is_numbers(value) and isinstance(parameter.default, str):  # as --depths takes them, comma-separated
-        return ",".join(map(str, value))
     if isinstance(value, (list, Mapping)):
         raise BadArgument(f"--config {path} sets {name} to {shown(value)}. Write a single value.")
     if getattr(parameter, "is_flag", False):
@@ -113,11 +108,6 @@ def as_default(parameter: Any, name: str, value: Any, path: Path) -> Any:
 def as_list(value: Any) -> list[Any]:
     """A list as it is; a single value as a list of one."""
     return value if isinstance(value, list) else [value]
-
-
-def is_numbers(value: Any) -> bool:
-    """Whether a value is a list of numbers."""
-    return isinstance(value, list) and bool(value) and all(type(single) in (int, float) for single in value)
 
 
 ConfigFile = Annotated[

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from hf_posenc import errors
 from hf_posenc.cli import output
-from hf_posenc.cli.bad_argument import BadArgument
+from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.eval import errors as eval_errors
 
 FAILED, USAGE, PARTLY, CONTRACT, INTERRUPTED = 1, 2, 3, 4, 130

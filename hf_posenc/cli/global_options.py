@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.core.plugins import imported_files
+from hf_posenc.errors import PosEncError
 
 DEBUG = "--debug"
 IMPORT = "--import"
@@ -34,3 +34,7 @@ def separated(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def program() -> list[str]:
     """The first words of a command that goes on from this one."""
     return ["hf-posenc", *(word for file in imported_files() for word in (IMPORT, file))]
+
+
+class BadArgument(PosEncError, ValueError):
+    """An argument on the command line is invalid."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from typer import Context
+
 from hf_posenc.cli import output
+from hf_posenc.cli.arguments import command_line
 from hf_posenc.cli.global_options import program
+
+CELLS = "Finished cells are kept"
 
 
 def show_next(commands: Sequence[str]) -> None:
@@ -30,19 +36,20 @@ def after_finetune(run: Path, model: Any, texts: Sequence[str] = ()) -> list[str
     measure = command("eval", run, *texts)
     if hasattr(model, "merge_and_unload"):
         return [measure, command("merge", run, "--out", f"{run}-merged")]
-    return [measure, export(run)] if is_expressible(model) else [measure]
-
-
-def after_merge(folder: Path, *, expressible: bool) -> list[str]:
-    """Measure the merged model, and export it where transformers has its scheme."""
-    return [command("eval", folder)] + ([export(folder)] if expressible else [])
-
-
-def export(folder: Path) -> str:
-    """The command that exports a model."""
-    return command("export", folder, "--out", f"{folder}-plain")
+    return [measure, command("export", run, "--out", f"{run}-plain")] if is_expressible(model) else [measure]
 
 
 def command(name: str, model: Path, *words: str) -> str:
     """A command on a model, quoted for a shell."""
     return shlex.join([*program(), name, "--model", str(model), *words])
+
+
+@contextmanager
+def resume_hint(context: Context, kept: str = CELLS, flag: str = "") -> Iterator[None]:
+    """If the block is interrupted, write to stderr what is kept, and the running command with ``flag`` behind it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = " ".join(filter(None, (command_line(context), flag)))
+        output.fail(f"Interrupted. {kept}; resume with: {again}")
+        raise

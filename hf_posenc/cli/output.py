@@ -12,12 +12,18 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, TextIO
 
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.core.files.paths import nearest_existing
 from hf_posenc.core.progress import OpenProgressCallback
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
 
 PIPED_WIDTH = 200  # columns of a table where stdout is no terminal
 FIRST_PAUSE, LONGEST_PAUSE = 5, 60  # seconds between lines of progress where there is no terminal
@@ -116,23 +122,36 @@ def own_bar(quiet: bool = False) -> Iterator[OpenProgressCallback]:
                 task, total=None if done is None else 1.0, completed=done, description=printable(doing)
             )
     else:
-        yield ProgressLines(sys.stderr)
+        lines = ProgressLines(sys.stderr)
+        yield lines
+        lines.close()
 
 
 class ProgressLines:
-    """Progress as lines of text, for log files: often at first, at most one a minute later, and one at the end."""
+    """Progress as lines of text, for log files: often at first, at most one a minute later, and the last one."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.stream, self.next, self.pause = stream, 0.0, FIRST_PAUSE
+        self.stream, self.next, self.pause, self.unwritten = stream, 0.0, FIRST_PAUSE, ""
+        self.began: tuple[float, float] | None = None
 
     def __call__(self, done: float | None, doing: str) -> None:
-        """Write a line, unless the last one was written a short time ago."""
-        if time.monotonic() < self.next and done != 1.0:
-            return
-        self.next = time.monotonic() + self.pause
-        self.pause = min(2 * self.pause, LONGEST_PAUSE)
-        self.stream.write(printable(doing) + ("" if done is None else f": {100 * done:.0f} %") + "\n")
-        self.stream.flush()
+        """Write a line with the share done and the time left, unless the last one was written a short time ago."""
+        now, self.unwritten = time.monotonic(), printable(doing)
+        if done is not None:
+            since, first = self.began = self.began or (now, done)
+            self.unwritten += f": {100 * done:.0f} %"
+            if done > first:
+                self.unwritten += f", {timedelta(seconds=round((now - since) * (1 - done) / (done - first)))} left"
+        if now >= self.next:
+            self.next, self.pause = now + self.pause, min(2 * self.pause, LONGEST_PAUSE)
+            self.close()
+
+    def close(self) -> None:
+        """Write the last line, if it was not: of a log, it says how far the work came."""
+        if self.unwritten:
+            self.stream.write(f"{self.unwritten}\n")
+            self.stream.flush()
+        self.unwritten = ""
 
 
 def console(stream: TextIO) -> Console:
@@ -162,3 +181,58 @@ def cell_text(cell: object) -> str:
 def is_number(cell: object) -> bool:
     """Whether a value is a number, and no flag."""
     return isinstance(cell, (int, float)) and not isinstance(cell, bool)
+
+
+def check_output_file(option: str, path: Path) -> None:
+    """Check that an output path can be written as a regular file.
+
+    Raises:
+        BadArgument: The path is a folder, a device or a pipe, or its folder cannot be written to.
+    """
+    if path.exists() and not path.is_file():
+        raise BadArgument(f"{option} {str(path)!r} cannot be a file. Choose another name.")
+    check_writable(option, path, path.absolute().parent)
+
+
+def check_output_folder(option: str, path: Path) -> None:
+    """Check that an output path can be a folder with new files in it.
+
+    Raises:
+        BadArgument: it, or one of its parents, is a file or cannot be written to.
+    """
+    check_writable(option, path, path)
+
+
+def check_writable(option: str, path: Path, folder: Path) -> None:
+    """Check that files can be made in the folder where an output path will be.
+
+    Raises:
+        BadArgument: No file can be made there.
+    """
+    try:
+        with TemporaryFile(dir=nearest_existing(folder)):
+            pass
+    except OSError as error:
+        raise BadArgument(
+            f"{option} {str(path)!r} cannot be written ({error.strerror}). Choose another path."
+        ) from error
+
+
+def check_replaces_results(path: Path) -> None:
+    """Check that a file of results replaces nothing but earlier ones: a mistyped name must not cost a text or a model.
+
+    Raises:
+        BadArgument: The file holds something else.
+    """
+    check_output_file("--out", path)
+    if path.exists() and path.stat().st_size and not is_evaluation(path.read_bytes()):
+        raise BadArgument(f"--out {str(path)!r} holds something else than results of eval. Choose another name.")
+
+
+def is_evaluation(content: bytes) -> bool:
+    """Whether the content of a file is that of an evaluation's results."""
+    try:
+        read = json.loads(content)
+    except ValueError:
+        return False
+    return isinstance(read, dict) and {"rows", "lm_eval"} <= read.keys()

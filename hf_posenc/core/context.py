@@ -95,7 +95,7 @@ class PositionContext:
             return None
         if self.first is not None:
             return self.first + self.query_positions.shape[1] - positions.shape[1]
-        return int(positions[0, 0]) if positions.device.type == "cpu" and len(positions) == 1 else None
+        return int(positions[0, 0]) if positions.device.type == "cpu" and positions.shape[0] == 1 else None
 
     def constant(self, values: tuple[float, ...]) -> Tensor:
         """Python numbers as a float32 tensor on the right device, made once per forward pass."""

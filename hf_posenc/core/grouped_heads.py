@@ -53,7 +53,7 @@ def packed_mask(mask: Tensor, query: Tensor, kv_heads: int) -> Tensor:
     _, heads, n, _ = query.shape
     if mask.shape[1] == 1:
         return mask if mask.shape[2] == 1 else mask.repeat(1, 1, heads // kv_heads, 1)
-    return mask.expand(-1, -1, n, -1).reshape(len(mask), kv_heads, -1, mask.shape[3])
+    return mask.expand(-1, -1, n, -1).reshape(mask.shape[0], kv_heads, -1, mask.shape[3])
 
 
 def attend_packed(

@@ -7,7 +7,7 @@ Read in this order:
 3. `positions`: the `ForwardContext` of a pass, and the positions that one layer sees. `current_forward`: where no
    keyword reaches a layer. `host_calls`: what differs between versions of transformers.
 4. `attention`: one layer. `call_plan` and `shared_terms`: what all layers share.
-5. `rotate_qk`, `rotate_decode`, `rotate_at_read`: queries and keys. `packed_documents`: rows of several texts.
+5. `rotate_qk`, `rotate_decode`, `rotate_at_read`: queries and keys.
 6. `engine_backend`: the host's own attention function or the engine; then `hf_posenc.attention.dispatch`.
 7. `paged`, `offloading`, `placement`, `context_parallel`: continuous batching and several devices.
 """

@@ -30,7 +30,6 @@ from hf_posenc.forward.current_forward import OWNER
 from hf_posenc.forward.engine_backend import PACKAGES, ComputeCall, engine_for, for_queries, within_window
 from hf_posenc.forward.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.forward.host_calls import PARTED, cache_of_self_attention, take_cache
-from hf_posenc.forward.packed_documents import PackedDocument, attend_in_documents
 from hf_posenc.forward.rotate_qk import rotated, scale
 from hf_posenc.forward.shared_terms import SharedTerms
 from hf_posenc.forward.validate_keywords import check_keywords
@@ -126,7 +125,6 @@ class PatchedAttention(nn.Module):
         mask: Any,
         host: dict[str, Any],
         cache: Cache | None = None,
-        plan: CallPlan | None = None,
     ) -> AttentionOutput:
         """Compute position-aware attention in six stages: context, rotate, cache, terms, scale, compute.
 
@@ -136,7 +134,6 @@ class PatchedAttention(nn.Module):
             mask: as transformers made it for the backend in use.
             host: the call's other keywords; handed to the host's own attention function where that computes the call.
             cache: takes the new keys; None where it is among the keywords, under any of its names, or there is none.
-            plan: of the call; None where it has to be made or looked up.
 
         Returns:
             Mixed values ``[batch, query, heads, head_dim]`` and the attention weights, or None.
@@ -149,10 +146,7 @@ class PatchedAttention(nn.Module):
             cache = take_cache(host)
         if isinstance(cache, PARTED):
             cache = cache_of_self_attention(cache, host)
-        if plan is None:
-            plan = plan_of(self, q, cache, mask, host)
-        if documents := self.documents(plan):
-            return attend_in_documents(self.attend, documents, q, k, v, hidden=hidden, host=host), None
+        plan = plan_of(self, q, cache, mask, host)
         ctx = plan.ctx if plan.shared is not None else self._context(plan, hidden, cache)
         if plan.paged:
             return paged.attend(self, q, k, v, ctx, host)
@@ -208,10 +202,6 @@ class PatchedAttention(nn.Module):
         terms = plan.scheme.terms(ctx)
         check_context_parallel(plan.scheme, terms, plan.mask)
         return SharedTerms.of(terms)
-
-    def documents(self, plan: CallPlan) -> tuple[tuple[PackedDocument, CallPlan], ...]:
-        """Documents of packed rows that are computed one by one, with a plan each."""
-        return plan.documents
 
     def mix(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
         """By the host's own attention function where that can carry the terms, else by the engine."""

@@ -159,8 +159,8 @@ def padded(call: ForwardCall) -> ForwardCall:
     if mask.ndim != 2:  # a mask of the caller's own shape: nothing is known of it
         base: Any = call.base
         return replace(call, mask=scores_mask(mask, base.dtype, base.config._attn_implementation), unmasked=False)
-    if mask.shape[0] != len(call.tokens):  # one row for all
-        mask = mask.expand(len(call.tokens), -1)
+    if mask.shape[0] != call.tokens.shape[0]:  # one row for all
+        mask = mask.expand(call.tokens.shape[0], -1)
         call = replace(call, mask=mask)
     padding = mask.bool()
     if is_traced():

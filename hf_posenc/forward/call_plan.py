@@ -35,7 +35,7 @@ from hf_posenc.forward import paged
 from hf_posenc.forward.attention_masks import scores_mask
 from hf_posenc.forward.context_parallel import check_context_parallel, context_parallel_active
 from hf_posenc.forward.engine_backend import ENGINE_BACKENDS, AttentionOutput, ComputeCall
-from hf_posenc.forward.packed_documents import PackedDocument, context_of_document, documents_of, separated
+from hf_posenc.forward.host_calls import cache_lost
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.forward.positions import (
     KEYWORD,
@@ -49,6 +49,7 @@ from hf_posenc.forward.rotate_at_read import KeysAtRead, keys_at_read
 from hf_posenc.forward.rotate_decode import NoRotation
 from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
 from hf_posenc.forward.shared_terms import PER_LAYER, FixedPart, ReadsLayer, SharedTerms, fixed_part, shared_terms
+from hf_posenc.forward.text_borders import separated
 from hf_posenc.forward.validate_keywords import refuse_keyword
 from hf_posenc.schemes.base import Scheme
 
@@ -61,6 +62,7 @@ class PlannedLayer(Protocol):
 
     layer_idx: int | None
     is_causal: bool
+    training: bool
     config: Any
 
     @property
@@ -101,7 +103,6 @@ class CallPlan:
         compute: by everything else that decides the route (shapes, dtypes, dropout), how the engine computes a call.
         at_read: how keys are read of a cache that holds one copy of each; None where it has what regions read, or where
             nothing is cached.
-        documents: of packed rows that are computed one by one, with a plan each; else none.
         succeeded: whether a layer was computed, so that nothing refuses the others.
     """
 
@@ -117,7 +118,6 @@ class CallPlan:
     function: Callable[..., AttentionOutput] | None = None
     compute: dict[Hashable, ComputeCall] = field(default_factory=dict)
     at_read: KeysAtRead | None = None
-    documents: tuple[tuple[PackedDocument, CallPlan], ...] = ()
     succeeded: bool = False
 
     @property
@@ -135,6 +135,9 @@ def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, 
         cache: of self-attention, before it takes the new keys.
         mask: as transformers made it for the backend in use.
         host: the call's other keywords; the `ForwardContext` is taken out of it.
+
+    Raises:
+        HostChanged: the model was called with a KV cache, and its layers do not hand it on under a known name.
     """
     forward: ForwardContext | None = host.pop(KEYWORD, None)
     if forward is None:  # the attention module is called on its own
@@ -144,6 +147,8 @@ def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, 
         ids = host.get("position_ids")
         forward = ForwardContext(None, ids is None or in_steps_of_one(ids))
         return make_plan(layer, layer.scheme, query, cache, mask, host, forward)
+    if cache is None and forward.cached and not layer.training:  # gradient checkpointing takes it away
+        raise cache_lost(type(layer).__name__)
     scheme, (past, keys) = layer.scheme, past_and_keys(cache, layer.layer_idx, query.shape[2])
     if isinstance(past, Tensor) and past.device.type == "cpu" and not is_traced():
         past = int(past)  # which a GPU would be waited for
@@ -186,7 +191,7 @@ def make_plan(
     if not by_engine:
         in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
         if forward.texts is not None:
-            in_reach = separated(in_reach, forward.texts, ctx, backend, host, len(query))
+            in_reach = separated(in_reach, forward.texts, ctx, backend, host, query.shape[0])
         if in_reach is not mask and isinstance(in_reach, Tensor):
             in_reach = scores_mask(in_reach, query.dtype, backend)
         past, keys = sizes or (0, 0)
@@ -195,22 +200,9 @@ def make_plan(
     plan = CallPlan(scheme, ctx, in_reach, mask, backend, by_engine, fixed)
     if cache is not None and fixed.one_key:
         plan.at_read = keys_at_read(scheme, ctx)
-    if cache is None and not by_engine and not forward.own_mask and not host.get("output_attentions"):
-        # With the mask, which must outlive its identity: layers with a scheme of their own look at the same one.
-        whose = None if in_reach is None else id(in_reach)  # torch before 2.13 cannot compile the id of None
-        found = ctx.once(("documents", whose), lambda: (documents_of(in_reach, ctx, backend), in_reach))
-        plan.documents = tuple((document, plan_of_document(plan, document)) for document in found[0])
-    if not by_engine and not is_traced() and not plan.documents:
+    if not by_engine and not is_traced():
         share(plan)
     return plan
-
-
-def plan_of_document(plan: CallPlan, document: PackedDocument) -> CallPlan:
-    """The plan of a document of packed rows, which needs no mask."""
-    ctx = context_of_document(plan.ctx, document)
-    own = CallPlan(plan.scheme, ctx, None, None, plan.backend, False, plan.fixed)
-    share(own)
-    return own
 
 
 def mask_in_reach(

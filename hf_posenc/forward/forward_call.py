@@ -167,7 +167,7 @@ def host_keywords(call: ForwardCall, forward: ForwardContext) -> dict[str, Any]:
     elif first is not None:
         numbers = forward.positions + first
         looked_up = call.base.__dict__.get(LOOKED_UP)  # models as old as that may ask for a row each
-        keywords["position_ids"] = numbers.expand(len(call.tokens), -1) if looked_up else numbers
+        keywords["position_ids"] = numbers.expand(call.tokens.shape[0], -1) if looked_up else numbers
     if types is None and call.base.__dict__.get(TOKEN_TYPES):
         keywords["token_type_ids"] = torch.zeros(call.tokens.shape[:2], dtype=torch.long, device=call.tokens.device)
     return keywords

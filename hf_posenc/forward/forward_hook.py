@@ -101,7 +101,7 @@ def moved(call: ForwardCall) -> ForwardCall:
         return replace(call, moved=after)
     mask = call.mask
     if mask is None:  # without one, transformers takes the gaps of moved positions for packed texts
-        mask = torch.ones(before.shape, dtype=torch.long, device=before.device).expand(len(call.tokens), -1)
+        mask = torch.ones(before.shape, dtype=torch.long, device=before.device).expand(call.tokens.shape[0], -1)
     return replace(call, moved=after, position_ids=after, mask=mask)
 
 
@@ -159,4 +159,5 @@ def context_of_call(call: ForwardCall, keys: CachedPositions | None) -> ForwardC
         weights=bool(weights),
         texts=call.texts,
         text_keys=call.text_keys,
+        cached=call.own_cache is not None and call.use_cache is not False,
     )

@@ -76,7 +76,12 @@ def _named(names: Container[str], cache: Any, what: str) -> dict[str, Any]:
     for name in CACHE_NAMES:
         if name in names:
             return {name: cache}
-    raise HostChanged(
+    raise cache_lost(what)
+
+
+def cache_lost(what: str) -> HostChanged:
+    """The error of a model, a result or an attention module that has no KV cache where there is one."""
+    return HostChanged(
         f"{what} takes no KV cache under a known name ({', '.join(CACHE_NAMES)}). "
         f"Install transformers{tested_versions('transformers')}, which hf-posenc is tested with."
     )

@@ -43,7 +43,7 @@ def on_axes(call: ForwardCall) -> ForwardCall:
     if (axes := model_axes(rotating)) is not None and len(positions) in (axes, axes + 1):
         own = positions[-axes:]  # transformers' ``generate`` puts the token's number before them
         return replace(call, position_ids=None, coordinates=own.movedim(0, -1))
-    one_axis = next((scheme for scheme in rotating if not has_axes(scheme)), None)
+    one_axis = next((scheme for scheme in rotating if getattr(scheme.rotation(), "axes", None) is None), None)
     if one_axis is not None and not is_traced():  # on a GPU, too: to wait is better than to lose an axis in silence
         return replace(call, position_ids=same_on_all_axes(positions, call.mask, one_axis))
     return replace(call, position_ids=None, coordinates=positions.movedim(0, -1))
@@ -57,12 +57,6 @@ def model_axes(rotating: list[Scheme]) -> int | None:
             return None
     own = rotating[0].geometry.rotary if rotating else None
     return None if own is None or own.axes is None else 1 + max(own.axes)
-
-
-def has_axes(scheme: Scheme) -> bool:
-    """Whether a scheme's own rotation has several axes."""
-    rotation = scheme.rotation()
-    return rotation is not None and rotation.axes is not None
 
 
 def same_on_all_axes(coordinates: Tensor, mask: Any, scheme: Scheme) -> Tensor:

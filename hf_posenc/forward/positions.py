@@ -43,6 +43,7 @@ class ForwardContext:
         weights: whether attention weights are asked for; for modules that no keyword reaches.
         texts: number of the text of every token, ``[batch or 1, query]``, that masks have to keep apart; else None.
         text_keys: number of keys of each token's text, ``[batch or 1, query]``, in rows of an encoder; else None.
+        cached: whether the base model was given a KV cache, which its attention modules have to get.
         own_mask: whether the caller made the mask, ``[batch or 1, heads or 1, query, token]``, over all of the text.
         memos: shared by the layers on a device that have the same number of keys.
         plans: what layers with the same scheme, device and cache state share (`hf_posenc.forward.call_plan`). Not in a
@@ -60,6 +61,7 @@ class ForwardContext:
     weights: bool = False
     texts: Tensor | None = None
     text_keys: Tensor | None = None
+    cached: bool = False
     memos: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict)
     plans: dict[Hashable, Any] = field(default_factory=dict)
 
@@ -191,7 +193,7 @@ def _first(
 
 def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
     """Positions ``[batch or 1, query]`` as one row if all samples have the same, and then the first of them."""
-    if len(positions) > 1 and not torch.equal(positions, positions[:1].expand_as(positions)):
+    if positions.shape[0] > 1 and not torch.equal(positions, positions[:1].expand_as(positions)):
         return positions, None
     return positions[:1], int(positions[0, 0])
 
@@ -227,7 +229,7 @@ def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[
 
 def _with_own(key_positions: Tensor, positions: Tensor, start: int | Tensor) -> Tensor:
     """Positions of the new keys, from column ``start`` on, as their queries have them."""
-    rows, length = max(len(key_positions), len(positions)), positions.shape[1]
+    rows, length = max(key_positions.shape[0], positions.shape[0]), positions.shape[1]
     columns = torch.arange(length, device=positions.device) + start
     everyone = key_positions.expand(rows, -1).clone()
     return everyone.index_copy(1, columns, positions.expand(rows, -1).to(everyone.dtype))

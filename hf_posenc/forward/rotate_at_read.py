@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.regions import Region
 from hf_posenc.core.rotation.apply import Table, rotate, rotate_at_once, table
 from hf_posenc.core.rotation.cache import AHEAD
 from hf_posenc.core.tracing import is_traced
@@ -98,14 +98,11 @@ def keys_at_read(scheme: Scheme, ctx: PositionContext) -> KeysAtRead:
 
 def stored_region(regions: tuple[Region, ...]) -> int:
     """Number of the region that sees the most keys."""
-    most = [most_keys(region.band) for region in regions]
+    most = []
+    for band in (region.band for region in regions):
+        reach = inf if band.farthest is None else band.farthest * band.chunk
+        most.append(reach if band.keys_until is None else min(reach, band.keys_until))
     return most.index(max(most))
-
-
-def most_keys(band: Band) -> float:
-    """The most keys that a query sees in a band."""
-    reach = inf if band.farthest is None else band.farthest * band.chunk
-    return reach if band.keys_until is None else min(reach, band.keys_until)
 
 
 def differences(

@@ -63,7 +63,9 @@ def region_rotations(
         query, key = cos_sin_of(scheme, number, region, rotation, ctx)
         if of_keys is not None:
             _, key = cos_sin_of(scheme, number, region, rotation, of_keys)
-        rotates_keys = region.key_at is not at_zero or not leaves_zero_alone(rotation)
+        # Position 0 is then neither rotated nor scaled: its keys are those of the projection.
+        leaves_zero_alone = rotation.amplitude == 1 and not rotation.decay and rotation.axes is None
+        rotates_keys = region.key_at is not at_zero or not leaves_zero_alone
         values = rotation.values and number == 0
         found.append(RegionRotation(rotation, query, key if rotates_keys else None, new_copy, values))
     return tuple(found)
@@ -93,11 +95,6 @@ def rotate_regions(
         if region.values and region.key is not None:
             v = rotate(v, rotation, region.key)
     return tuple(queries), tuple(copies), v
-
-
-def leaves_zero_alone(rotation: Rotation) -> bool:
-    """Whether position 0 is not rotated, and not scaled: then its keys are those of the projection."""
-    return rotation.amplitude == 1 and not rotation.decay and rotation.axes is None
 
 
 def rotated(

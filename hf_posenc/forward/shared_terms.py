@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Region
-from hf_posenc.core.terms import Bias, KeyBias, Terms, ToeplitzBias
+from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.placement import holder
 from hf_posenc.forward.rotate_at_read import stored_region
@@ -143,13 +143,10 @@ def terms_are_shared(terms: Terms) -> bool:
 
     A closure may have kept what it was made from; a method of the scheme has not.
     """
-    return len(terms.values) == 0 and all(map(_is_shared, terms.bias))
-
-
-def _is_shared(bias: Bias) -> bool:
-    if isinstance(bias, ToeplitzBias):
-        return isinstance(bias.of_distance, MethodType)
-    return isinstance(bias, KeyBias)
+    return len(terms.values) == 0 and all(
+        isinstance(bias.of_distance, MethodType) if isinstance(bias, ToeplitzBias) else isinstance(bias, KeyBias)
+        for bias in terms.bias
+    )
 
 
 def _holds_tensors(shared: SharedTerms) -> bool:

@@ -1,7 +1,8 @@
-"""Where texts begin in a row: as its attention mask says, and as keywords such as ``cu_seq_lens_q`` repeat.
+"""Where texts begin in a row, as its attention mask says and keywords such as ``cu_seq_lens_q`` repeat; and the masks
+that keep texts apart.
 
-The keywords must say what ``position_ids`` or a mask say, by which texts are kept apart
-(`hf_posenc.forward.texts_in_rows`).
+The keywords must say what ``position_ids`` or a mask say (`hf_posenc.forward.texts_in_rows`). Where transformers makes
+a mask without positions, or none, `separated` keeps the texts apart.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
 
-from hf_posenc.errors import InvalidInput, MaskMismatch, shown
+from hf_posenc.core.context import PositionContext
+from hf_posenc.errors import BackendCannotCarry, InvalidInput, MaskMismatch, shown
 
 BORDERS = ("cu_seq_lens_q", "cu_seq_lens_k")
 LONGEST = ("max_length_q", "max_length_k")
@@ -96,3 +98,42 @@ def check_longest(kwargs: Mapping[str, Any]) -> None:
             raise InvalidInput(
                 f"{name} is {int(kwargs[name])}, and a text has {longest} tokens. Pass {name}={longest}."
             )
+
+
+def separated(mask: Any, texts: Tensor, ctx: PositionContext, backend: str, call: dict[str, Any], batch: int) -> Any:
+    """A mask under which no text of a row sees another's tokens, made once for all layers with the same.
+
+    Args:
+        mask: as the layer was called with it, ``[batch or 1, heads or 1, token, token]``, or a package's own; None
+            where causality is all there is.
+        texts: number of the text of every token, ``[batch or 1, token]``.
+        ctx: of the call.
+        backend: name of the attention implementation.
+        call: keywords of the layer, by which packages keep texts apart.
+        batch: number of rows.
+
+    Raises:
+        BackendCannotCarry: the backend takes no such mask, and does not keep the texts apart itself.
+    """
+    if "flash" in backend and batch == 1:
+        apart = call.get("position_ids") is not None or all(call.get(name) is not None for name in (*BORDERS, *LONGEST))
+    else:
+        apart = isinstance(mask, BlockMask) and not bool(
+            (sees_previous(mask, batch, texts.shape[1])[:, 1:] & (texts.diff(dim=-1) != 0)).any()
+        )
+    if apart:
+        return mask
+    if "flash" in backend or isinstance(mask, BlockMask):
+        raise BackendCannotCarry(
+            f"The attention backend {backend!r} does not keep apart the texts that are packed into the rows of this "
+            'call. Use model.set_attn_implementation("sdpa") or "eager".'
+        )
+    whose = None if mask is None else id(mask)  # torch before 2.13 cannot compile the id of None
+    return ctx.once(("separated", whose), lambda: (_within_texts(mask, texts.to(ctx.device)), mask))[0]
+
+
+def _within_texts(mask: Tensor | None, texts: Tensor) -> Tensor:
+    own = texts[:, None, :, None] == texts[:, None, None, :]
+    if mask is None:
+        return own.tril()
+    return mask & own if mask.dtype == torch.bool else mask.masked_fill(~own, torch.finfo(mask.dtype).min)

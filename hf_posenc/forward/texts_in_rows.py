@@ -6,7 +6,7 @@
     cu_seq_lens_q  0 4 7                say what position_ids or a 4-D mask say, and never more; likewise seq_idx
 
 transformers makes masks of texts from ``position_ids``, in some families and without a cache. Here every family has
-them: `hf_posenc.forward.packed_documents.separated` applies to the mask of a layer what `divided` has found.
+them: `hf_posenc.forward.text_borders.separated` applies to the mask of a layer what `divided` has found.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def divided(call: ForwardCall) -> ForwardCall:
         if said or counts or not call.causal or mixes(call.base):
             call, starts = _by_mask(call, mask, counts=counts)
     elif isinstance(mask, BlockMask) and not is_traced():
-        starts = ~sees_previous(mask, len(call.tokens), call.length)
+        starts = ~sees_previous(mask, call.tokens.shape[0], call.length)
         if call.position_ids is None and several(starts):
             raise MaskMismatch(
                 "The BlockMask keeps texts of a row apart, whose tokens would be numbered as those of one. "

@@ -43,11 +43,12 @@ def tokens_of_call(module: nn.Module, ids: Any, embeddings: Any, *, flattens: bo
         )
     if tokens.shape[0] == 0 or tokens.shape[1] == 0:
         raise InvalidInput(f"The input has no tokens, its shape is {tuple(tokens.shape)}. Pass at least one.")
-    table = module.get_input_embeddings()
-    table = table._modules.get("base_layer", table)  # PEFT keeps the model's own inside its layer
     if ids is None:
-        _check_embeddings(tokens, getattr(table, "embedding_dim", None), getattr(table, "weight", None))
+        if not tokens.is_floating_point():
+            raise InvalidInput(f"inputs_embeds are {named(tokens.dtype)} values. Pass token numbers as input_ids.")
     else:
+        table = module.get_input_embeddings()
+        table = table._modules.get("base_layer", table)  # PEFT keeps the model's own inside its layer
         _check_ids(tokens, getattr(table, "num_embeddings", None))
     return tokens
 
@@ -62,26 +63,6 @@ def _check_ids(ids: Tensor, vocabulary: int | None) -> None:
         raise InvalidInput(
             f"Token {low if low < 0 else high} is outside the vocabulary of this model, 0 … {vocabulary - 1}. "
             "Use the tokenizer it came with."
-        )
-
-
-def _check_embeddings(embeddings: Tensor, width: int | None, weight: Any) -> None:
-    if not embeddings.is_floating_point():
-        raise InvalidInput(
-            f"inputs_embeds are {named(embeddings.dtype)} values, not vectors. Pass token numbers as input_ids."
-        )
-    if width is not None and embeddings.shape[-1] != width:
-        raise InvalidInput(
-            f"inputs_embeds are {embeddings.shape[-1]} wide, and this model's embeddings {width}. "
-            "Pass vectors of that width."
-        )
-    if is_traced() or torch.is_autocast_enabled(embeddings.device.type):
-        return
-    weights = getattr(weight, "dtype", embeddings.dtype)
-    if weights.is_floating_point and torch.promote_types(embeddings.dtype, weights) != weights:
-        raise InvalidInput(
-            f"inputs_embeds are {named(embeddings.dtype)} numbers, and this model's weights {named(weights)}. "
-            f"Pass inputs_embeds.to(torch.{named(weights)})."
         )
 
 

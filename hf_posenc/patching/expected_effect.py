@@ -122,7 +122,7 @@ def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
     )
     alike = alike and abs(one.amplitude - two.amplitude) <= 1e-6 * two.amplitude
     pairs = zip(frequency_values(one), frequency_values(two), strict=alike)
-    return alike and all(abs(a - b) <= 1e-6 * abs(b) for a, b in pairs)
+    return alike and all(abs(a - b) <= 1e-6 * abs(b) + 1e-24 for a, b in pairs)  # pairs that are not rotated at all
 
 
 def frequency_values(rotation: Rotation) -> list[float]:

@@ -12,7 +12,6 @@ import torch
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import CannotCombine
 from hf_posenc.forward.forward_hook import MOVE
-from hf_posenc.patching.preconditions.weights import check_parameter_memory
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.build import build
 from hf_posenc.schemes.spec import Layout, Plan, SchemeSpec, layout, plan
@@ -65,16 +64,16 @@ def build_layer_schemes(
         own_positions: of a geometry and a ``layer``, the scheme that stands for the model's own positions there.
 
     Raises:
-        OptionOutOfRange: an option is refused, or parameters take more than half of the memory.
+        OptionOutOfRange: an option is refused.
         SchemeNotDefined: a scheme has no meaning on this model.
         CannotCombine: layers disagree on what is added to the embeddings, or on where tokens stand.
     """
-    for one in (chosen.default, *chosen.layers.values()):
-        check_parameter_memory(one, geometry)
     count = geometry.layers
     if chosen.uniform:
         first = build(chosen.default, geometry, adapter_name, partial(own_positions, layer=0))
-        if first.shared and (_alike(geometry) or not depends_on_heads(first)):
+        alike = all(geometry.of_layer(layer) is geometry for layer in range(count))
+        by_head = any(implements(first, hook) for hook in ("rotation", "row_rotation", "bias"))  # differs with them
+        if first.shared and (alike or not by_head):
             return [first] * count
     for cls, options in chosen.default.parts:
         if hasattr(cls, "layers_of"):  # a pattern of layers is the scheme of none of them, but its options are checked
@@ -89,19 +88,11 @@ def build_layer_schemes(
     return schemes
 
 
-def _alike(geometry: Geometry) -> bool:
-    return all(geometry.of_layer(layer) is geometry for layer in range(geometry.layers))
-
-
-def depends_on_heads(scheme: Scheme) -> bool:
-    """Whether a scheme differs between layers with other rotations or heads: it rotates, or has a number a head."""
-    return implements(scheme, "rotation") or implements(scheme, "row_rotation") or implements(scheme, "bias")
-
-
 def _check_embeddings(schemes: list[Scheme], geometry: Geometry, *, uniform: bool) -> None:
     keeps_table = {(s.replaces_host and not s.keeps_table) for s in schemes}
     mixed = geometry.table is not None and len(keeps_table) > 1
-    if mixed or (not uniform and any(_adds_to_embeddings(s) for s in schemes)):
+    token = torch.zeros(1, 1, dtype=torch.long)
+    if mixed or (not uniform and any(scheme.embed(token) is not None for scheme in schemes)):
         raise CannotCombine(
             "Layers cannot disagree on what is added to the embeddings, which happens once, before all of them. "
             "Use schemes of one kind."
@@ -109,18 +100,13 @@ def _check_embeddings(schemes: list[Scheme], geometry: Geometry, *, uniform: boo
 
 
 def _check_positions(schemes: list[Scheme]) -> None:
-    moving = {tuple(part.extra_repr() for part in scheme.schemes if _moves_tokens(part)) for scheme in schemes}
+    moving = {
+        tuple(part.extra_repr() for part in scheme.schemes if any(implements(part, hook) for hook in MOVE))
+        for scheme in schemes
+    }
     if len(moving) > 1:
         name = next(name for names in sorted(moving) for name in names)
         raise CannotCombine(
             f"Layers cannot disagree on where tokens stand, which {name!r} decides once, before all of them. "
             "Give it to all layers, also to those that keep their own positions by default, or to none."
         )
-
-
-def _moves_tokens(scheme: Scheme) -> bool:
-    return any(implements(scheme, hook) for hook in MOVE)
-
-
-def _adds_to_embeddings(scheme: Scheme) -> bool:
-    return scheme.embed(torch.zeros(1, 1, dtype=torch.long)) is not None

@@ -18,24 +18,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import nn
 
-from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import resolve_lengths
-from hf_posenc.core.lock import patch_lock
+from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
+from hf_posenc.forward.paged_support import install_batching_check
 from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import check_heads, explained_forward
-from hf_posenc.patching.cached_step import check_cached_step
-from hf_posenc.patching.config_changes import ConfigRecord
-from hf_posenc.patching.continuous_batching import install_batching_check
 from hf_posenc.patching.float32 import keep_in_float32
-from hf_posenc.patching.in_forward import check_not_in_forward
-from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, probed_layers
-from hf_posenc.patching.patched_config import write_config, write_outer_config
+from hf_posenc.patching.in_forward import changing
+from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of
+from hf_posenc.patching.patched_config import write_config
 from hf_posenc.patching.preconditions.check import check_model, check_schemes
-from hf_posenc.patching.preconditions.rotation import check_rotation, other_shapes
-from hf_posenc.patching.preconditions.wrappers import explain_run_errors
+from hf_posenc.patching.preconditions.host_config import check_rotation
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.stacks import patched_together, unpatch_together
@@ -43,7 +39,7 @@ from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, pat
 from hf_posenc.patching.stored.atomic_save import install_atomic_save
 from hf_posenc.patching.swap import swap, undo
 from hf_posenc.patching.text_limits import raise_limits
-from hf_posenc.patching.trained_length import take_lengths, trained_length_under, unscaled_geometry
+from hf_posenc.patching.trained_length import trained_length_under, unscaled_geometry
 from hf_posenc.patching.validate_forward import check_forward
 from hf_posenc.schemes.base import implements
 from hf_posenc.schemes.spec import SchemeSpec
@@ -86,9 +82,9 @@ def patch_model(
 
     Raises:
         PosEncError: one subclass a cause, see `hf_posenc.errors`; the model is then as it was.
-        HostChanged: the first patched model of a class loses its KV cache on the installed transformers.
 
     Warns:
+        UntestedVersion: transformers is newer than this package is tested with.
         NothingStretched: the scheme stretches the context by a factor, and was given neither that nor a length.
         LimitKept: a `SentenceTransformer` cuts texts below the trained length, and still does.
 
@@ -120,21 +116,21 @@ def _patch(
 ) -> None:
     """Patch a model with one base model; the arguments are those of `patch_model`."""
     base, adapter = base_model_of(model)
-    check_not_in_forward(model)
-    with patch_lock(base):
+    with changing(model, base):
         check_model(model, base)
-        check_cached_step(base, lambda stand_in: patch_model(stand_in, "alibi"))
+        beyond_tested("transformers")
         config: Any = base.config
-        given = take_lengths(options, trained_length=trained_length, target_length=target_length)
-        check_rotation(base, trained_length_given=given["trained_length"] is not None)
+        check_rotation(base, trained_length_given=trained_length is not None)
         geometry = unscaled_geometry(adapter, config)
         chosen = layout_of(scheme, options, layers, geometry)
         configured = trained_length_under(adapter, config, chosen, geometry)
-        lengths = resolve_lengths(configured=configured, factor=factor, **given)
+        lengths = resolve_lengths(
+            configured=configured, trained_length=trained_length, target_length=target_length, factor=factor
+        )
         geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
         schemes = build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
         plan = PatchPlan(model, base, adapter, geometry, chosen, schemes)
-        check_schemes(plan, trained_length_given=given["trained_length"] is not None)
+        check_schemes(plan, trained_length_given=trained_length is not None)
         report = _install(plan)
     if factor is None and target_length is None and report.proof.verdict == "identity":
         warn_of_no_stretch(report, schemes[0])
@@ -153,35 +149,29 @@ def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
 
 def _install(plan: PatchPlan) -> PatchReport:
     """Swap the classes and prove that outputs move; or roll back and raise."""
-    model, base, adapter, geometry = plan.model, plan.base, plan.adapter, plan.geometry
-    with explain_run_errors(adapter, base):
-        probe = EffectProbe(adapter, base, geometry, probed_layers(plan.layout, geometry))
-    patch, shapes = Patch(model=model, layout=plan.layout), other_shapes(base)
+    model, base, adapter = plan.model, plan.base, plan.adapter
+    with explained_forward(adapter, base, patched=False):
+        probe = EffectProbe(plan)
+    patch = Patch(plan)
     try:
-        swap(patch, plan)
+        swap(patch)
         with evaluation_mode(base):
-            check_heads(base, geometry)
-        if shapes is not None:
-            raise shapes
-        write_config(patch, plan)
-        write_outer_config(model, vars(base)[ENTRY])
-        patch.record = ConfigRecord.of(base, adapter, geometry)
+            check_heads(base, plan.geometry)
+        write_config(patch)
         if probe.runs_alone and not isinstance(adapter, GeneralAdapter):  # which has observed whole forward passes
             with evaluation_mode(base):
                 check_forward(adapter, base)
         with explained_forward(adapter, base):
-            proof = probe.verdict(patch)
-        swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
-        patch.report = report = PatchReport.of(base, plan.layout, geometry, proof, swapped=swapped, frozen=frozen)
+            patch.finish(probe.verdict(patch))
         base.__dict__[STASH] = patch
         if getattr(model, "peft_config", None):
             patch.in_float32 += keep_in_float32(model)
         install_atomic_save(model)
         install_batching_check(model)
     except BaseException:
-        undo(base, patch)
+        undo(patch)
         raise
-    return report
+    return patch.report
 
 
 def unpatch_model(model: M) -> M:
@@ -195,8 +185,6 @@ def unpatch_model(model: M) -> M:
         unpatch_together(model, stacks)
         return model
     base, _ = base_model_of(model)
-    check_not_in_forward(model)
-    with patch_lock(base):
-        patch = patch_of(base)
-        undo(base, patch)
+    with changing(model, base):
+        undo(patch_of(base))
     return model

@@ -1,78 +1,102 @@
-"""Write the scheme of a patch into the configurations of a model, change it there, and undo that.
+"""Write the scheme of a patch into the configurations of a model, detect changes to them since, and undo all of it.
 
 The configuration of the base model says its scheme. Where the model around it has one of its own, such as an
 encoder–decoder or a multimodal model, that is the one which `save_pretrained` writes and a loader reads: it has to say
 the scheme as well.
+
+A patched model computes with the configuration it was built with, but saves the present one, which a loader builds the
+model from. Where the two disagree in what decides positions, saving is refused before anything is written. Other
+changes are the caller's and outlive the patch: a resized vocabulary, an attention implementation.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields
+from typing import Any
 
 from torch import nn
 
 from hf_posenc.cache.provenance import ENTRY
+from hf_posenc.errors import HostConfigInvalid, shown
 from hf_posenc.patching.state import Patch, PatchPlan, outer_model
-from hf_posenc.patching.stored.config_guard import CODE_KEY, ROPE_KEY, ROTATION_KEY, SCHEME_KEY, guarded_class
-from hf_posenc.patching.stored.own_code import own_code
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
-
-if TYPE_CHECKING:
-    from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patching.config_changes import ConfigRecord
-    from hf_posenc.schemes.spec import Layout
+from hf_posenc.patching.stored.config_guard import (
+    CODE_KEY,
+    PATCH_KEYS,
+    ROPE_KEY,
+    ROTATION_KEY,
+    SCHEME_KEY,
+    guarded_class,
+)  # fmt: skip
+from hf_posenc.patching.stored.scheme_config import SchemeConfig, own_code
 
 CONFIGS = "posenc_configs"  # of the model around: modules that have its configuration, each with the one from before
+LENGTH = "max_position_embeddings"
+PATCH_ENTRIES = (*PATCH_KEYS, ROPE_KEY, LENGTH)  # entries that belong to the patch
 
 
-def write_config(patch: Patch, plan: PatchPlan) -> None:
+def write_config(patch: Patch) -> None:
     """Write scheme and lengths into a copy of the configuration, for every module that had the old one.
 
     A copy, because two models may share a configuration object."""
+    plan = patch.plan
     old: Any = plan.base.config
     new = copy.deepcopy(old)
-    geometry, host_length = plan.geometry, plan.adapter.host_length(old)
-    stored = SchemeConfig(plan.layout, geometry.trained_length, geometry.target_length, host_length).to_json()
-    setattr(new, SCHEME_KEY, stored)
-    plan.base.__dict__[ENTRY] = copy.deepcopy(stored)
+    new.__class__ = guarded_class(new.__class__)
     if code := own_code(plan.layout):
         setattr(new, CODE_KEY, code)
     if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
         setattr(new, ROTATION_KEY, copy.deepcopy(dict(rotation)))
-    new.__class__ = guarded_class(new.__class__)
-    new.max_position_embeddings = max(geometry.target_length, host_length)
+    entry = scheme_entry(plan, plan.adapter.host_length(old))
+    write_entry(new, entry)
+    plan.base.__dict__[ENTRY] = entry
     for module in (plan.model, *plan.model.modules()):
         if module.__dict__.get("config") is old:
             patch.configs.append((module, old))
             module.config = new
+    patch.entries = copy.deepcopy(vars(new))
+    write_outer_config(plan.model, entry)
 
 
-def restore_config(patch: Patch, base: nn.Module) -> None:
+def scheme_entry(plan: PatchPlan, host_length: int) -> dict[str, Any]:
+    """What a configuration says of a patch; ``host_length`` is that of the unpatched model."""
+    return SchemeConfig(plan.layout, plan.geometry.trained_length, plan.geometry.target_length, host_length).to_json()
+
+
+def write_entry(config: Any, entry: Mapping[str, Any]) -> None:
+    """Write a scheme entry into a configuration, with the length that goes with it."""
+    setattr(config, SCHEME_KEY, copy.deepcopy(dict(entry)))
+    setattr(config, LENGTH, max(entry["target_length"], entry["host_length"]))
+
+
+def own_name(config: Any, name: str) -> str:
+    """What a configuration calls an entry itself: GPT-2 has ``n_positions`` for ``max_position_embeddings``."""
+    return config.attribute_map.get(name, name)
+
+
+def restore_config(patch: Patch) -> None:
     """Restore the configuration; as a copy with the caller's changes, where it was changed since the patch."""
-    changes = {} if patch.record is None else patch.record.changes(base)
+    changes = changed_entries(patch) if patch.entries else {}
     for number, (module, old) in enumerate(patch.configs):
         if number == 0:
             config = copy.deepcopy(old) if changes else old
             vars(config).update(changes)
         module.config = config
+    restore_outer_config(patch.plan.model)
 
 
-def update_config(base: nn.Module, patch: Patch, record: ConfigRecord, layout: Layout, geometry: Geometry) -> None:
-    """Write the new lengths into the configuration, and into what is known of it and of KV caches."""
-    host_length: int = record.scheme["host_length"]
-    stored = SchemeConfig(layout, geometry.trained_length, geometry.target_length, host_length).to_json()
-    written = {SCHEME_KEY: stored, "max_position_embeddings": max(geometry.target_length, host_length)}
-    for config in {id(vars(module)["config"]): vars(module)["config"] for module, _ in patch.configs}.values():
-        for name, value in written.items():
-            setattr(config, name, copy.deepcopy(value))
-    base.__dict__[ENTRY] = copy.deepcopy(stored)  # another object: caches have noted the old one
-    entries = record.entries | copy.deepcopy(written)
-    patch.record = replace(record, scheme=entries[SCHEME_KEY], geometry=geometry, entries=entries)
-    if patch.model is not None:
-        update_outer_config(patch.model, stored)
+def update_config(patch: Patch) -> None:
+    """Write the lengths of the plan, which are new, into the configuration, and into what is known of it and of KV
+    caches."""
+    plan = patch.plan
+    entry = scheme_entry(plan, patch.entries[SCHEME_KEY]["host_length"])
+    for written in {id(vars(module)["config"]): vars(module)["config"] for module, _ in patch.configs}.values():
+        write_entry(written, entry)
+    plan.base.__dict__[ENTRY] = entry  # another object: caches have noted the old one
+    config: Any = plan.base.config
+    patch.entries |= copy.deepcopy({name: vars(config)[name] for name in (SCHEME_KEY, own_name(config, LENGTH))})
+    update_outer_config(plan.model, entry)
 
 
 def write_outer_config(model: nn.Module, entry: Mapping[str, Any]) -> None:
@@ -83,7 +107,7 @@ def write_outer_config(model: nn.Module, entry: Mapping[str, Any]) -> None:
     old = outer.config
     new = copy.deepcopy(old)
     new.__class__ = guarded_class(new.__class__)
-    _write_entry(new, entry)
+    write_entry(new, entry)
     holders = [module for module in (model, *model.modules()) if module.__dict__.get("config") is old]
     outer.__dict__[CONFIGS] = [(module, old) for module in holders]
     for module in holders:
@@ -94,12 +118,7 @@ def update_outer_config(model: nn.Module, entry: Mapping[str, Any]) -> None:
     """Write another entry where `write_outer_config` has written one."""
     outer = outer_model(model)
     if outer is not None and CONFIGS in outer.__dict__:
-        _write_entry(outer.config, entry)
-
-
-def _write_entry(config: Any, entry: Mapping[str, Any]) -> None:
-    setattr(config, SCHEME_KEY, copy.deepcopy(dict(entry)))
-    config.max_position_embeddings = max(entry["target_length"], entry["host_length"])
+        write_entry(outer.config, entry)
 
 
 def restore_outer_config(model: nn.Module) -> None:
@@ -107,3 +126,52 @@ def restore_outer_config(model: nn.Module) -> None:
     outer = outer_model(model)
     for module, config in () if outer is None else outer.__dict__.pop(CONFIGS, ()):
         module.config = config
+
+
+def changed_entries(patch: Patch) -> dict[str, Any]:
+    """Entries that were changed since the patch; none where some of them decide positions."""
+    try:
+        check_unchanged(patch)
+    except HostConfigInvalid:
+        return {}
+    now = {name: value for name, value in vars(patch.plan.base.config).items() if name not in PATCH_ENTRIES}
+    return {name: value for name, value in now.items() if name not in patch.entries or patch.entries[name] != value}
+
+
+def check_unchanged(patch: Patch) -> None:
+    """Refuse a configuration whose positions were changed since the patch.
+
+    ``max_position_embeddings`` may be changed: loading a checkpoint sets it to the target length again.
+
+    Raises:
+        HostConfigInvalid: it was changed.
+    """
+    adapter, then = patch.plan.adapter, patch.plan.geometry
+    config: Any = copy.copy(patch.plan.base.config)
+    for name in (SCHEME_KEY, ROPE_KEY):
+        was, now = patch.entries.get(name), getattr(config, name, None)
+        if now != was and not _contains(now, was):
+            _raise_changed(name, was, now)
+    setattr(config, LENGTH, patch.entries[SCHEME_KEY]["host_length"])
+    try:
+        geometry = adapter.geometry(config, trained_length=then.trained_length, target_length=then.target_length)
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise HostConfigInvalid(
+            f"The configuration of this {type(patch.plan.base).__name__} was changed after the patch and cannot be "
+            f"read any more: {str(error).partition('. ')[0]}. Put back what was changed, and save then."
+        ) from error
+    for field in fields(then):
+        if getattr(geometry, field.name) != getattr(then, field.name):
+            _raise_changed(field.name, getattr(then, field.name), getattr(geometry, field.name))
+
+
+def _contains(now: Any, was: Any) -> bool:
+    """Whether a mapping still has every entry it had."""
+    return isinstance(now, Mapping) and isinstance(was, Mapping) and all(now.get(key) == was[key] for key in was)
+
+
+def _raise_changed(name: str, was: Any, now: Any) -> None:
+    raise HostConfigInvalid(
+        f"The configuration was changed after the patch: {name} was {shown(was)} and is {shown(now)}, which a saved "
+        "checkpoint would be built from. Put it back, or call unpatch_model and patch_model again."
+    )

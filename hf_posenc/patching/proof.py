@@ -15,7 +15,7 @@ by one unit in the last place of float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +31,13 @@ from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.ablation import Hooks, check_terms, formula_change, replaced
 from hf_posenc.patching.expected_effect import differs_from_host, has_learned_bias, spread_positions
 from hf_posenc.patching.float32 import in_float32, packed, runs_in_float32
+from hf_posenc.patching.layer_schemes import probed_layers
 from hf_posenc.patching.report import Proof
 from hf_posenc.patching.state import unpatched_view
 from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:
-    from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patches.adapter import Adapter
-    from hf_posenc.patching.state import Patch
+    from hf_posenc.patching.state import Patch, PatchPlan
 
 SHARPENING = (1.0, 10.0, 100.0)
 SOFTENING = (1e-3, 1e-6, 1e-9)  # of attention that sees one key alone, whatever its scores are multiplied by
@@ -54,12 +53,15 @@ class EffectProbe:
     """Outputs of some layers before the patch, to be compared with those after it.
 
     Args:
-        adapter, base, geometry: of the unpatched model.
-        layers: one of each kind of layer; where all layers have one scheme, the first.
+        plan: of the patch; the model is not patched yet.
+
+    Attributes:
+        layers: that are probed, one of each kind; where all layers have one scheme, the first.
     """
 
-    def __init__(self, adapter: Adapter, base: nn.Module, geometry: Geometry, layers: Sequence[int] = (0,)) -> None:
-        self.adapter, self.base, self.geometry, self.layers = adapter, base, geometry, layers
+    def __init__(self, plan: PatchPlan) -> None:
+        self.adapter, self.base, self.geometry = adapter, base, geometry = plan.adapter, plan.base, plan.geometry
+        self.layers = layers = probed_layers(plan.layout, geometry)
         parameter = next(base.parameters())
         self.attentions: list[Any] = list(adapter.attentions(base))
         offloads = offloads_of(base)

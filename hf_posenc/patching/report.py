@@ -69,7 +69,7 @@ class PatchReport:
         proof: Proof,
         *,
         swapped: Iterable[nn.Module],
-        frozen: Iterable[nn.Parameter],
+        frozen: int,
     ) -> PatchReport:
         """The report of a finished patch.
 
@@ -79,7 +79,7 @@ class PatchReport:
             geometry: with the lengths of the patch.
             proof: what the effect probe measured.
             swapped: modules that have another class now.
-            frozen: parameters that are no longer trained.
+            frozen: numbers in parameters that are no longer trained.
         """
         return cls(
             scheme=chosen.default.name,
@@ -88,7 +88,7 @@ class PatchReport:
             target_length=geometry.target_length,
             touched=dict(Counter(type(module).__name__ for module in swapped)),
             parameters_added=sum(p.numel() for name, p in base.named_parameters() if "posenc." in name),
-            parameters_frozen=sum(p.numel() for p in frozen),
+            parameters_frozen=frozen,
             proof=proof,
             layers={key: plan.name for key, plan in chosen.layers.items()},
             kinds=dict(

@@ -18,27 +18,23 @@ import torch
 from torch import nn
 
 from hf_posenc.core.lengths import check_factor, resolve_lengths
-from hf_posenc.core.lock import patch_lock
 from hf_posenc.core.torch_state import float32_by_default
-from hf_posenc.errors import NotPatched, OptionOutOfRange
+from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.validate_adapter import explained_forward
-from hf_posenc.patching.in_forward import check_not_in_forward
-from hf_posenc.patching.layer_schemes import build_layer_schemes, probed_layers
-from hf_posenc.patching.patched_config import update_config, update_outer_config
-from hf_posenc.patching.preconditions.wrappers import explain_run_errors
+from hf_posenc.patching.in_forward import changing
+from hf_posenc.patching.layer_schemes import build_layer_schemes
+from hf_posenc.patching.patched_config import check_unchanged, update_config, update_outer_config
 from hf_posenc.patching.proof import EffectProbe
-from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.stacks import alone_with
 from hf_posenc.patching.state import base_model_of, patch_of, stacks_of, unpatched_view
+from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
 from hf_posenc.schemes.base import KEPT, Scheme
 
 if TYPE_CHECKING:
-    from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patching.config_changes import ConfigRecord
     from hf_posenc.patching.report import Proof
-    from hf_posenc.patching.state import Patch
+    from hf_posenc.patching.state import Patch, PatchPlan
 
 M = TypeVar("M", bound=nn.Module)
 OF_A_MODULE = frozenset(vars(nn.Module())) | set(KEPT)  # attributes that stay an object's own
@@ -85,27 +81,24 @@ def set_factor(model: M, factor: float) -> M:
 def _set_factor(model: nn.Module, factor: float) -> None:
     """Change the factor of a model with one base model."""
     base, _ = base_model_of(model)
-    check_not_in_forward(model)
-    with patch_lock(base):
+    with changing(model, base):
         patch = patch_of(base)
-        record, layout = patch.record, patch.layout
-        if record is None or layout is None:
-            raise NotPatched("The patch of this model is not finished. Wait for patch_model to return.")
+        plan = patch.plan
         check_factor(factor)
-        record.check(base)
-        lengths = resolve_lengths(configured=record.geometry.trained_length, factor=factor)
-        geometry = replace(record.geometry, target_length=lengths.target)
+        check_unchanged(patch)
+        lengths = resolve_lengths(configured=plan.geometry.trained_length, factor=factor)
+        plan = replace(plan, geometry=replace(plan.geometry, target_length=lengths.target))
         with torch.random.fork_rng(devices=[]):  # whatever is drawn is thrown away
             schemes = build_layer_schemes(
-                layout, geometry, record.adapter.name, partial(record.adapter.own_positions, base)
+                plan.layout, plan.geometry, plan.adapter.name, partial(plan.adapter.own_positions, base)
             )
         pairs = list(scheme_pairs(base, schemes))
         for old, new in pairs:
             check_same_parameters(old, new, factor)
-        proof = _take_over_all(base, patch, record, pairs, geometry, probed_layers(layout, geometry))
-        update_config(base, patch, record, layout, geometry)
-        swapped, frozen = [module for module, _ in patch.classes], [getattr(*table) for table in patch.frozen]
-        patch.report = PatchReport.of(base, layout, geometry, proof, swapped=swapped, frozen=frozen)
+        proof = _take_over_all(plan, patch, pairs)
+        patch.plan = plan
+        update_config(patch)
+        patch.finish(proof)
 
 
 @contextmanager
@@ -113,34 +106,26 @@ def changed_together(model: nn.Module, stacks: Mapping[str, nn.Module]) -> Itera
     """Run the block that changes the factor of both stacks of an encoder–decoder: of both, or of neither."""
     with alone_with(model, stacks):
         patches = [patch_of(base_model_of(stack)[0]) for stack in stacks.values()]
-        before = [None if patch.record is None else patch.record.geometry for patch in patches]
+        before = [patch.plan.geometry for patch in patches]
         try:
             yield
         except BaseException:
-            for stack, patch, old in zip(stacks.values(), patches, before, strict=True):
-                if old is not None and patch.record is not None and patch.record.geometry is not old:
-                    _set_factor(stack, old.target_length / old.trained_length)
+            for patch, old in zip(patches, before, strict=True):
+                if patch.plan.geometry is not old:
+                    _set_factor(patch.plan.model, old.target_length / old.trained_length)
             raise
-        if patches[0].record is not None:
-            update_outer_config(model, patches[0].record.scheme)
+        update_outer_config(model, patches[0].entries[SCHEME_KEY])
 
 
-def _take_over_all(
-    base: nn.Module,
-    patch: Patch,
-    record: ConfigRecord,
-    pairs: list[tuple[Scheme, Scheme]],
-    geometry: Geometry,
-    layers: list[int],
-) -> Proof:
+def _take_over_all(plan: PatchPlan, patch: Patch, pairs: list[tuple[Scheme, Scheme]]) -> Proof:
     """Let all schemes take over the new values, and prove that outputs follow; or put the old ones back and raise."""
-    with explain_run_errors(record.adapter, base), unpatched_view(patch):
-        probe = EffectProbe(record.adapter, base, geometry, layers)
+    with explained_forward(plan.adapter, plan.base, patched=False), unpatched_view(patch):
+        probe = EffectProbe(plan)
     kept = [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
     try:
         for old, new in pairs:
             take_over(old, new)
-        with explained_forward(record.adapter, base):
+        with explained_forward(plan.adapter, plan.base):
             return probe.verdict(patch)
     except BaseException:
         for module, attributes in kept:

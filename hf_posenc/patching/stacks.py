@@ -16,9 +16,8 @@ from typing import Any
 from torch import nn
 
 from hf_posenc.cache.provenance import ENTRY
-from hf_posenc.core.lock import patch_lock
 from hf_posenc.errors import AlreadyPatched, CannotCombine, NotPatched
-from hf_posenc.patching.in_forward import check_not_in_forward
+from hf_posenc.patching.in_forward import changing
 from hf_posenc.patching.patched_config import restore_outer_config, write_outer_config
 from hf_posenc.patching.state import STASH, base_model_of, is_patched, outer_model, patch_of
 from hf_posenc.patching.stored.atomic_save import install_atomic_save, remove_atomic_save
@@ -67,10 +66,9 @@ def alone_with(model: nn.Module, stacks: Mapping[str, nn.Module]) -> Iterator[No
     Raises:
         ModelInUse: this thread is inside a forward pass of the model.
     """
-    check_not_in_forward(model)
     with ExitStack() as held:
         for stack in stacks.values():
-            held.enter_context(patch_lock(base_model_of(stack)[0]))
+            held.enter_context(changing(model, base_model_of(stack)[0]))
         yield
 
 
@@ -96,6 +94,6 @@ def _undo_all(model: nn.Module, stacks: Mapping[str, nn.Module]) -> None:
     for stack in stacks.values():
         base = base_model_of(stack)[0]
         if STASH in base.__dict__:
-            undo(base, patch_of(base))
+            undo(patch_of(base))
     remove_atomic_save(outer)
     restore_outer_config(model)

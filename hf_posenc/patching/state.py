@@ -18,13 +18,12 @@ from hf_posenc.errors import (
 from hf_posenc.forward.current_forward import OWNER
 from hf_posenc.forward.offloading import change_class
 from hf_posenc.patches.general.adapter import GeneralAdapter, embeds_tokens, unsupported
-from hf_posenc.patches.registry import adapter_failures, adapter_has_failed, adapter_of_config
-from hf_posenc.patching.report import PatchReport
+from hf_posenc.patches.registry import adapter_failures, adapter_of_config
+from hf_posenc.patching.report import PatchReport, Proof
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
     from hf_posenc.patches.adapter import Adapter
-    from hf_posenc.patching.config_changes import ConfigRecord
     from hf_posenc.schemes.base import Scheme
     from hf_posenc.schemes.spec import Layout
 
@@ -58,30 +57,35 @@ class Patch:
     """What it takes to undo a patch or to change its factor, and its report.
 
     Attributes:
-        model: that was patched, with its head.
+        plan: by which the model was patched, with the lengths of now.
+        report: what was done; set once the patch is finished.
+        entries: a copy of the configuration's entries, which tells whether it was changed after the patch.
         whole: the encoder–decoder, where both of its stacks were patched at once.
         classes: modules whose class was changed, with the class before.
         frozen: modules and the names of their parameters that train no more; names, as offloading makes new parameters.
         unsplit_modules: models with their own lists of modules that must not be split over devices, as they were.
         configs: modules with the configuration before.
         in_float32: layers of PEFT adapters whose weights were converted.
-        report: what was done; None until the patch is finished.
-        record: of the configuration, which tells whether it was changed after the patch.
-        layout: the schemes that were asked for, by layer.
         limits: owner, attribute, value before and value now of limits on the length of texts that were moved.
     """
 
-    model: nn.Module | None = None
+    plan: PatchPlan
+    report: PatchReport = field(init=False)
+    entries: dict[str, Any] = field(default_factory=dict)
     whole: nn.Module | None = None
     classes: list[tuple[nn.Module, type[nn.Module]]] = field(default_factory=list)
     frozen: list[tuple[nn.Module, str]] = field(default_factory=list)
     unsplit_modules: list[tuple[nn.Module, Any]] = field(default_factory=list)
     configs: list[tuple[nn.Module, Any]] = field(default_factory=list)
     in_float32: list[nn.Module] = field(default_factory=list)
-    report: PatchReport | None = None
-    record: ConfigRecord | None = None
-    layout: Layout | None = None
     limits: list[tuple[Any, str, int, int]] = field(default_factory=list)
+
+    def finish(self, proof: Proof) -> None:
+        """Report what was done."""
+        touched = [module for module, _ in self.classes]
+        frozen = sum(getattr(module, name).numel() for module, name in self.frozen)
+        plan = self.plan
+        self.report = PatchReport.of(plan.base, plan.layout, plan.geometry, proof, swapped=touched, frozen=frozen)
 
 
 def describe(model: nn.Module) -> PatchReport:
@@ -106,10 +110,7 @@ def describe(model: nn.Module) -> PatchReport:
 
 
 def _report(model: nn.Module) -> PatchReport:
-    report = patch_of(base_model_of(model)[0]).report
-    if report is None:
-        raise NotPatched("The patch of this model is not finished. Wait for patch_model to return.")
-    return report
+    return patch_of(base_model_of(model)[0]).report
 
 
 def is_patched(model: nn.Module) -> bool:
@@ -153,33 +154,11 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
         adapter = cls()
         if (base := adapter.base_model(module)) is not None:
             return base, adapter
-        refuse_other_base(module, cls)
     general = GeneralAdapter()
     if (base := general.base_model(model)) is not None:
-        if adapter_has_failed(general.name):
-            raise UnsupportedModel(
-                f"The adapter installed for {general.name!r} models cannot be used.{adapter_failures()}"
-            )
         return base, general
     reason = unsupported(model)
     raise type(reason)(f"{reason}{adapter_failures()}")
-
-
-def refuse_other_base(module: PreTrainedModel, cls: type[Adapter]) -> None:
-    """Refuse a model for whose very type somebody has registered an adapter that is made for another class.
-
-    Types that built-in adapters know, and those derived from others, may have models that the general adapter takes.
-
-    Raises:
-        UnsupportedModel: such an adapter is registered for the type, and the model has no module of its class.
-    """
-    named = getattr(module.config, "model_type", None) == cls.name
-    if named and not cls.__module__.startswith("hf_posenc."):
-        raise UnsupportedModel(
-            f"The adapter {cls.__name__} is registered for {cls.name!r} models, and this {type(module).__name__} has "
-            f"no {cls.base_class.__name__} in it, which is its base_class. Name the class without a head, as this "
-            "model has it."
-        )
 
 
 def stacks_of(model: nn.Module) -> dict[str, PreTrainedModel]:

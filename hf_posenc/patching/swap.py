@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -16,28 +16,24 @@ from hf_posenc.forward.offloading import (
     offload_beside,
     offloads_of,
 )
+from hf_posenc.forward.paged_support import remove_batching_check
 from hf_posenc.patches.shared.rotary_host import keep_loader_name
-from hf_posenc.patching.continuous_batching import remove_batching_check
 from hf_posenc.patching.float32 import restore_dtype
-from hf_posenc.patching.patched_config import restore_config, restore_outer_config
+from hf_posenc.patching.patched_config import check_unchanged, restore_config
 from hf_posenc.patching.state import STASH as STASH
 from hf_posenc.patching.state import Patch, PatchPlan
 from hf_posenc.patching.stored import peft_sidecar
 from hf_posenc.patching.stored.atomic_save import check_saver, remove_atomic_save
 from hf_posenc.patching.text_limits import restore_limits
 
-if TYPE_CHECKING:
-    from hf_posenc.patches.adapter import Adapter
-    from hf_posenc.schemes.base import Scheme
-
 UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
 
 
-def swap(patch: Patch, plan: PatchPlan) -> None:
+def swap(patch: Patch) -> None:
     """Give every layer its scheme and its patched class, and register the hooks; record the changes in ``patch``."""
-    base, adapter, schemes = plan.base, plan.adapter, plan.schemes
+    base, adapter, schemes = patch.plan.base, patch.plan.adapter, patch.plan.schemes
     attentions = base.__dict__[ATTENTIONS] = list(adapter.attentions(base))
-    add_schemes(patch, base, attentions, schemes)
+    add_schemes(patch.plan, attentions)
     for attention in attentions:
         change_module_class(patch, attention, adapter.patched_class(attention))
         attention.__dict__[OWNER] = base
@@ -46,17 +42,18 @@ def swap(patch: Patch, plan: PatchPlan) -> None:
         module.__dict__[ATTENTION] = attentions[0]
     for module, attributes in adapter.attributes(base):
         module.__dict__.update(attributes)
-    freeze(patch, base, out_of_use(adapter, base, schemes))
+    freeze(patch, out_of_use(patch.plan))
     rename_unsplit_modules(patch)
     base.register_forward_pre_hook(prepare_forward, with_kwargs=True)
     base.register_state_dict_pre_hook(write_scheme_with_adapters)
 
 
-def add_schemes(patch: Patch, base: nn.Module, attentions: Sequence[nn.Module], schemes: list[Scheme]) -> None:
+def add_schemes(plan: PatchPlan, attentions: Sequence[nn.Module]) -> None:
     """Make the schemes children: of the base model where all layers share one, else each of its attention module."""
+    base, schemes = plan.base, plan.schemes
     dtype = next(weight.dtype for weight in base.parameters() if weight.is_floating_point())  # not of quantised ones
     shared = all(s is schemes[0] for s in schemes)
-    offloads = offloads_of(base if patch.model is None else patch.model)
+    offloads = offloads_of(plan.model)
     owners = dict.fromkeys(attentions[:1], base) if shared else dict(zip(attentions, attentions, strict=True))
     for (attention, owner), scheme in zip(owners.items(), schemes, strict=False):  # a shared one is added once
         device = computing_device(attention, offloads, around=base)
@@ -79,17 +76,17 @@ def change_module_class(patch: Patch, module: nn.Module, cls: type[nn.Module]) -
     change_class(module, cls)
 
 
-def out_of_use(adapter: Adapter, base: nn.Module, schemes: Iterable[Scheme]) -> list[nn.Parameter]:
+def out_of_use(plan: PatchPlan) -> list[nn.Parameter]:
     """Parameters of a base model that no layer reads any more: some may have a scheme that keeps what is there."""
-    unread = [list(adapter.frozen(base, scheme)) for scheme in dict.fromkeys(schemes)]
+    unread = [list(plan.adapter.frozen(plan.base, scheme)) for scheme in dict.fromkeys(plan.schemes)]
     everywhere = set.intersection(*({id(weight) for weight in weights} for weights in unread))
     return [weight for weight in unread[0] if id(weight) in everywhere]
 
 
-def freeze(patch: Patch, base: nn.Module, weights: Iterable[nn.Parameter]) -> None:
-    """Stop training ``weights`` of a base model."""
+def freeze(patch: Patch, weights: Iterable[nn.Parameter]) -> None:
+    """Stop training ``weights`` of the base model."""
     wanted = {id(weight) for weight in weights if weight.requires_grad}
-    for module in base.modules():
+    for module in patch.plan.base.modules():
         for name, weight in module.named_parameters(recurse=False):
             if id(weight) in wanted:
                 weight.requires_grad_(False)
@@ -99,7 +96,7 @@ def freeze(patch: Patch, base: nn.Module, weights: Iterable[nn.Parameter]) -> No
 def rename_unsplit_modules(patch: Patch) -> None:
     """Add the new classes to transformers' lists of modules that must not be split over devices."""
     renamed = {old.__name__: type(module).__name__ for module, old in patch.classes}
-    for model in [] if patch.model is None else patch.model.modules():
+    for model in patch.plan.model.modules():
         names = model.__dict__.get(UNSPLIT_MODULES)
         if names and renamed.keys() & set(names):
             left = {type(module).__name__ for module in model.modules()}
@@ -118,17 +115,17 @@ def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
     patch = base.__dict__.get(STASH)
     if patch is None:
         return
-    for holder in (patch.model, patch.whole, *(module for module, _ in patch.configs)):
+    for holder in (patch.plan.model, patch.whole, *(module for module, _ in patch.configs)):
         if peft_configs := getattr(holder, "peft_config", None):  # where PEFT stores its configurations
-            if patch.record is not None:
-                patch.record.check(base)
+            check_unchanged(patch)
             peft_sidecar.write_sidecar_on_save(patch.whole or base, peft_configs)
     check_saver(base)
 
 
-def undo(base: nn.Module, patch: Patch) -> None:
+def undo(patch: Patch) -> None:
     """Undo all changes recorded in ``patch``, which may be unfinished."""
-    offloads = offloads_of(base if patch.model is None else patch.model)
+    base, model = patch.plan.base, patch.plan.model
+    offloads = offloads_of(model)
     owners = [base, *base.__dict__.get(ATTENTIONS, ())]
     for module, cls in reversed(patch.classes):
         change_class(module, cls)
@@ -139,13 +136,11 @@ def undo(base: nn.Module, patch: Patch) -> None:
     restore_dtype(patch.in_float32)
     for module, name in patch.frozen:
         getattr(module, name).requires_grad_(True)
-    for model, names in patch.unsplit_modules:
-        model.__dict__[UNSPLIT_MODULES] = names
-    if patch.model is not None:
-        remove_atomic_save(patch.model)
-        remove_batching_check(patch.model)
-        restore_outer_config(patch.model)
-    restore_config(patch, base)
+    for holder, names in patch.unsplit_modules:
+        holder.__dict__[UNSPLIT_MODULES] = names
+    remove_atomic_save(model)
+    remove_batching_check(model)
+    restore_config(patch)
     restore_limits(patch)
     remove_hooks(base)
     forget_attributes(base)

@@ -60,8 +60,7 @@ class Lengths:
 
 def lengths_of(patch: Patch | None) -> Lengths | None:
     """The lengths of a finished patch; None where there is none."""
-    report = None if patch is None else patch.report
-    return None if report is None else Lengths(report.trained_length, report.target_length)
+    return None if patch is None else Lengths(patch.report.trained_length, patch.report.target_length)
 
 
 def first_patch(model: nn.Module) -> Patch | None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.errors import LengthContradiction
 from hf_posenc.patches.validate_adapter import checked_trained_length, geometry_of
 from hf_posenc.patching.layer_schemes import layout_of
 from hf_posenc.patching.state import base_model_of
@@ -41,8 +40,7 @@ def trained_length_of_patch(
     if scheme is None:
         return adapter.reach(config)
     own = {name: value for name, value in (options or {}).items() if name not in ("factor", "target_length")}
-    layers = own.pop("layers", None)
-    given = take_lengths(own, trained_length=own.pop("trained_length", None), target_length=None)["trained_length"]
+    layers, given = own.pop("layers", None), own.pop("trained_length", None)
     if given is not None:
         return given
     if adapter.scaled_already(config) is None:
@@ -77,33 +75,6 @@ def overwrites_scaling(adapter: Adapter, config: Any, chosen: Layout, geometry: 
         return False
     plans = [chosen.plan_of(layer, geometry.layers) for layer in chosen.representatives(geometry.layers)]
     return any(replaces_rotation(plan, geometry) for plan in plans)
-
-
-LENGTH_ALIASES = {
-    "original_max": "trained_length",
-    "pretraining_length": "trained_length",
-    "train_length": "trained_length",
-    "max_len": "target_length",
-    "target": "target_length",
-}
-
-
-def take_lengths(options: dict[str, Any], **given: int | None) -> dict[str, int | None]:
-    """The lengths given, with those taken out of ``options`` that stand there under another name.
-
-    Args:
-        options: of `patch_model`; aliases are removed.
-        **given: ``trained_length`` and ``target_length``, in tokens.
-
-    Raises:
-        LengthContradiction: a length is given under two names.
-    """
-    for alias in sorted(LENGTH_ALIASES.keys() & options.keys()):
-        name = LENGTH_ALIASES[alias]
-        if given[name] is not None:
-            raise LengthContradiction(f"{alias} is another name of {name}, and both are given. Give one of the two.")
-        given[name] = options.pop(alias)
-    return given
 
 
 def model_geometry(model: nn.Module) -> Geometry:

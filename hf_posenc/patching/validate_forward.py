@@ -32,15 +32,6 @@ def check_forward(adapter: Adapter, base: Any) -> None:
         AdapterInvalid: it does not take the keyword, drops it on the way, or never comes to `attend`.
     """
     name, kind, attentions = type(adapter).__name__, type(base).__name__, base.__dict__[ATTENTIONS]
-    try:
-        embeddings = base.get_input_embeddings()
-    except (AttributeError, NotImplementedError):
-        embeddings = None
-    if embeddings is None:
-        raise AdapterInvalid(
-            f"This {kind}, which is the base_class of the adapter {name}, does not say where its token embeddings are. "
-            "Define get_input_embeddings in it."
-        )
     token = int(getattr(base.config, "pad_token_id", None) == 0)  # models warn of padding without a mask
     for attention in attentions:
         attention.__dict__["attend"] = _stop
@@ -72,8 +63,8 @@ def check_forward(adapter: Adapter, base: Any) -> None:
     )
 
 
-def _stop(*_: Any, host: dict[str, Any], plan: Any = None, **__: Any) -> NoReturn:
-    raise _Reached(plan is not None or host.get(KEYWORD) is not None)
+def _stop(*_: Any, host: dict[str, Any], **__: Any) -> NoReturn:
+    raise _Reached(host.get(KEYWORD) is not None)
 
 
 def _refuse(happened: str) -> NoReturn:

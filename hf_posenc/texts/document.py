@@ -56,30 +56,18 @@ def content_of(value: object, field: str, place: str) -> str | Conversation:
     """The content of a cell; one without a value counts as empty text.
 
     Raises:
-        UnreadableDocuments: it is neither text nor a list of messages, or text that UTF-8 cannot represent.
+        UnreadableDocuments: The cell holds neither text nor a list of messages.
     """
     if value is None or value == []:
         return ""
     if isinstance(value, str):
-        return checked(value, field, place)
+        return value
     if isinstance(value, list) and all(isinstance(one, Mapping) and "role" in one for one in value):
         return [dict(message) for message in value]
     raise UnreadableDocuments(
         f"The field {field!r} in {place} holds {shown(value)}, which is no text and no list of messages. "
         "Name another column as the text field."
     )
-
-
-def checked(text: str, field: str, place: str) -> str:
-    """Refuse half of a surrogate pair, which no tokenizer can read."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UnreadableDocuments(
-            f"The field {field!r} in {place} holds {shown(text[error.start])} at character {error.start}, half of a "
-            "surrogate pair, which is no text. Correct the record, or take it out."
-        ) from error
-    return text
 
 
 def column_of(columns: Collection[str], field: str, place: str) -> str:
@@ -108,7 +96,7 @@ def document_of(record: object, field: str, name: str, place: str) -> Document:
         place: where it stands, in words.
 
     Raises:
-        UnreadableDocuments: it is no mapping, has no such column, or another value than text there.
+        UnreadableDocuments: The record is no mapping, has no such column, or another value than text there.
     """
     if not isinstance(record, Mapping):
         raise UnreadableDocuments(

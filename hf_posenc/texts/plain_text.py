@@ -84,7 +84,7 @@ def split_text(path: Path, separator: str) -> Iterator[str]:
     """The documents of a file, separated by ``separator``; empty ones are left out.
 
     Raises:
-        UnreadableDocuments: it is no text, or one document takes more than half of the memory.
+        UnreadableDocuments: The file is no text, or one document takes more than half of the memory.
     """
     rest = ""
     for piece in chunks(path):
@@ -104,7 +104,7 @@ def check_size(name: str, size: int, takes: int) -> None:
         takes: bytes of memory for each of them.
 
     Raises:
-        UnreadableDocuments: it would.
+        UnreadableDocuments: The document is too large.
     """
     wanted, room = size * takes, main_memory() // 2
     if wanted > room:

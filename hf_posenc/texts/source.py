@@ -11,15 +11,16 @@ from typing import Any, TypeAlias
 
 from hf_posenc.errors import UnreadableDocuments, WrongKind, first_line, shown
 from hf_posenc.texts.dataset_objects import (
+    PREFIX,
     DatasetObject,
+    HubDataset,
     dataset_documents,
     is_dataset,
     is_iterable_dataset,
     is_saved_dataset,
     saved_documents,
 )
-from hf_posenc.texts.document import TEXT, Document, checked, document_of
-from hf_posenc.texts.hub import PREFIX, HubDataset
+from hf_posenc.texts.document import TEXT, Document, document_of
 from hf_posenc.texts.plain_text import GZIP, split_text, whole_text
 from hf_posenc.texts.records import FORMATS
 
@@ -61,7 +62,7 @@ class TextSource:
         """Files, folders and ``hub:NAME`` by their names, or `datasets` objects; one or several.
 
         Raises:
-            WrongKind: it is something else.
+            WrongKind: The object is something else.
         """
         several = list(given) if isinstance(given, (list, tuple)) else [given]
         return cls(tuple(part_of(one) for one in several), **reading)
@@ -75,7 +76,7 @@ class TextSource:
             given: several of these, or one path or dataset.
 
         Raises:
-            WrongKind: it is something else, such as a single text.
+            WrongKind: The argument is something else, such as a single text.
         """
         if isinstance(given, cls):
             return given
@@ -102,7 +103,7 @@ class TextSource:
         self.check_options()
         for number, part in enumerate(self.parts, 1):
             if isinstance(part, str):
-                yield Document(f"document {number}", checked(part, "text", f"document {number}"))
+                yield Document(f"document {number}", part)
             elif isinstance(part, Path):
                 yield from path_documents(part.expanduser(), self.field, self.separator)
             elif isinstance(part, HubDataset):
@@ -192,7 +193,7 @@ def files_below(folder: Path, known: Collection[str] = PLAIN | FORMATS.keys()) -
     """All files below a folder whose names end in one of the known ways, in order of their names; no hidden ones.
 
     Raises:
-        UnreadableDocuments: there is none.
+        UnreadableDocuments: There is no such file.
     """
     files = sorted(
         path for path in folder.rglob("*")

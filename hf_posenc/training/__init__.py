@@ -8,12 +8,11 @@ from hf_posenc.core.lazy import explained_imports
 with explained_imports():  # not lazily: a function and its module have one name
     from hf_posenc.training.config import Training
     from hf_posenc.training.finetune import Tuned, finetune
-    from hf_posenc.training.held_out_split import HeldOutSplit
     from hf_posenc.training.loss_curve import LossPoint
     from hf_posenc.training.methods import METHODS
     from hf_posenc.training.range_test import RangeTest, find_learning_rate
     from hf_posenc.training.recipes import RECIPES, FinetuneRecipe
-    from hf_posenc.training.rows import lengths_of
+    from hf_posenc.training.rows import HeldOutSplit, lengths_of
 
 __all__ = [
     "METHODS",

@@ -5,7 +5,6 @@ Types and bounds are written at the fields alone. The command line and YAML file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -14,7 +13,7 @@ from pydantic import Strict
 
 from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.core.settings import check_fields
-from hf_posenc.errors import MissingPackage, TrainingImpossible, nearest, shown
+from hf_posenc.errors import TrainingImpossible
 
 Count: TypeAlias = Annotated[int, Ge(1), Le(MAX_LENGTH)]
 Length: TypeAlias = Annotated[int, Ge(2), Le(MAX_LENGTH)]
@@ -26,7 +25,7 @@ Names: TypeAlias = Annotated[tuple[str, ...], Strict(False)]  # or a list
 Lengths: TypeAlias = Annotated[tuple[Length, ...], Strict(False)]
 
 
-MethodName = Literal["full", "lora", "dora", "lora_plus", "ia3", "prompt", "prefix"]
+MethodName = Literal["full", "lora", "dora", "lora_plus"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Training:
         batch: rows that one process reads at a time.
         accumulate: batches a step.
         learning_rate: peak, of AdamW; None: by method and size of the model, see `hf_posenc.training.learning_rates`.
-        rank: of the matrices of LoRA and its kin; of prompts and prefixes, the number of virtual tokens.
+        rank: of the matrices of LoRA and its kin.
         alpha: of LoRA and its kin, whose product of matrices is scaled by alpha / rank; None: twice the rank.
         target_modules: names of the linear layers that get matrices, such as ``q_proj``; by default all.
         train_embeddings: whether LoRA and its kin train the input embeddings as well, with an output layer that is tied
@@ -50,7 +49,6 @@ class Training:
             ``inverse_sqrt``, as transformers' `SchedulerType` has them.
         weight_decay: of AdamW.
         epochs: times that all rows are read, instead of ``steps``.
-        length_stages: stages of equal steps in which rows double in length up to ``length``; the same tokens a step.
         attention_groups: shifted sparse attention while training, where above 1: half of the heads attend within that
             many groups of a row, the other half within groups that are shifted by half a group. For causal models.
         seed: of the method's fresh parameters, of the order of rows and of masks.
@@ -86,7 +84,6 @@ class Training:
     schedule: Literal["cosine", "linear", "constant_with_warmup", "inverse_sqrt"] = "cosine"
     weight_decay: Annotated[float, Ge(0), Le(1)] = 0.0
     epochs: Annotated[float, Gt(0), Le(1e4)] | None = None
-    length_stages: Count = 1
     attention_groups: Count = 1
     seed: Seed = 0
     packing: Literal["joined", "separate"] = "joined"
@@ -105,24 +102,7 @@ class Training:
             raise TrainingImpossible(
                 f"steps={self.steps} and epochs={self.epochs} were asked for. Choose one of the two."
             )
-        check_trackers(self.report_to)
-        self.check_stages()
         self.check_groups()
-
-    def check_stages(self) -> None:
-        """Refuse rows that cannot be halved often enough, or whose documents are kept apart by their positions."""
-        parts = 2 ** min(self.length_stages - 1, MAX_LENGTH.bit_length())
-        if self.length % parts or self.length < 2 * parts:
-            raise TrainingImpossible(
-                f"length_stages={self.length_stages} was asked for, which cuts rows of {self.length} tokens into "
-                f"{parts} at first. Choose fewer stages, or a length that is a multiple of {parts} and at least twice "
-                "it."
-            )
-        if self.length_stages > 1 and self.packing == "separate":
-            raise TrainingImpossible(
-                "Rows that grow are cut within documents, and packing='separate' keeps documents whole. "
-                "Choose packing='joined', or length_stages=1."
-            )
 
     def check_groups(self) -> None:
         """Refuse rows that cannot be divided into groups of an even number of tokens."""
@@ -134,34 +114,7 @@ class Training:
                 "into groups that are shifted by half of one. Choose a length that is a multiple of "
                 f"{2 * self.attention_groups}, or other groups."
             )
-        if self.length_stages > 1:
-            raise TrainingImpossible(
-                f"attention_groups={self.attention_groups} and length_stages={self.length_stages} were asked for, and "
-                "groups divide rows of one length. Choose attention_groups=1, or length_stages=1."
-            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
-
-
-def check_trackers(names: Sequence[str]) -> None:
-    """Refuse experiment trackers that transformers does not know, or whose package is not installed.
-
-    Raises:
-        TrainingImpossible: transformers does not know a tracker.
-        MissingPackage: the package of a tracker is not installed.
-    """
-    if not names:
-        return
-    from transformers.integrations import get_available_reporting_integrations
-    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
-
-    for name in names:
-        if name not in INTEGRATION_TO_CALLBACK:
-            raise TrainingImpossible(
-                f"There is no experiment tracker {shown(name)}.{nearest(name, INTEGRATION_TO_CALLBACK)} "
-                f"Choose one of {', '.join(sorted(INTEGRATION_TO_CALLBACK))}."
-            )
-        if name not in get_available_reporting_integrations():
-            raise MissingPackage(f"Reporting to {name} needs its package, which is not installed. pip install {name}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,14 +39,12 @@ class Corpus:
         tokens: ``[token]``, of any whole-number type.
         starts: where each document begins, ``[document]``.
         highest: the highest token id.
-        repeated: documents that were among the others that were asked about.
         digest: of the tokens, in hexadecimal; empty where they were not read from texts.
     """
 
     tokens: Tensor
     starts: Tensor
     highest: int = 0
-    repeated: int = 0
     digest: str = ""
 
     @classmethod
@@ -62,7 +60,6 @@ def tokenise(
     documents: Iterable[Document],
     *,
     folder: Path | None = None,
-    others: Collection[bytes] = (),
     on_read: OnRead | None = None,
 ) -> Corpus:
     """Tokenise documents to a memory-mapped file; each is followed by the tokenizer's end-of-text token, if it has one.
@@ -71,7 +68,6 @@ def tokenise(
         tokenizer: of the model; writes out conversations by its chat template.
         documents: read one after another; those without a token are left out.
         folder: on whose disk the file lies; None: where the system keeps temporary files.
-        others: digests of documents that are counted where they occur here.
         on_read: called after each batch.
 
     Raises:
@@ -79,11 +75,10 @@ def tokenise(
         InvalidInput: most tokens are the unknown one.
         OSError: the disk is full.
     """
-    starts, size, highest, unknown, read, repeated = array("q"), 0, 0, 0, 0, 0
+    starts, size, highest, unknown, read = array("q"), 0, 0, 0, 0
     content = hashlib.blake2b(digest_size=16)
     with tempfile.TemporaryFile(dir=folder) as file:
         for texts in batches(texts_of(documents, tokenizer)):
-            repeated += sum(digest(text) in others for text in texts) if others else 0
             for ids in token_lists(tokenizer, texts):
                 starts.append(size)
                 size += len(ids)
@@ -99,7 +94,7 @@ def tokenise(
         file.flush()
         mapped = np.memmap(file, dtype=np.int32, mode="c", shape=(size,)) if size else np.empty(0, dtype=np.int32)
     begins = torch.tensor(starts, dtype=torch.long)
-    return Corpus(torch.from_numpy(mapped), begins, highest, repeated, content.hexdigest())
+    return Corpus(torch.from_numpy(mapped), begins, highest, content.hexdigest())
 
 
 def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Any]:
@@ -145,8 +140,3 @@ def batches(texts: Iterable[str]) -> Iterator[list[str]]:
         characters += len(text)
     if group:
         yield group
-
-
-def digest(text: str) -> bytes:
-    """Digest of a document, by which it is known again."""
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hf_posenc.errors import LengthContradiction, TrainingImpossible, WrongKind
+from hf_posenc.errors import LengthContradiction, WrongKind
 from hf_posenc.training.corpus import Corpus
 
 IGNORED_LABEL = -100  # a label that no loss counts
@@ -106,7 +106,7 @@ def check_row(row: Any) -> None:
     """Refuse a row of the caller's own that is none.
 
     Raises:
-        WrongKind: it is no mapping with token ids.
+        WrongKind: The row is no mapping with token ids.
     """
     if not isinstance(row, Mapping) or "input_ids" not in row:
         known = ", ".join(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
@@ -176,20 +176,3 @@ def tokens_of_windows(lengths: Sequence[int], count: int) -> int:
 def scored_tokens(lengths: Sequence[int]) -> int:
     """Tokens that are scored at the end of each window: 128, or half of the shortest length."""
     return min(128, min(lengths) // 2)
-
-
-def check_separate_packing(causal: bool, *, virtual_tokens: bool) -> None:
-    """Refuse packing with separate documents where it is impossible.
-
-    Raises:
-        TrainingImpossible: the model is no decoder, or PEFT drops the positions that tell documents apart.
-    """
-    if not causal:
-        raise TrainingImpossible(
-            "transformers does not keep packed documents apart in an encoder. Choose packing='joined'."
-        )
-    if virtual_tokens:
-        raise TrainingImpossible(
-            "PEFT drops the positions that tell packed documents apart where it adds virtual tokens. "
-            "Choose packing='joined', or another method."
-        )

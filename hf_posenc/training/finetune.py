@@ -21,31 +21,28 @@ from hf_posenc.core.lazy import explained_imports
 from hf_posenc.patching.rollback import rollback_on_error
 from hf_posenc.patching.state import is_patched
 from hf_posenc.texts import DatasetObject, HubDataset, TextPart, TextSource
-from hf_posenc.training.attention_groups import grouped_attention
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
-from hf_posenc.training.float32_masters import float32_masters, in_half_precision
-from hf_posenc.training.held_out_split import HeldOutSplit
 from hf_posenc.training.learning_rates import parameter_count
-from hf_posenc.training.length_trainer import LengthTrainer
+from hf_posenc.training.length_trainer import LengthTrainer, MaskingCollator, masked_loss
 from hf_posenc.training.loss_curve import LossPoint, points
-from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
 from hf_posenc.training.methods import peft_config_of
-from hf_posenc.training.resume import RunFinished, StopAtLastStep, WriteManifest
+from hf_posenc.training.resume import RunFinished, StopAtLastStep, WriteManifest, check_folder
+from hf_posenc.training.rows import HeldOutSplit
 from hf_posenc.training.run_folder import (
-    check_folder,
     claim_folder,
     facts_of,
     save_result,
-    settings_before_reading,
-    settings_of_rows,
+    shared_settings,
 )
-from hf_posenc.training.run_inputs import RunInputs, read_inputs, run_plan
-from hf_posenc.training.trained_parameters import RunStart, trained_by_kind
+from hf_posenc.training.run_inputs import RunInputs, read_inputs
+from hf_posenc.training.shifted_attention import grouped_attention
+from hf_posenc.training.trained_layers import RunStart, trained_by_kind
 from hf_posenc.training.trainer_settings import (
     evaluation_settings,
-    gradient_checkpointing,
+    float32_masters,
+    in_half_precision,
     trainer_settings,
     training_arguments,
 )
@@ -128,11 +125,10 @@ def finetune(
         NoDiskSpace: its disk has less free space than the checkpoints take.
     """
     folder = None if out is None else Path(folder_to_write(out))
-    plan = run_plan(model, tokenizer, texts, training, held_out=held_out)
-    settings = settings_before_reading(model, plan.training, whole=plan.trains_all)
     if folder is not None:
-        check_folder(folder, settings, resume=resume)
-    inputs = read_inputs(plan, model, tokenizer, folder=folder, on_read=on_read)
+        check_folder(folder, resume=resume)  # before texts are read, which may take hours
+    inputs = read_inputs(model, tokenizer, texts, training, held_out=held_out, folder=folder, on_read=on_read)
+    settings = shared_settings(model, inputs.training, inputs.rows, whole=inputs.trains_all)
     masters = inputs.trains_all and in_half_precision(model)
     with ExitStack() as held:
         held.enter_context(explained_imports())
@@ -147,7 +143,7 @@ def finetune(
         held.enter_context(rollback_on_error(model))
         trained = with_added_parameters(model, inputs)
         if folder is not None:
-            claim_folder(held, folder, trained, settings | settings_of_rows(inputs.rows), resume=resume)
+            claim_folder(held, folder, trained, settings, resume=resume)
         trainer = trainer_of(trained, tokenizer, inputs, asked, [ProgressReport(progress), *callbacks])
         start = RunStart(
             trained_by_kind(trained), parameter_count(trained), inputs.rate.value, inputs.rate.source,
@@ -190,7 +186,6 @@ def trainer_of(
         eval_dataset=inputs.windows,
         callbacks=[WriteManifest(), StopAtLastStep(), collate, *callbacks],
         compute_loss_func=None if inputs.causal else masked_loss,
-        length_stages=inputs.training.length_stages,
         optimizers=(optimiser(trained, inputs.rate.value, inputs.training.weight_decay) if optimiser else None, None),
     )
     trainer.remove_callback(PrinterCallback)
@@ -202,7 +197,6 @@ def train(trainer: LengthTrainer, model: PreTrainedModel, inputs: RunInputs, che
     training, smoothed = inputs.training, trainer.args.label_smoothing_factor > 0
     with (
         chunked_loss(model, training.chunked_loss, causal=inputs.causal, smoothed=smoothed),
-        gradient_checkpointing(trainer.model, model, training),
         grouped_attention(model, training),
         suppress(RunFinished),
     ):

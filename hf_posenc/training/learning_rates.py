@@ -44,9 +44,6 @@ RATES = {
     "dora": ADAPTERS,
     "lora_plus": ADAPTERS,
     "full": ((SMALL, STARTERS), (BILLION, BERT), (LARGE, YARN), (inf, YARN_70B)),
-    "ia3": ((SMALL, STARTERS), (inf, LearningRate(3e-3, "IA³, arXiv:2205.05638, section 3.3"))),
-    "prompt": ((SMALL, STARTERS), (inf, LearningRate(3e-2, "PEFT's guide to prompt tuning"))),
-    "prefix": ((SMALL, STARTERS), (inf, LearningRate(1e-2, "PEFT's guide to prefix tuning"))),
 }
 """Method to pairs of a number of parameters and the rate up to it."""
 

@@ -1,18 +1,25 @@
-"""A `Trainer` that keeps the held-out loss of every window, and whose rows may grow during a run."""
+"""A `Trainer` that keeps the held-out loss of every window; its batches, and the loss of masked ones."""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer
+from torch.nn import functional
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_posenc.errors import LimitKept
 from hf_posenc.patching.text_limits import raise_limits_in
+from hf_posenc.training.dataset import IGNORED_LABEL, MASK_SHARE, Row, check_row
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 WINDOWS = "_windows"
 
@@ -21,19 +28,11 @@ class LengthTrainer(Trainer):
     """Adds to the log of an evaluation on one dataset ``eval_NAME_windows``, the losses in the order of its windows.
 
     Two lengths are then compared window by window.
-
-    Args:
-        length_stages: stages in which training rows double in length; in the last they are whole.
     """
 
-    def __init__(self, *args: Any, length_stages: int = 1, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.length_stages, self.losses = length_stages, list[float]()
-
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """A step on rows that are as long as its stage has them."""
-        parts = parts_at(self.state.global_step, steps=self.state.max_steps, stages=self.length_stages)
-        return super().training_step(model, split_rows(inputs, parts) if parts > 1 else inputs, *args, **kwargs)
+        self.losses = list[float]()
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The windows of a batch, which the caller's arguments may have made larger than 1, one after another."""
@@ -65,14 +64,44 @@ class LengthTrainer(Trainer):
         return metrics
 
 
-def parts_at(step: int, *, steps: int, stages: int) -> int:
-    """Into how many parts a row is cut at a step, counted from 0: a power of two, halved in every stage, at last 1."""
-    return int(2 ** max(0, stages - 1 - step * stages // steps))
+class MaskingCollator(TrainerCallback):
+    """Collate rows into a batch; rows without labels are masked, and labelled with the masked tokens.
+
+    Masks are drawn by seed, epoch and row alone: those of a run that is resumed, or shared by several processes, are
+    those of an undisturbed run in one.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
+        self.tokenizer, self.seed = tokenizer, seed
+        self.epoch = torch.tensor(0).share_memory_()  # with the workers of a DataLoader, which may outlive an epoch
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Before the epoch's first batch is read."""
+        self.epoch.fill_(int(state.epoch or 0))
+
+    def __call__(self, rows: list[Row]) -> dict[str, Any]:
+        """Rows ``[token]`` to tensors ``[row, token]``."""
+        for row in rows:
+            check_row(row)
+        rows = [row if "labels" in row else self.masked(row) for row in rows]
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+    def masked(self, row: Row) -> Row:
+        """Mask tokens of a row, and label it with them."""
+        ids = row["input_ids"]
+        hide = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASK_SHARE)
+        drawn = (self.seed + (int(self.epoch) << 16)) % (1 << 32)
+        hide.generator = torch.Generator().manual_seed(crc32(ids.numpy().tobytes(), drawn))
+        hidden, labels = hide.torch_mask_tokens(ids[None].clone())
+        return {**row, "input_ids": hidden[0], "labels": labels[0]}
 
 
-def split_rows(inputs: dict[str, Any], parts: int) -> dict[str, Any]:
-    """Tensors ``[row, token]`` as ``[row · parts, token / parts]``."""
-    return {
-        name: value.reshape(value.shape[0] * parts, -1) if isinstance(value, Tensor) and value.ndim == 2 else value
-        for name, value in inputs.items()
-    }
+def masked_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    """Cross-entropy loss in nats per masked token of the whole step, over all its batches and processes.
+
+    A masked model of transformers averages over each batch, and `Trainer` would add these means up.
+    """
+    total = functional.cross_entropy(
+        outputs.logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
+    )
+    return total / ((labels != IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch)

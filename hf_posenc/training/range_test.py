@@ -27,9 +27,8 @@ from transformers import TrainerCallback
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training.config import Training
 from hf_posenc.training.finetune import Texts, finetune
-from hf_posenc.training.held_out_split import HeldOutSplit
-from hf_posenc.training.rows import count_of
-from hf_posenc.training.run_inputs import read_inputs, run_plan
+from hf_posenc.training.rows import HeldOutSplit, count_of
+from hf_posenc.training.run_inputs import read_inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -79,8 +78,8 @@ def find_learning_rate(
 ) -> RangeTest:
     """Suggest a peak learning rate by a range test. The model is trained: pass a copy if it is needed afterwards.
 
-    Arguments are those of `finetune`, whose errors are raised as well. The length of the run in steps, its schedule,
-    its stages and its measurements have no part in the test; held-out text is read and checked alone.
+    Arguments are those of `finetune`, whose errors are raised as well. The length of the run in steps, its schedule
+    and its measurements have no part in the test; held-out text is read and checked alone.
 
     Args:
         model: to train.
@@ -102,11 +101,10 @@ def find_learning_rate(
         raise TrainingImpossible(
             "The learning-rate range test runs in one process. Start it without accelerate launch."
         )
-    plan = run_plan(model, tokenizer, texts, training, held_out=held_out)
-    inputs = read_inputs(plan, model, tokenizer, folder=None, on_read=None)
+    inputs = read_inputs(model, tokenizer, texts, training, held_out=held_out)
     rates = [lowest * (highest / lowest) ** (step / (steps - 1)) for step in range(steps)]
     settings = replace(
-        inputs.training, steps=2 * steps, epochs=None, warmup=0.0, schedule="constant_with_warmup", length_stages=1,
+        inputs.training, steps=2 * steps, epochs=None, warmup=0.0, schedule="constant_with_warmup",
         report_to=(),
     )  # fmt: skip
     rising = RisingRate(rates, inputs.rate.value)

@@ -5,19 +5,19 @@ Whatever is given otherwise overrides a recipe's settings."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import nn
 
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.training.config import Training
-from hf_posenc.training.methods import METHODS, check_settings
+from hf_posenc.training.methods import check_settings
 from hf_posenc.training.rows import lengths_of
 
 Rows = Literal["trained", "target"]
 STEPS = 150
-UNTIL_LOADED: Mapping[str, Any] = {"length": 2, "length_stages": 1, "attention_groups": 1}
+UNTIL_LOADED: Mapping[str, Any] = {"length": 2, "attention_groups": 1}
 """In place of settings whose bounds depend on the lengths of a model."""
 
 
@@ -53,19 +53,12 @@ class FinetuneRecipe:
         return training.method
 
     def training(self, model: nn.Module, **settings: Any) -> Training:
-        """Settings for a model that is patched already; ``settings`` override the recipe's.
-
-        Rows leave room for the virtual tokens of prompts and prefixes, where no length is given.
-        """
+        """Settings for a model that is patched already; ``settings`` override the recipe's."""
         trained, target = lengths_of(model)
         defaults = {"length": target if self.rows == "target" else trained, "steps": STEPS, **self.settings}
         if settings.get("epochs") is not None:
             del defaults["steps"]
-        chosen = Training(**(defaults | settings))
-        room = target - chosen.rank
-        if "length" not in settings and METHODS[chosen.method].virtual_tokens and chosen.length > room > 1:
-            return replace(chosen, length=room)
-        return chosen
+        return Training(**(defaults | settings))
 
 
 def with_pose(scheme: str | None) -> str:
@@ -91,11 +84,6 @@ RECIPES: dict[str, FinetuneRecipe] = {
     "full_length": FinetuneRecipe(
         "rows of the target length, with LoRA, norms and embeddings trained",
         "Chen et al. 2023, LongLoRA, arXiv:2309.12307, section 3.3",
-    ),
-    "growing_length": FinetuneRecipe(
-        "rows that double in length up to the target length: most steps have cheap attention",
-        "Jin et al. 2023, GrowLength, arXiv:2310.00576",
-        settings={"length_stages": 3},
     ),
     "shifted_sparse": FinetuneRecipe(
         "rows of the target length, whose heads attend within quarters of them, one half of the heads within shifted "
@@ -125,7 +113,7 @@ def recipe_of(name: str) -> FinetuneRecipe:
     """The recipe called ``name``.
 
     Raises:
-        TrainingImpossible: there is none.
+        TrainingImpossible: There is no recipe of that name.
     """
     if name not in RECIPES:
         raise TrainingImpossible(

@@ -7,7 +7,7 @@ checkpoint is a manifest of all the others, and a folder belongs to one run, wit
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,11 @@ from hf_posenc.training.config import Training
 
 UNFINISHED = "unfinished"
 MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
-OF_ROWS = (ROWS, CORPUS)
-"""Settings that are known once the texts have been read."""
 DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
 """Settings that are digests, and what of."""
+
+RETIRED = {"length_stages": 1}
+"""Settings of earlier versions that this one has no more, and the only value that a run may have had to be resumed."""
 
 
 class WriteManifest(TrainerCallback):
@@ -61,37 +62,38 @@ class StopAtLastStep(TrainerCallback):
             raise RunFinished
 
 
-def start_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
-    """Claim ``folder`` for a run of these settings.
-
-    Raises:
-        CheckpointMismatch: it belongs to a run of other settings or of more steps, or to a run that was not asked to be
-            resumed.
-    """
-    check_run(folder, settings, resume=resume)
-    write_json(folder / RUN, settings)
-
-
-def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool, unknown: Collection[str] = ()) -> None:
-    """Refuse to mix a run with another in one folder. A run that is resumed may have more steps than before.
-
-    Args:
-        folder: of the run.
-        settings: of the run.
-        resume: whether to go on with a run in ``folder``.
-        unknown: settings that are not compared yet.
+def start_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
+    """Claim ``folder`` for a run of these settings. A run that is resumed may have more steps than before.
 
     Raises:
         CheckpointMismatch: ``folder`` holds a run that was not asked to be resumed, or one with another setting, model
-            or text.
+            or text, or more steps.
     """
-    if not checkpoint_folders(folder):
-        return
-    if not resume:
+    check_folder(folder, resume=resume)
+    if checkpoint_folders(folder):
+        check_same_run(folder, settings)
+    write_json(folder / RUN, dict(settings))
+
+
+def check_folder(folder: Path, *, resume: bool) -> None:
+    """Refuse a folder with checkpoints of a run that was not asked to be resumed.
+
+    Raises:
+        CheckpointMismatch: The folder holds some.
+    """
+    if not resume and checkpoint_folders(folder):
         raise CheckpointMismatch(
             f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (--resume), or choose "
             "another folder (--out)."
         )
+
+
+def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to resume a run with other settings than it was started with, but for more steps.
+
+    Raises:
+        CheckpointMismatch: one differs, or they cannot be read.
+    """
     if not (folder / RUN).exists():
         return
     try:
@@ -100,11 +102,11 @@ def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool, unknow
         raise CheckpointMismatch(
             f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
         ) from error
-    now = json.loads(json.dumps(dict(settings)))
+    now = RETIRED | json.loads(json.dumps(dict(settings)))
     # What an earlier version did not have is what it does by default.
     defaults = json.loads(json.dumps({field.name: field.default for field in fields(Training)[1:]}))
-    before = {name: defaults[name] for name in defaults.keys() & now.keys()} | before
-    free = {"steps", *unknown} if asks_for_more_steps(folder, before, now) else set(unknown)
+    before = RETIRED | {name: defaults[name] for name in defaults.keys() & now.keys()} | before
+    free = {"steps"} if asks_for_more_steps(folder, before, now) else set()
     for name in sorted((before.keys() | now.keys()) - free):
         earlier, asked = shown(before.get(name)), shown(now.get(name))
         if before.get(name) == now.get(name):
@@ -124,7 +126,7 @@ def asks_for_more_steps(folder: Path, before: Mapping[str, Any], settings: Mappi
     """Whether a resumed run is asked for more steps than it was started with.
 
     Raises:
-        CheckpointMismatch: fewer were asked for; or more, of a run whose rows grow by shares of all steps.
+        CheckpointMismatch: fewer were asked for.
     """
     earlier, asked = before.get("steps"), settings.get("steps")
     if not isinstance(earlier, int) or not isinstance(asked, int):
@@ -133,11 +135,5 @@ def asks_for_more_steps(folder: Path, before: Mapping[str, Any], settings: Mappi
         raise CheckpointMismatch(
             f"The run in {folder} was started for {earlier} steps, and {asked} were asked for. Ask for {earlier} to "
             "complete it or for more to go on, or choose another folder."
-        )
-    if asked > earlier and settings.get("length_stages", 1) > 1:
-        raise CheckpointMismatch(
-            f"The rows of the run in {folder} grew over {earlier} steps, and would be cut short again for part of "
-            f"{asked}. Ask for {earlier}, or train its result further in another folder (on the command line: "
-            "hf-posenc merge, then finetune with --set length_stages=1)."
         )
     return asked > earlier

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.utils.data import Dataset
 
 from hf_posenc.core.lengths import doubling_lengths
-from hf_posenc.errors import HeldOutOverlap, LengthContradiction
+from hf_posenc.errors import HeldOutOverlap, LengthContradiction, TrainingImpossible
 from hf_posenc.patching.preconditions.weights import check_vocabulary
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.patching.trained_length import is_causal
-from hf_posenc.texts import TextSource, rendered
+from hf_posenc.texts import TextSource
 from hf_posenc.training.config import Training
-from hf_posenc.training.corpus import Corpus, OnRead, digest, tokenise
+from hf_posenc.training.corpus import Corpus, OnRead, tokenise
 from hf_posenc.training.dataset import (
     PackedRows,
     ReadyRows,
     SeparatedRows,
     check_row,
-    check_separate_packing,
     held_out_windows,
     tokens_of_windows,
 )
-from hf_posenc.training.held_out_split import HeldOutSplit, end_of, other_text, without_end
-from hf_posenc.training.methods import Method
 from hf_posenc.training.streamed_rows import StreamedRows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from hf_posenc.texts import TextPart
+SHARE, MOST = 0.05, 0.25
+"""Of the tokens of a text: what is held out, and what may be where the windows to measure on take more."""
 
 
 def lengths_of(model: nn.Module) -> tuple[int, int]:
@@ -53,7 +57,6 @@ def training_rows(
     tokenizer: PreTrainedTokenizerBase,
     texts: Any,
     training: Training,
-    method: Method,
     *,
     held_out: TextSource | HeldOutSplit | None = None,
     folder: Path | None = None,
@@ -66,7 +69,6 @@ def training_rows(
         tokenizer: of the model.
         texts: where the documents come from, or rows that are ready.
         training: settings of the run.
-        method: of training.
         held_out: documents that should not be among those to train on, which is warned about; or to set some aside.
         folder: on whose disk the tokens lie.
         on_read: called with the documents and tokens read so far.
@@ -77,16 +79,16 @@ def training_rows(
         UnreadableDocuments: a document cannot be read.
     """
     _, reach = lengths_of(model)
-    added = training.rank if method.virtual_tokens else 0
-    if training.length + added > reach:
-        virtual = f" behind {added} virtual ones" if added else ""
+    if training.length > reach:
         raise LengthContradiction(
-            f"Rows of {training.length} tokens{virtual} were asked for, and this model reaches {reach}. "
+            f"Rows of {training.length} tokens were asked for, and this model reaches {reach}. "
             "Choose a shorter length, or patch the model with a larger factor."
         )
     causal, separate = is_causal(model), training.packing == "separate"
-    if separate:
-        check_separate_packing(causal, virtual_tokens=method.virtual_tokens)
+    if separate and not causal:
+        raise TrainingImpossible(
+            "transformers does not keep packed documents apart in an encoder. Choose packing='joined'."
+        )
     if isinstance(texts, Dataset):
         if hasattr(texts, "__len__") and len(texts):
             check_row(texts[0])
@@ -94,16 +96,14 @@ def training_rows(
     if (ready := token_rows(texts)) is not None:
         return ReadyRows(ready, causal=causal), None
     base = base_model_of(model)[0]
-    apart = held_out if isinstance(held_out, TextSource) else None
+    if isinstance(held_out, TextSource):
+        warn_of_overlap(len(texts.files() & held_out.files()))
     if texts.streams:
-        warn_of_overlap(len(texts.files() & apart.files()) if apart else 0, "files")
         rows = StreamedRows(texts, tokenizer, base, training.length, separate=separate, causal=causal)
         next(rows.every_row())  # what cannot be read is refused before the model is wrapped
         return rows, None
-    known = {digest(rendered(one, tokenizer)) for one in apart.documents()} if apart else set()
-    corpus = tokenise(tokenizer, texts.documents(), folder=folder, others=known, on_read=on_read)
+    corpus = tokenise(tokenizer, texts.documents(), folder=folder, on_read=on_read)
     check_vocabulary(base, corpus.highest)
-    warn_of_overlap(corpus.repeated, "documents")
     end = None
     if isinstance(held_out, HeldOutSplit):
         end = end_of(corpus, tokens_of_windows(measured_lengths(model, training), training.eval_windows))
@@ -130,11 +130,11 @@ def token_rows(source: TextSource) -> Any:
     return part if ready and not source.streams else None
 
 
-def warn_of_overlap(shared: int, what: str) -> None:
-    """Warn of training documents that are held-out documents as well; of a streamed text, files are compared."""
+def warn_of_overlap(shared: int) -> None:
+    """Warn of files and folders that are both trained on and held out."""
     if shared:
         warnings.warn(
-            f"{shared} of the training {what} are held out as well, so that the loss measured there is that of a text "
+            f"{shared} of the training files are held out as well, so that the loss measured there is that of a text "
             "trained on. Take them out of one of the two.",
             HeldOutOverlap,
             stacklevel=4,  # where `finetune` was called
@@ -182,3 +182,45 @@ def measured_lengths(model: nn.Module, training: Training) -> list[int]:
             f"Lengths {lengths} were to be measured, and this model reaches {target}. Choose lengths from 2 to that."
         )
     return lengths
+
+
+@dataclass(frozen=True)
+class HeldOutSplit:
+    """Measure on the end of the training text: its last 5 %, or as many tokens as the windows take, at most a quarter.
+
+    Attributes:
+        otherwise: documents to measure on where the text is too short for that, or is not read before training; without
+            any, such a text is refused.
+    """
+
+    otherwise: TextSource | Sequence[TextPart] | None = None
+
+
+def end_of(corpus: Corpus, needed: int) -> Corpus | None:
+    """The tokens to hold out; None where ``needed`` are more than a quarter of all."""
+    tokens = len(corpus.tokens)
+    if needed > MOST * tokens:
+        return None
+    border = tokens - max(needed, round(SHARE * tokens))
+    starts = corpus.starts[corpus.starts > border] - border
+    return replace(corpus, tokens=corpus.tokens[border:], starts=torch.cat((torch.zeros(1, dtype=torch.long), starts)))
+
+
+def without_end(corpus: Corpus, end: Corpus) -> Corpus:
+    """The tokens before those that are held out; a document across the border is cut in two."""
+    border = len(corpus.tokens) - len(end.tokens)
+    return replace(corpus, tokens=corpus.tokens[:border], starts=corpus.starts[corpus.starts < border])
+
+
+def other_text(held_out: HeldOutSplit) -> TextSource:
+    """The documents to measure on where the end of the text cannot be held out.
+
+    Raises:
+        LengthContradiction: there are none.
+    """
+    if held_out.otherwise is None:
+        raise LengthContradiction(
+            "The end of this text cannot be held out: it is too short for the lengths to measure, or is not read "
+            "before training. Pass held-out documents, or more text."
+        )
+    return TextSource.of_texts("held_out", held_out.otherwise)

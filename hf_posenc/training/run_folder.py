@@ -22,15 +22,14 @@ from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.paths import check_disk_space
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import FolderInUse
-from hf_posenc.patching.stored.own_code import digest_of_own
 from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.stored.scheme_config import SchemeConfig, digest_of_own
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.training.config import Training
 from hf_posenc.training.loss_curve import LossPoint
-from hf_posenc.training.resume import CODE, CORPUS, MODEL, OF_ROWS, ROWS, UNFINISHED, check_run, start_run
+from hf_posenc.training.resume import CODE, CORPUS, MODEL, ROWS, UNFINISHED, start_run
 from hf_posenc.training.rows import corpus_digest, count_of
-from hf_posenc.training.trained_parameters import RunStart
+from hf_posenc.training.trained_layers import RunStart
 
 try:
     import fcntl
@@ -62,12 +61,13 @@ def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: di
             start_run(folder, shared, resume=resume)
 
 
-def settings_before_reading(model: nn.Module, training: Training, *, whole: bool) -> dict[str, Any]:
-    """The settings that a run and its continuation must share, but those of its rows.
+def shared_settings(model: nn.Module, training: Training, rows: Any, *, whole: bool) -> dict[str, Any]:
+    """The settings that a run and its continuation must share.
 
     Args:
         model: before a method of PEFT wraps it.
         training: settings of the run.
+        rows: to train on.
         whole: whether checkpoints hold all weights. Those of a model from random weights are then not compared, as
             nobody can draw them again.
     """
@@ -79,6 +79,7 @@ def settings_before_reading(model: nn.Module, training: Training, *, whole: bool
     return {
         **shared, **quantised, **({CODE: code} if code else {}), "scheme": None if stored is None else stored.to_json(),
         MODEL: sampled_weights_digest(model, values=loaded or not whole),
+        ROWS: count_of(rows), CORPUS: corpus_digest(rows),
     }  # fmt: skip
 
 
@@ -86,26 +87,6 @@ def own_code_digest(model: nn.Module) -> str:
     """Digest of the code of the model's schemes that are not of this package; empty where there are none."""
     schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
     return digest_of_own({type(scheme) for scheme in schemes})
-
-
-def settings_of_rows(rows: Any) -> dict[str, Any]:
-    """Those of the settings that a run and its continuation must share that are of the rows to train on."""
-    return {ROWS: count_of(rows), CORPUS: corpus_digest(rows)}
-
-
-def check_folder(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
-    """Refuse a folder that holds another run, before the texts are read.
-
-    Args:
-        folder: of the run.
-        settings: those of before reading.
-        resume: whether to go on with a run in it.
-
-    Raises:
-        CheckpointMismatch: it holds another, or one that was not asked to be resumed.
-    """
-    of_one = [MODEL] if int(os.environ.get("WORLD_SIZE", "1")) > 1 else []  # which may have loaded the weights alone
-    check_run(folder, settings, resume=resume, unknown=(*OF_ROWS, *of_one))
 
 
 def of_main_process(settings: dict[str, Any], processes: int) -> dict[str, Any]:

@@ -15,37 +15,38 @@ from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.trained_length import is_causal
 from hf_posenc.texts import TextSource
 from hf_posenc.texts.dataset_objects import is_dataset
-from hf_posenc.training.attention_groups import check_attention_groups
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
-from hf_posenc.training.held_out_split import HeldOutSplit
 from hf_posenc.training.learning_rates import LearningRate, chosen_rate
 from hf_posenc.training.methods import Method, check_settings, method_of
-from hf_posenc.training.rows import held_out_rows, training_rows
+from hf_posenc.training.rows import HeldOutSplit, held_out_rows, training_rows
+from hf_posenc.training.shifted_attention import check_attention_groups
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
-class RunPlan:
-    """A fine-tuning run that was checked, and whose texts are not read yet.
+class RunInputs:
+    """The inputs of a fine-tuning run.
 
     Attributes:
         training: settings, with the learning rate that was chosen.
         method: which parameters are trained.
         rate: the learning rate, and where it comes from.
         causal: whether the model is a decoder.
-        source: of the texts to train on, or the rows themselves.
-        measured_on: of the held-out texts, or that the end of the texts is set aside; None where nothing is held out.
+        rows: to train on.
+        windows: held-out rows by length; None where nothing is held out.
+        held_out_tokens: tokens of the texts that were held out.
     """
 
     training: Training
     method: Method
     rate: LearningRate
     causal: bool
-    source: Any
-    measured_on: Any
+    rows: Any
+    windows: dict[str, Any] | None
+    held_out_tokens: int = 0
 
     @property
     def trains_all(self) -> bool:
@@ -53,25 +54,17 @@ class RunPlan:
         return self.method.configure is None
 
 
-@dataclass(frozen=True)
-class RunInputs(RunPlan):
-    """The inputs of a fine-tuning run.
-
-    Attributes:
-        rows: to train on.
-        windows: held-out rows by length; None where nothing is held out.
-        held_out_tokens: tokens of the texts that were held out.
-    """
-
-    rows: Any
-    windows: dict[str, Any] | None
-    held_out_tokens: int = 0
-
-
-def run_plan(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Any, training: Training, *, held_out: Any
-) -> RunPlan:
-    """Check a run; arguments and errors are those of `finetune`."""
+def read_inputs(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Any,
+    training: Training,
+    *,
+    held_out: Any,
+    folder: Path | None = None,
+    on_read: OnRead | None = None,
+) -> RunInputs:
+    """Check a run, then read its texts; arguments and errors are those of `finetune`."""
     check_model(model)
     if not isinstance(training, Training):
         raise WrongKind(f"Settings are needed, got {shown(training)}. Pass Training(length=..., steps=...).")
@@ -80,29 +73,17 @@ def run_plan(
     causal = is_causal(model)
     if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
-    method = method_of(training.method, model, causal=causal, rank=training.rank)
+    method = method_of(training.method, model, rank=training.rank)
     check_settings(training)
-    check_attention_groups(model, training, causal=causal, virtual_tokens=method.virtual_tokens)
+    check_attention_groups(model, training, causal=causal)
     rate = chosen_rate(training, model)
-    return RunPlan(replace(training, learning_rate=rate.value), method, rate, causal, source, measured_on)
-
-
-def read_inputs(
-    plan: RunPlan,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    folder: Path | None,
-    on_read: OnRead | None,
-) -> RunInputs:
-    """Read the texts of a run; arguments and errors are those of `finetune`."""
     rows, end = training_rows(
-        model, tokenizer, plan.source, plan.training, plan.method, held_out=plan.measured_on,
+        model, tokenizer, source, training, held_out=measured_on,
         folder=None if folder is None else nearest_existing(folder), on_read=on_read,
     )  # fmt: skip
-    held_out = plan.measured_on
-    windows = None if held_out is None else held_out_rows(model, tokenizer, held_out, plan.training, end)
-    return RunInputs(**vars(plan), rows=rows, windows=windows, held_out_tokens=0 if end is None else len(end.tokens))
+    windows = None if measured_on is None else held_out_rows(model, tokenizer, measured_on, training, end)
+    chosen = replace(training, learning_rate=rate.value)
+    return RunInputs(chosen, method, rate, causal, rows, windows, 0 if end is None else len(end.tokens))
 
 
 def held_out_of(given: Any) -> Any:
@@ -134,7 +115,7 @@ def check_tokenizer(tokenizer: Any, *, causal: bool) -> None:
     """Refuse what is no tokenizer, or one without a mask token for a masked model.
 
     Raises:
-        WrongKind: it is no tokenizer.
+        WrongKind: The object is no tokenizer.
         TrainingImpossible: it has no mask token.
     """
     if isinstance(tokenizer, str) or not callable(tokenizer):

@@ -15,7 +15,7 @@ Chen et al. 2023, "LongLoRA", arXiv:2309.12307, section 3.2.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,13 +27,14 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Bias, BlockBias, KeyBias, Terms, ToeplitzBias
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.forward.attention import PatchedAttention, RotatedCall
-from hf_posenc.forward.call_plan import CallPlan
 from hf_posenc.forward.engine_backend import ENGINE_BACKENDS, AttentionOutput
 from hf_posenc.forward.offloading import change_class
-from hf_posenc.forward.packed_documents import PackedDocument
+from hf_posenc.patching.state import is_patched
+from hf_posenc.training.config import Training
 
 if TYPE_CHECKING:
     from transformers import Cache
+
 
 Mix = Callable[[RotatedCall, dict[str, Any]], AttentionOutput]
 
@@ -49,10 +50,6 @@ class GroupedAttention(PatchedAttention):
         if not self.training:
             return super().mix(call, host, cache)
         return attend_in_groups(partial(super().mix, cache=None), call, host, self.__dict__[GROUP_LENGTH])
-
-    def documents(self, plan: CallPlan) -> tuple[tuple[PackedDocument, CallPlan], ...]:
-        """None by itself: groups are cut from whole rows."""
-        return ()
 
 
 @contextmanager
@@ -98,12 +95,10 @@ def attend_in_groups(mix: Mix, call: RotatedCall, host: dict[str, Any], group: i
     """
     check_divisible(call, host, group)
     length = call.queries[0].shape[2]
-    halves, split = [], keys_split(call)
+    halves = []
     for half, cuts in enumerate((range(group, length, group), range(group // 2, length, group))):
         parts = [part_of(call, half, slice(*rows)) for rows in zip((0, *cuts), (*cuts, length), strict=True)]
-        mixed = [mix(part, {**host, **positions_of(host, part)})[0] for part in parts]
-        together = torch.cat(mixed, dim=1)
-        halves.append(together if split else together[:, :, half_of(together.shape[2], half)])
+        halves.append(torch.cat([mix(part, {**host, **positions_of(host, part)})[0] for part in parts], dim=1))
     return torch.cat(halves, dim=2), None
 
 
@@ -116,7 +111,8 @@ def check_divisible(call: RotatedCall, host: dict[str, Any], group: int) -> None
     heads, length = call.queries[0].shape[1:3]
     terms, backend = call.shared.terms, call.plan.backend
     for hindrance, remedy in (
-        (heads % 2 and f"{heads} head{'s' if heads > 1 else ''} into halves", "Choose another recipe"),
+        (heads % 2 and f"{heads} query heads into halves", "Choose another recipe"),
+        (call.values.shape[1] % 2 and "an odd number of key heads into halves", "Choose another recipe"),
         (length % group and f"a row of {length} tokens, with groups of {group}", "Choose rows of a multiple"),
         (call.values.shape[2] != length and "keys of a cache", "Pass use_cache=False"),
         (call.ctx.real_keys is not None and "padded rows", "Pack rows to one length"),
@@ -128,7 +124,7 @@ def check_divisible(call: RotatedCall, host: dict[str, Any], group: int) -> None
         (host.get("s_aux") is not None and "attention sinks of the model", "Choose another recipe"),
         (
             any(not isinstance(bias, (KeyBias, ToeplitzBias)) for bias in (*terms.bias, *terms.values))
-            and f"positional terms of what queries and keys contain, as scheme {call.plan.fixed.name!r} has",
+            and "positional terms of what queries and keys contain, as the scheme has",
             "Choose another scheme or recipe",
         ),
     ):
@@ -136,16 +132,9 @@ def check_divisible(call: RotatedCall, host: dict[str, Any], group: int) -> None
             raise TrainingImpossible(f"Shifted sparse attention cannot divide {hindrance}. {remedy}.")
 
 
-def keys_split(call: RotatedCall) -> bool:
-    """Whether half of the query heads have half of the heads of keys and values to themselves."""
-    return call.values.shape[1] % 2 == 0
-
-
 def part_of(call: RotatedCall, half: int, rows: slice) -> RotatedCall:
-    """Half of the heads, 0 or 1, at some tokens; all heads where the keys of one half are not half of the keys."""
+    """Half of the heads, 0 or 1, at some tokens."""
     heads, kv_heads = half_of(call.queries[0].shape[1], half), half_of(call.values.shape[1], half)
-    if not keys_split(call):
-        heads = kv_heads = slice(None)
     mask = mask_of(call.plan.mask, heads, rows)
     return RotatedCall(
         replace(call.plan, mask=mask, shared=None, compute={}),
@@ -208,3 +197,26 @@ def context_of_part(ctx: PositionContext, half: int, kv_heads: slice, rows: slic
 def positions_of(host: dict[str, Any], part: RotatedCall) -> dict[str, Any]:
     """The keyword ``position_ids`` for some tokens, if the model passes it."""
     return {"position_ids": part.ctx.query_positions} if host.get("position_ids") is not None else {}
+
+
+def grouped_attention(model: nn.Module, training: Training) -> AbstractContextManager[None]:
+    """Inside the block, and in training mode, a model attends within groups as the settings say."""
+    return shifted_groups(
+        model, None if training.attention_groups == 1 else training.length // training.attention_groups
+    )
+
+
+def check_attention_groups(model: nn.Module, training: Training, *, causal: bool) -> None:
+    """Refuse attention within groups where it would have no effect, or is not defined.
+
+    Raises:
+        TrainingImpossible: the settings ask for it, and the model is an encoder or not patched, or its attention cannot
+            be divided.
+    """
+    if training.attention_groups == 1:
+        return
+    asked = f"attention_groups={training.attention_groups} was asked for, and"
+    if not causal:
+        raise TrainingImpossible(f"{asked} shifted sparse attention is defined for causal models. Leave it out.")
+    if not is_patched(model):
+        raise TrainingImpossible(f"{asked} this model is not patched. Patch it first (--scheme, such as yarn).")

@@ -1,4 +1,4 @@
-"""How `Trainer` is set up by the settings of a run: its `TrainingArguments`, and gradient checkpointing."""
+"""How `Trainer` is set up by the settings of a run: its arguments, and the precision of weights."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
+from hf_posenc.core.constants import HALF
 from hf_posenc.errors import TrainingImpossible, WrongKind, first_line, shown
 from hf_posenc.training.config import Training
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
+
+CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 
 
 def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
@@ -24,15 +28,18 @@ def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArgume
         TrainingImpossible: transformers does not know an argument, or refuses its value.
     """
     from transformers import TrainingArguments
+    from transformers.integrations import get_reporting_integration_callbacks
 
     if more is not None and not isinstance(more, Mapping):
         raise WrongKind(f"arguments is a mapping from names to values, got {shown(more)}. Pass a dictionary.")
     try:
-        return TrainingArguments(**{**settings, **(more or {})})
+        arguments = TrainingArguments(**{**settings, **(more or {})})
+        get_reporting_integration_callbacks(arguments.report_to)  # refuses experiment trackers it does not know
     except (TypeError, ValueError, AttributeError, ImportError) as error:
         raise TrainingImpossible(
             f"TrainingArguments refuses what was asked for: {first_line(error)}. Correct arguments."
         ) from error
+    return arguments
 
 
 def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: bool) -> dict[str, Any]:
@@ -67,9 +74,18 @@ def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: b
         "report_to": list(training.report_to) or "none",
         "disable_tqdm": True,
         "remove_unused_columns": False,
+        **(checkpointing() if training.gradient_checkpointing else {}),
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "use_cpu": not torch.accelerator.is_available(),
     }
+
+
+def checkpointing() -> dict[str, Any]:
+    """`TrainingArguments` that trade time for memory, under the name that this version of transformers has for it."""
+    from transformers import TrainingArguments
+
+    name = next(name for name in CHECKPOINTING if name in TrainingArguments.__dataclass_fields__)
+    return {name: True, f"{name}_kwargs": {"use_reentrant": False}}
 
 
 def warmup_steps(training: Training) -> float:
@@ -94,34 +110,26 @@ def evaluation_settings(training: Training, windows: Mapping[str, Any] | None, *
     }
 
 
-CHECKPOINTING = (
-    "gradient_checkpointing", "_gradient_checkpointing_func", "_require_grads_hooks", "_require_grads_hook",
-)  # fmt: skip
-"""Attributes of modules in which transformers keeps gradient checkpointing."""
+def in_half_precision(model: nn.Module) -> bool:
+    """Whether a weight that is trained is in half precision."""
+    return any(weight.dtype in HALF for weight in model.parameters() if weight.requires_grad)
 
 
 @contextmanager
-def gradient_checkpointing(trained: Any, model: Any, training: Training) -> Iterator[None]:
-    """Run the block with gradient checkpointing, if the settings ask for it; afterwards it is as it was before."""
-    if not training.gradient_checkpointing:
-        yield
-        return
-    modules = list(model.modules())
-    attributes = [{name: vars(module)[name] for name in CHECKPOINTING if name in vars(module)} for module in modules]
-    hooks = [set(module._forward_hooks) for module in modules]
-    if trained is not model:
-        trained.enable_input_require_grads()
-    # Later versions of transformers call it activation's.
-    name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
-    getattr(model, f"{name}_checkpointing_enable")()
-    added = [(module, set(module._forward_hooks) - earlier) for module, earlier in zip(modules, hooks, strict=True)]
+def float32_masters(model: nn.Module) -> Iterator[None]:
+    """Hold the weights of ``model`` in float32 during the block, and give them their dtype back after it.
+
+    Mixed-precision training with master weights (Micikevicius et al. 2017, arXiv:1710.03740): steps of AdamW are added
+    to float32 weights, and `autocast` computes in bfloat16 from them. Weights in bfloat16 themselves would round most
+    steps of a small learning rate to nothing.
+    """
+    halves = {name: weight.dtype for name, weight in model.named_parameters() if weight.dtype in HALF}
+    for name, weight in model.named_parameters():
+        if name in halves:
+            weight.data = weight.data.float()
     try:
         yield
-    finally:  # transformers' own disabling turns off what was on before, and leaves hooks on the embeddings
-        for module, new in added:
-            for hook in new:
-                module._forward_hooks.pop(hook, None)
-        for module, earlier in zip(modules, attributes, strict=True):
-            for attribute in CHECKPOINTING:
-                vars(module).pop(attribute, None)
-            vars(module).update(earlier)
+    finally:
+        for name, weight in model.named_parameters():
+            if name in halves and type(weight.data) is Tensor:  # what FSDP has sharded stays as it is
+                weight.data = weight.data.to(halves[name])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import UnsupportedModel
+from hf_posenc.errors import TrainingImpossible, UnsupportedModel
 from hf_posenc.forward.current_forward import ATTENTION, OWNER, counts_columns, current_forward
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.schemes.base import Scheme, implements
@@ -93,3 +93,22 @@ def reads_rows(scheme: Scheme) -> bool:
 def as_wide(code: Tensor, width: int) -> Tensor:
     """A position code of embeddings, with as many channels as layers have: what a model projects between the two."""
     return code if code.ndim == 0 or code.shape[-1] == width else nn.functional.pad(code, (0, width - code.shape[-1]))
+
+
+INNER = "base_layer"  # what PEFT calls the layer that it has wrapped
+
+
+def check_adapted_tables(model: nn.Module) -> None:
+    """Refuse what PEFT has added to a patched model.
+
+    Raises:
+        TrainingImpossible: it adapts a position table that the scheme does not read row by row.
+    """
+    for name, module in model.named_modules():
+        table = module._modules.get(INNER)
+        if isinstance(table, SchemePositionTable) and not reads_rows(table.scheme):
+            raise TrainingImpossible(
+                f"PEFT adapts the rows of the position table {name}, and scheme {table.scheme.extra_repr()!r} does not "
+                "read it row by row. Leave it out of target_modules; a table that the scheme keeps trains with "
+                "modules_to_save."
+            )

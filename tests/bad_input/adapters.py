@@ -74,32 +74,22 @@ def halved(held: dict[str, Tensor]) -> None:
 
 CHANGES: list[tuple[str, str, Change]] = [
     ("truncated", "read", data(CONFIG, lambda held: held[:40])),
-    ("key twice", "twice", data(CONFIG, lambda held: held.rstrip()[:-1] + b',"r":2}')),
-    ("10,000 deep", "nested", data(CONFIG, lambda held: b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}")),
-    ("no configuration", "read", gone(CONFIG)),
     ("unknown kind", "'WAT'", content(CONFIG, peft_type="WAT", position_scheme_guard=None)),
-    ("misspelt key", "Did you mean 'lora_alpha'", content(CONFIG, lora_alhpa=1)),
-    ("option of a newer PEFT", "pip install -U peft", content(CONFIG, wat=1, peft_version="99.1")),
     ("module to import", "module", content(CONFIG, auto_mapping={"parent_library": "evil", "base_model_class": "X"})),
     ("rank", "size mismatch", content(CONFIG, r=4)),
     ("half of the tensors", "lacks", tensors(halved)),
-    ("cut", "read", data(WEIGHTS, lambda held: held[:-9])),
     ("no weights", WEIGHTS, gone(WEIGHTS)),
     ("pickle only", "safetensors", lambda folder: (folder / WEIGHTS).rename(folder / "adapter_model.bin")),
     ("NaN", "finite", tensors(lambda held: next(iter(held.values())).fill_(NAN))),
     ("no sidecar", "missing", gone(SIDE_CAR)),
     ("other scheme", "alibi", content(SIDE_CAR, scheme=[{"name": "alibi", "options": {}}], parameters_sha256=None)),
-    ("other length", "16", content(SIDE_CAR, trained_length=16)),
     ("parameters flipped", "describes", data(PARAMETERS, lambda held: held[:-1] + bytes([held[-1] ^ 1]))),
-    ("no parameters", "describes", gone(PARAMETERS)),
-    ("key of a sidecar", "unknown key", content(SIDE_CAR, wat=1)),
 ]
 
 
 def rows() -> list[Row]:
     """All of them."""
     right: tuple[str, dict[str, Any]] = ("kerple", {})
-    load, save, kind = hf_posenc.load_peft_adapter, hf_posenc.save_peft_adapter, errors.WrongKind
     memory, training = errors.NoMemory, errors.TrainingImpossible
     return [
         *(Row(f"adapter {name}", ODD, key, put_on(change), patch=right) for name, key, change in CHANGES),
@@ -107,12 +97,7 @@ def rows() -> list[Row]:
         Row("plain base", ODD, "none", put_on(unchanged)),
         Row("base of another scheme", ODD, "kerple.+yarn", put_on(unchanged), patch=("yarn", {"factor": 2})),
         Row("base of another kind", (ODD, training), "modules|not found", put_on(unchanged), "gpt2", right),
-        Row("patch=yes", kind, "'refuse' or 'apply'", put_on(unchanged, patch="yes")),
-        Row("no folder", errors.ModelNotFound, "absent", lambda s: load(s.model, "./absent")),
-        Row("adapter on no model", errors.UnsupportedModel, "'x'", lambda s: load("x", s.saved["adapter"])),
-        Row("configuration of text", kind, "'r'", lambda s: hf_posenc.get_peft_model(s.model, {"r": 8})),
         Row("layers of nobody", training, "nope", nobody),
-        Row("save of no PEFT model", kind, "PEFT", lambda s: save(s.model, s.folder)),
     ]
 
 

@@ -26,7 +26,6 @@ CALLS: list[tuple[str, dict[str, Any], type[errors.PosEncError], str]] = [
     ("past the vocabulary", {"input_ids": IDS * VOCABULARY}, BAD, f"Token {VOCABULARY}"),
     ("nothing", {"input_ids": None}, BAD, "neither"),
     ("both", {"inputs_embeds": torch.zeros(1, LENGTH, WIDTH)}, BAD, "both"),
-    ("wider numbers", {"input_ids": None, "inputs_embeds": torch.zeros(1, LENGTH, WIDTH).double()}, BAD, "float64"),
     ("too few positions", {"position_ids": POSITIONS[:, :5]}, BAD, r"\(1, 5\)"),
     ("positions of other rows", {"position_ids": POSITIONS.expand(3, -1)}, BAD, r"\(3, 6\)"),
     ("fractional positions", {"position_ids": POSITIONS + 0.5}, BAD, "float"),

@@ -6,9 +6,6 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import nn
-
 import hf_posenc
 from hf_posenc import errors
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
@@ -22,7 +19,7 @@ LYING: list[tuple[str, str, Any, Errors, str]] = [
     ("llama", "num_key_value_heads", 1, HOST, "2 of keys"),
     ("llama", "num_key_value_heads", None, errors.AdapterInvalid, "None"),
     ("llama", "max_position_embeddings", None, HOST, "max_position_embeddings"),
-    ("llama", "rope_parameters", None, HOST, "rope_parameters"),
+    ("llama", "rope_parameters", None, HOST, "makes no rotation"),
     ("llama", "rope_parameters", {"rope_type": "default"}, HOST, "rope_theta"),
     ("bert", "num_attention_heads", 2, HOST, "4 heads"),
 ]
@@ -33,12 +30,6 @@ ODD: list[tuple[str, Any, str]] = [
     ("rope_parameters", ROTATION | {"rope_type": "yarm"}, "Did you mean 'yarn'"),
     ("max_position_embeddings", 64.0, "64.0"),
 ]
-SAVED: list[tuple[str, str, Any, str]] = [
-    ("llama", "num_attention_heads", 2, "heads was 4 and is 2"),
-    ("llama", "rope_parameters", ROTATION | {"rope_theta": 17.0}, "17"),
-    ("llama", "position_scheme", None, "position_scheme"),
-    ("gpt2", "n_head", 2, "heads was 4 and is 2"),
-]
 
 
 def patched(name: str, value: Any, scheme: str = "alibi", **lengths: Any) -> Act:
@@ -46,15 +37,6 @@ def patched(name: str, value: Any, scheme: str = "alibi", **lengths: Any) -> Act
 
     def act(scene: Scene) -> object:
         return within(scene.model.config, name, value, lambda: hf_posenc.patch_model(scene.model, scheme, **lengths))
-
-    return act
-
-
-def saved(name: str, value: Any) -> Act:
-    """Save a patched model whose configuration was changed since."""
-
-    def act(scene: Scene) -> object:
-        return within(scene.model.config, name, value, lambda: scene.model.save_pretrained(scene.folder))
 
     return act
 
@@ -69,14 +51,6 @@ def within(config: Any, name: str, value: Any, act: Callable[[], object]) -> obj
         entries[name] = before
 
 
-def whole_numbers(scene: Scene) -> object:
-    """Weights cast to int8 by hand."""
-    model = copy.deepcopy(scene.model)
-    layer = model.model.layers[1].mlp.up_proj
-    layer.weight = nn.Parameter(layer.weight.to(torch.int8), requires_grad=False)
-    return hf_posenc.patch_model(model, "yarn", factor=2)
-
-
 def rows() -> list[Row]:
     """All of them."""
     yarn = {"scheme": "yarn", "trained_length": TRAINED_LENGTH, "factor": 2}
@@ -86,9 +60,4 @@ def rows() -> list[Row]:
             for kind, name, value, error, key in LYING
         ),
         *(Row(f"live {name} {value}", HOST, key, patched(name, value, **yarn)) for name, value, key in ODD),
-        *(
-            Row(f"saving {kind} {name} {value}", HOST, key, saved(name, value), kind, ("alibi", {}))
-            for kind, name, value, key in SAVED
-        ),
-        Row("whole numbers", errors.UnsupportedModel, r"up_proj.+torch\.int8", whole_numbers),
     ]  # fmt: skip

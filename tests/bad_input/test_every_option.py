@@ -31,12 +31,3 @@ def test_a_value_of_another_kind_is_refused(record: SchemeRecord) -> None:
                 hf_posenc.patch_model(model, record.name, **{name: value})
             assert TWO_SENTENCES.match(str(caught.value))
             assert not hf_posenc.is_patched(model)
-
-
-@pytest.mark.parametrize(("scheme", "name"), [("cope", "npos"), ("learned", "num_positions")])
-def test_option_that_needs_too_much_memory(scheme: str, name: str) -> None:
-    """Two thousand million rows are refused before they are allocated."""
-    model = MODELS["gpt2"]
-    with pytest.raises(errors.OptionOutOfRange, match=f"{name}.+GiB"):
-        hf_posenc.patch_model(model, scheme, **{name: 2**31 - 1})
-    assert not hf_posenc.is_patched(model)

@@ -9,24 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-import hf_posenc
 from hf_posenc.checkpoints.adapter_folder import read_position_parameters, read_sidecar
-from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.tokenizer import tokenizer_of
 from hf_posenc.checkpoints.validate import check_folder
-from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import PosEncError
 from hf_posenc.patching.preconditions.host_config import check_lengths_and_rotation
 from hf_posenc.patching.stored.config_guard import unguard
-from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR, write_sidecar
+from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
-from hf_posenc.training.resume import last_complete, start_run
 
 SCHEME = {
     "format": 1, "layers": {"0": [{"name": "none", "options": {}}]}, "trained_length": 32, "target_length": 64,
@@ -36,7 +30,6 @@ CONFIG = {
     "model_type": "llama", "max_position_embeddings": 64, "position_scheme": SCHEME,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "position_scheme_guard": [["model_type", "llama"]],
 }  # fmt: skip
-RUN_RECORD = {"length": 16, "steps": 3, "method": "lora", "scheme": SCHEME, "rows": 7, "eval_lengths": [16, 32]}
 ODD = [None, True, 0, -1, 2**40, 10**400, 1e308, float("nan"), "", "\x00", "../x", "os:system", [], {}, [[]]]
 
 scalars = st.sampled_from(ODD) | st.integers() | st.floats()
@@ -109,52 +102,3 @@ def test_sidecar(value: Any) -> None:
         (Path(folder) / PARAMETERS).write_bytes(save({}))
         only_ours(lambda: read_sidecar(Path(folder)))
         only_ours(lambda: read_position_parameters(Path(folder)))
-
-
-@many
-@given(bitten(json.dumps(RUN_RECORD).encode()))
-def test_run_record(data: bytes) -> None:
-    """``run.json`` and the manifest, which ``--resume`` reads."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "checkpoint-1").mkdir()
-        (folder / "run.json").write_bytes(data)
-        (folder / "checkpoint-1" / "complete.json").write_bytes(data)
-        only_ours(lambda: start_run(folder, RUN_RECORD, resume=True))
-        assert last_complete(folder) is None
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [("tokenizer.json", "junk"), ("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["a.B", "a.B"]}}')],
-)
-def test_tokenizers_of_commands(file: str, content: str, saved: dict[str, Path], tmp_path: Path) -> None:
-    """A damaged tokenizer, or one with code of its own, is refused as a damaged model is."""
-    for name in ("config.json", "model.safetensors"):
-        (tmp_path / name).write_bytes((saved["plain"] / name).read_bytes())
-    (tmp_path / file).write_text(content, encoding="utf-8")
-    with pytest.raises(PosEncError):
-        tokenizer_of(ModelName.of(tmp_path))
-
-
-def read_both(folder: Path) -> None:
-    """What loading an adapter reads of a scheme."""
-    read_sidecar(folder)
-    read_position_parameters(folder)
-
-
-@pytest.mark.slow
-def test_every_flipped_bit_of_a_sidecar(tmp_path: Path) -> None:
-    """The first 4,096 bits of both files: 100 % are noticed."""
-    write_sidecar(hf_posenc.patch_model(tiny_model("llama"), "kerple"), tmp_path)
-    assert read_sidecar(tmp_path) is not None, "control: unharmed, it is read"
-    assert read_position_parameters(tmp_path)
-    for name in (SIDECAR, PARAMETERS):
-        whole = (tmp_path / name).read_bytes()
-        for bit in range(min(4096, 8 * len(whole))):
-            damaged = bytearray(whole)
-            damaged[bit // 8] ^= 1 << bit % 8
-            (tmp_path / name).write_bytes(damaged)
-            with pytest.raises(PosEncError):
-                read_both(tmp_path)
-        (tmp_path / name).write_bytes(whole)

@@ -12,7 +12,7 @@ from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.cli.errors import FAILED, USAGE, end
 
-from . import adapters, api, arguments, calls, config, configurations, weights, wrapped
+from . import adapters, api, calls, config, configurations, weights, wrapped
 from .row import TWO_SENTENCES, Row, Scene
 
 
@@ -38,7 +38,7 @@ def refused(row: Row, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(scene.folder.iterdir()) == []
 
 
-@each(*api.rows(), *calls.rows(), *configurations.rows(), *wrapped.rows(), *arguments.rows())
+@each(*api.rows(), *calls.rows(), *configurations.rows(), *wrapped.rows())
 def test_the_model_is_left_unchanged(
     row: Row,
     saved: dict[str, Path],

@@ -2,43 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hf_posenc import describe, is_patched, patch_model, unpatch_model
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.tiny_models import tiny_model
-
-from .wrapped import Whole
-
-
-def compiled_in_place(model: nn.Module) -> nn.Module:
-    """Compiled without a wrapper."""
-    model.compile(backend="eager")
-    return model
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrap", [partial(torch.compile, backend="eager"), compiled_in_place, nn.DataParallel])
-def test_wrapped_model_is_patched_whole(wrap: Callable[[nn.Module], nn.Module]) -> None:
-    inner = tiny_model("llama")
-    ids = random_tokens(inner, 40)
-    model = wrap(inner)
-    plain = model(ids).logits  # compiled before it is patched
-    expected = patch_model(tiny_model("llama"), "yarn", factor=4)(ids).logits
-    patch_model(model, "yarn", factor=4)
-    assert torch.equal(model(ids).logits, expected)
-    assert not torch.allclose(plain, expected), "control: the scheme shows"
-    unpatch_model(model)
-    assert torch.equal(model(ids).logits, plain)
-
-
-def test_a_scheme_without_parameters_under_a_reducer() -> None:
-    assert describe(patch_model(Whole(tiny_model("llama")), "yarn", factor=4)).scheme == "yarn"
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("llama", "yarn"), ("llama", "kerple"), ("gpt2", "t5")])
@@ -62,27 +34,3 @@ def test_quantised_layers_are_patched(scheme: str) -> None:
     after = quantise(patch_model(tiny_model("llama"), scheme, factor=4))
     assert torch.equal(before(ids).logits, after(ids).logits)
     assert describe(before).proof.verdict == "moved"
-
-
-class Buffered(nn.Module):
-    """A linear layer as GPTQ and AWQ leave it: its packed weight is a buffer."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.register_buffer("qweight", linear.weight.detach().clone())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(x, self.qweight)
-
-
-def test_packed_weights_in_buffers() -> None:
-    """A learned scheme is drawn where such layers compute."""
-    model, plain = tiny_model("llama"), tiny_model("llama")
-    for layer in model.model.layers:
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            setattr(layer.self_attn, name, Buffered(layer.self_attn.get_submodule(name)))
-    ids = random_tokens(plain, 40)
-    for one in (model, plain):
-        torch.manual_seed(0)
-        patch_model(one, "kerple", factor=4)
-    assert torch.equal(model(ids).logits, plain(ids).logits)

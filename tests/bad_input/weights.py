@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -54,11 +53,6 @@ def poison(held: dict[str, Tensor]) -> None:
     held["model.layers.0.self_attn.k_proj.weight"][0, 0] = NAN
 
 
-def table(change: Callable[[Tensor], Tensor]) -> Change:
-    """A change of GPT-2's table of positions."""
-    return tensors(lambda held: held.update({"transformer.wpe.weight": change(held["transformer.wpe.weight"])}))
-
-
 def pipe(folder: Path) -> None:
     """A pipe under the name of the weights: reading it would wait for ever."""
     (folder / WEIGHTS).unlink()
@@ -78,12 +72,6 @@ def outside(folder: Path) -> None:
     (folder / INDEX).write_text(json.dumps(content), encoding="utf-8")
 
 
-def other_generation(folder: Path) -> None:
-    """A shard of another model of the same names."""
-    first, second = sorted(folder.glob("model-*.safetensors"))[:2]
-    shutil.copy(second, first)
-
-
 def shard_gone(folder: Path) -> None:
     """A shard is missing."""
     sorted(folder.glob("model-*.safetensors"))[0].unlink()
@@ -101,9 +89,7 @@ def rows() -> list[Row]:
         Row("NaN to be patched", not_finite, "finite", loaded(tensors(poison), "plain", scheme="yarn", factor=2)),
         Row("weight missing", DAMAGED, "q_proj", loaded(lacking("model.layers.1.self_attn.q_proj.weight"))),
         Row("a pipe", DAMAGED, "no file", loaded(pipe, "plain")),
-        Row("table shorter", DAMAGED, "shape", loaded(table(lambda rows: rows[:8].clone()), "gpt2")),
         Row("shard missing", DAMAGED, "missing", loaded(shard_gone, "shards")),
-        Row("shard of others", DAMAGED, "lacks", loaded(other_generation, "shards")),
         Row("index outside", DAMAGED, r"\.\./plain", loaded(outside, "shards")),
         Row("pickle only", DAMAGED, "safetensors", loaded(pickled)),
         Row("pickle asked for", DAMAGED, "run code", loaded(unchanged, "plain", use_safetensors=False)),

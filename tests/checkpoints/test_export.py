@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hf_posenc import export_native, patch_model
+from hf_posenc import export_native, patch_model, scheme_of
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import NotExpressible, NotPatched, OnlyWithinTrainedLength
 
 EXPRESSIBLE = [
     ("rope", {"base": 500.0}), ("abf", {}), ("pi", {}), ("ntk", {}), ("ntk_parts", {}), ("yarn", {}),
     ("yarn", {"beta_fast": 16.0, "truncate": False, "attention_factor": 1.3}), ("llama3", {}),
-    ("proportional", {"p": 0.5}),
+    ("proportional", {"p": 0.5}), ("ntk_parts_v1", {}), ("yarn", {"ramp": "rotations", "attention_factor": 1.1}),
 ]  # fmt: skip
 TEXT = torch.randint(3, 96, (1, 3 * TRAINED_LENGTH), generator=torch.Generator().manual_seed(0))
 
@@ -150,3 +150,24 @@ def test_the_generation_config_is_exported(tmp_path) -> None:
     model.generation_config.temperature, model.generation_config.do_sample = 0.25, True
     export_native(model, tmp_path)
     assert json.loads((tmp_path / "generation_config.json").read_text())["temperature"] == 0.25
+
+
+def test_learned_frequencies_are_stated_as_a_list(tmp_path) -> None:
+    """By plain transformers, which has no such parameter; beyond the trained length as within it."""
+    from transformers import LlamaForCausalLM
+
+    model = patch_model(tiny_model("llama"), "rope", factor=4, learn_freq=True)
+    untrained = model(TEXTS["target"]).logits.detach()
+    torch.nn.init.normal_(scheme_of(model).correction, std=0.1, generator=torch.Generator().manual_seed(0))
+    assert export_native(model, tmp_path)["rope_type"] == "longrope"
+    there, here = (one(TEXTS["target"]).logits for one in (LlamaForCausalLM.from_pretrained(tmp_path), model))
+    assert torch.allclose(there, here, atol=1e-4)  # two float32 implementations of logits of about 1
+    assert not torch.allclose(untrained, here, atol=0.1), "the frequencies have learned nothing"
+
+
+def test_the_card_says_the_lengths(tmp_path) -> None:
+    export_native(patch_model(tiny_model("llama"), "yarn", factor=4), tmp_path / "plain")
+    card = (tmp_path / "plain" / "README.md").read_text()
+    assert "yarn" in card
+    assert "trained on 32 tokens, for texts of 128" in card
+    assert "library_name: transformers" in card

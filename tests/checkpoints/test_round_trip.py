@@ -223,9 +223,9 @@ def test_every_kind_of_layer_is_probed_again(tmp_path, monkeypatch: pytest.Monke
     probed = []
 
     class Recorded(EffectProbe):
-        def __init__(self, adapter, base, geometry, layers) -> None:
-            probed.append(list(layers))
-            super().__init__(adapter, base, geometry, layers)
+        def __init__(self, plan) -> None:
+            super().__init__(plan)
+            probed.append(self.layers)
 
     for module in (patch_module, restore):
         monkeypatch.setattr(module, "EffectProbe", Recorded)
@@ -246,16 +246,16 @@ def gemma3() -> Gemma3ForCausalLM:
     )  # fmt: skip
 
 
-def test_all_layers_and_other_names_of_lengths_as_patch_model_takes_them(tmp_path) -> None:
+def test_all_layers_as_patch_model_takes_them(tmp_path) -> None:
     gemma3().save_pretrained(tmp_path / "plain")
-    asked = {"scheme": "yarn", "max_len": 128, "layers": "all"}
+    asked = {"scheme": "yarn", "target_length": 128, "layers": "all"}
     loaded = from_pretrained(tmp_path / "plain", **asked)
     assert describe(loaded).target_length == 128
     assert describe(patch_model(gemma3(), **asked)).kinds == describe(loaded).kinds
     loaded.save_pretrained(tmp_path / "all")
-    patch_model(gemma3(), "yarn", max_len=128).save_pretrained(tmp_path / "far alone")
+    patch_model(gemma3(), "yarn", target_length=128).save_pretrained(tmp_path / "far alone")
     assert describe(from_pretrained(tmp_path / "all", **asked)).target_length == 128
     with pytest.raises(CheckpointMismatch, match="in all layers"):
         from_pretrained(tmp_path / "far alone", **asked)
     with pytest.raises(CheckpointMismatch, match="target_length 64 was asked for"):
-        from_pretrained(tmp_path / "all", max_len=64)
+        from_pretrained(tmp_path / "all", target_length=64)

@@ -45,19 +45,6 @@ def test_printed_commands_are_commands(call: Callable, starter: str) -> None:
             known[name].make_context(name, words)
 
 
-@pytest.mark.parametrize("starter", ["llama", "gpt2", "bert"])
-def test_compared_entries_can_be_read(call: Callable, starter: str) -> None:
-    pytest.importorskip("lm_eval", reason="an extra")
-    from hf_posenc.schemes.entry import entries_of
-
-    advice = call("advise", "-m", f"starter:{starter}", "--target-length", "1024", "--json").data
-    for one in advice["zero_shot"] + advice["training"]:
-        words = shlex.split(one["compare"])
-        unpatched, entry = entries_of(words[words.index("--schemes") + 1])
-        assert unpatched.scheme is None
-        assert (entry.scheme, entry.own_options) == (one["scheme"], one["options"])
-
-
 @pytest.mark.parametrize("target", ["much", "-1", "0", "1.3"])
 def test_an_invalid_target(call: Callable, target: str) -> None:
     answer = call("advise", "-m", "starter:llama", "--target-length", target)
@@ -71,9 +58,3 @@ def test_a_model_that_no_adapter_knows(call: Callable, tmp_path: Path) -> None:
     answer = call("advise", "-m", str(tmp_path), "--target-length", "16k")
     assert answer.code == 3
     assert "hf-posenc list --models" in answer.out
-
-
-def test_a_folder_without_a_model(call: Callable, tmp_path: Path) -> None:
-    answer = call("advise", "-m", str(tmp_path), "--target-length", "16k")
-    assert answer.code == 2
-    assert "Traceback" not in answer.err

@@ -33,36 +33,6 @@ def test_json_is_complete(call: Callable) -> None:
 
 
 @pytest.mark.slow
-def test_tables_and_files(call: Callable, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="plots need the extra plot")
-    answer = call(
-        "bench",
-        *TINY,
-        "-s",
-        "yarn",
-        "--cases",
-        "prefill,train",
-        "--baselines",
-        "unpatched",
-        "--out",
-        str(tmp_path / "out"),
-    )
-    assert answer.code == 0, answer.err
-    assert "prefill: a text is read" in answer.out
-    assert "train: forward and backward" in answer.out
-    assert "naive" not in answer.out
-    assert json.loads((tmp_path / "out" / "bench.json").read_text())["cells"][0]["state"] == "done"
-    assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "out" / "bench.svg").read_bytes().startswith(b"<?xml")
-
-
-def test_the_starter_is_the_default_and_refusals_end_with_3(call: Callable) -> None:
-    answer = call("bench", "-m", "starter:bert", "-s", "sinks,alibi", "-l", "32", "--rounds", "1", "--device", "cpu")
-    assert answer.code == 3
-    assert "sinks, prefill, 32 tokens: refused" in answer.out
-
-
-@pytest.mark.slow
 def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, seen = measuring.cell_of, []
 
@@ -96,7 +66,3 @@ def test_invalid_arguments_are_named_in_the_error(call: Callable, words: str, hi
     assert answer.out == ""
     assert "Error: " in answer.err
     assert hint in answer.err
-
-
-def test_help_ends_with_examples(call: Callable) -> None:
-    assert "hf-posenc bench --schemes yarn,alibi,self_extend --lengths 512,2048" in call("bench", "--help").out

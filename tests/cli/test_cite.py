@@ -1,4 +1,4 @@
-"""``hf-posenc info --bibtex``, ``--latex`` and ``--properties``."""
+"""``hf-posenc info --bibtex`` and ``--properties``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from hf_posenc import cite
 def test_bibtex_of_a_scheme_and_of_a_composition(call: Callable) -> None:
     for name in ("rerope", "yarn+logn"):  # the title of rerope is Chinese
         assert call("info", name, "--bibtex").out == cite(name) + "\n"
-
-
-def test_info_writes_the_formula_for_latex(call: Callable) -> None:
-    assert call("info", "pi", "--latex").out.splitlines()[:2] == [r"\[", r"\begin{aligned}"]
-    assert r"\omega'_m" in call("info", "pi", "--json").data["formula"]
 
 
 def test_properties_are_measured(call: Callable) -> None:

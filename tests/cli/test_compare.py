@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import hf_posenc.eval
-from hf_posenc.cli import output
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
@@ -75,14 +74,6 @@ def test_arguments_become_settings(call: Callable, asked: dict[str, Any]) -> Non
     assert answer.data["rows"][0]["value"] == 2.5
 
 
-def test_options_of_tasks_are_forwarded(call: Callable, asked: dict[str, Any]) -> None:
-    words = ("data=a.jsonl", "data=b.jsonl", "scoring=generate", "batch_size=4")
-    call(*WORDS, *(word for one in words for word in ("--set", one)))
-    assert asked["settings"].options == {"scoring": "generate", "data": ["a.jsonl", "b.jsonl"]}
-    assert asked["models"][0].arguments["batch_size"] == 4
-    assert "--set data=a.jsonl --set data=b.jsonl" in asked["command"]
-
-
 def test_a_file_sets_what_the_command_line_overrides(call: Callable, asked: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(
@@ -121,34 +112,6 @@ def test_exit_codes(call: Callable, asked: dict[str, Any], states: list[str], co
     assert answer.err == "half: 50 %\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["-l", "0"], "'0'"), (["-l", "abc"], "'abc'"), (["--set", "depths=0,2"], "depths"), (["-s", "yarm"], "'yarn'"),
-        (["-s", "yarn:beta_fst=1"], "beta_fast"), (["-t", "posenc_pll"], "'posenc_ppl'"),
-        (["--samples", "0"], "--samples"), (["--set", "seed"], "NAME=VALUE"), (["--set", "keys=0"], "keys"),
-        (["--set", "text_field=body"], "--text"), (["-t", "posenc_ppl", "--set", "keys=2"], "keys"),
-        (["--tune", "--text", __file__], "--dev-text"), (["--budget", "3"], "--tune"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_invalid_arguments(call: Callable, tmp_path: Path, words: list[str], hint: str) -> None:
-    answer = call("compare", "-m", "starter:llama", "-s", "unpatched", "--out", str(tmp_path / "out"), *words)
-    assert answer.code == 2
-    assert hint in answer.err
-    assert "Traceback" not in answer.err
-    assert answer.out == ""
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_that_is_a_file(call: Callable, tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("mine")
-    answer = call(*WORDS, "--out", str(tmp_path / "out"))
-    assert answer.code == 2
-    assert "--out" in answer.err
-    assert (tmp_path / "out").read_text() == "mine"
-
-
 def test_a_starter_is_compared(call: Callable, tmp_path: Path) -> None:
     pytest.importorskip("lm_eval", reason="an extra")
     pytest.importorskip("matplotlib", reason="an extra")
@@ -161,17 +124,3 @@ def test_a_starter_is_compared(call: Callable, tmp_path: Path) -> None:
     assert saved["about"]["model"] == "starter:llama"
     assert 0.5 < answer.data["rows"][0]["value"] < 6.0
     assert "learned_hier: refused" in (tmp_path / "page.html").read_text(encoding="utf-8")
-
-
-def test_a_title_is_one_line_above_a_narrow_table(capsys: pytest.CaptureFixture[str]) -> None:
-    title = "a title that is far wider than the table below it"
-    output.show_table(("a", "b"), [(1, 2)], title=title)
-    assert capsys.readouterr().out.splitlines()[0] == title
-
-
-def test_without_a_number_there_is_no_word_on_errors_and_costs(call: Callable, asked: dict[str, Any]) -> None:
-    for state, said in (("refused", False), ("done", True)):
-        asked["answer"] = made(state)
-        asked["answer"].about["schemes"][0]["needs_training"] = True
-        shown = call(*WORDS).out
-        assert {text in shown for text in ("standard error", "Costs:", "needs training")} == {said}

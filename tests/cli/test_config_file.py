@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hf_posenc.cli.config_file import RUN_CONFIG, plain
+from hf_posenc.cli.config_file import RUN_CONFIG
 
 from .conftest import Call
 
@@ -49,21 +49,6 @@ def test_a_run_repeats_from_the_file_in_its_folder(call: Call, written: Callable
     other = call("finetune", "--config", kept, "--set", "seed=4", "--out", str(tmp_path / "three"), "--json")
     assert again.data["curve"] == first.data["curve"]
     assert other.data["curve"] != first.data["curve"], "the seed of the command line counts"
-
-
-@pytest.mark.slow
-def test_epochs_on_the_command_line_replace_the_steps_of_the_file(
-    call: Call, written: Callable[[Any], str], tmp_path: Path
-) -> None:
-    text = tmp_path / "short.txt"
-    text.write_text(Path(argparse.__file__).read_text()[:6000])
-    words = ("--config", written({**BASE, "text": [str(text)], "length": 512}), "--set", "epochs=1")
-    run = call("finetune", *words, "--out", str(tmp_path / "run"), "--json")
-    assert run.code == 0, run.err
-    stored = yaml.safe_load((tmp_path / "run" / RUN_CONFIG).read_text())
-    assert "epochs=1" in stored["set"]
-    assert "steps" not in stored
-    assert call("finetune", *words, "--steps", "2", "--out", str(tmp_path / "both")).code != 0
 
 
 @pytest.mark.parametrize(
@@ -105,9 +90,3 @@ def test_a_comparison_from_a_file(call: Call, written: Callable[[Any], str], tmp
     assert about["options"] == {"from_start": 1}
     again = call(*shlex.split(about["command"])[1:], "--json")
     assert again.data == answer.data, "the command in the report repeats the run without the file"
-
-
-@pytest.mark.parametrize("text", ["007", "1e3", "12", "-3", "٣"])
-def test_values_are_read_back_as_they_were_given(text: str) -> None:
-    written = yaml.safe_load(yaml.safe_dump({"option": plain(text)}))["option"]
-    assert str(written) == text

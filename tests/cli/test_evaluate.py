@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.cli import main
-from hf_posenc.eval import evaluate
 
 START = ["eval", "-m", "starter:llama", "-l", "128"]
 
@@ -34,24 +33,6 @@ def test_options_reach_the_tasks(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert len(samples) == 2
     assert samples[0]["arguments"][0][1]["max_gen_toks"] == 2
     assert "The grass is green." in samples[0]["arguments"][0][0]
-
-
-@pytest.mark.slow
-def test_as_many_tokens_are_scored_as_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*START, "-t", "posenc_ppl", "--samples", "2", "--json"]
-    shown = [run([*words, "--set", f"scored={number}"], capsys)[1] for number in ("1", "64")]
-    few, usual = (next(row["value"] for row in json.loads(rows) if row["metric"] == "nll") for rows in shown)
-    evaluated = evaluate("starter:llama", tasks=["posenc_ppl"], lengths=[128], samples=2, scored=1)
-    assert few == pytest.approx(next(row.value for row in evaluated.rows if row.metric == "nll"), rel=1e-5)
-    assert abs(few - usual) > 1e-3  # control: other tokens have another loss
-
-
-def test_records_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "labels.jsonl"
-    file.write_text("".join(json.dumps({"text": f"text {n}", "label": n % 2}) + "\n" for n in range(8)))
-    code, shown, err = run([*START, "-t", "posenc_icl", "--set", "keys=2", "--set", f"data={file}", "--json"], capsys)
-    assert code == 0, err
-    assert {row["metric"] for row in json.loads(shown)} == {"acc", "nll"}
 
 
 @pytest.mark.parametrize(
@@ -83,15 +64,3 @@ def test_results_replace_nothing_but_results(capsys: pytest.CaptureFixture[str],
     assert "holds something else" in err
     for _ in range(2):  # control: earlier results are replaced
         assert run([*words, str(results)], capsys)[0] == 0
-
-
-def test_options_that_take_several_values_may_be_repeated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for name, words in (("a.txt", "grass sky "), ("b.txt", "sun dog ")):
-        (tmp_path / name).write_text(words * 600)
-    words = [*START, "-l", "96", "-t", "posenc_ppl", "-t", "posenc_passkey", "--samples", "4", "--set", "keys=1"]
-    texts = ["--text", str(tmp_path / "a.txt"), "--text", str(tmp_path / "b.txt"), "--json"]
-    code, shown, err = run([*words, *texts], capsys)
-    assert code == 0, err
-    rows = json.loads(shown)
-    assert {row["task"] for row in rows} == {"posenc_ppl", "posenc_passkey"}
-    assert {row["length"] for row in rows} == {96, 128}

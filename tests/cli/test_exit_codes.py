@@ -12,8 +12,7 @@ import pytest
 
 from hf_posenc import errors
 from hf_posenc.cli import main
-from hf_posenc.cli.arguments import scheme_options
-from hf_posenc.cli.errors import USAGE_ERRORS, message_of
+from hf_posenc.cli.errors import message_of
 
 from .conftest import Call
 
@@ -22,55 +21,39 @@ CHECK = ["check", *START, "-s", "yarn"]
 EVAL = ["eval", *START]
 COMPARE = ["compare", *START, "-s", "yarn", "--out", "OUT"]
 TUNE = ["finetune", *START, "-s", "yarn", "-f", "2", "--out", "OUT"]
-BENCH = ["bench", "-s", "yarn"]
 # words of the command: what is said
 USAGE: list[tuple[list[str], str]] = [
     (["lst"], "'list'"),
-    (["list", "--jsn"], "--json"),
     (["list", "--model", "lama"], "'llama'"),
     (["info", "yarm"], "'yarn'"),
     (["info", "\x1b[31myarn"], "x1b"),
-    (["show", "yarm"], "'yarm'"),
-    (["check", "-s", "yarn"], "--model"),
     (["check", "-m", "./absent", "-s", "yarn"], "./absent"),
     (["check", "-m", "starter:lama", "-s", "yarn"], "'llama'"),
     (["check", "-m", "FOLDER", "-s", "yarn"], "model_type"),
     (["check", "-m", "starter:bert", "-s", "dca"], "decoder"),
-    ([*CHECK, "-f", "two"], "--factor"),
     ([*CHECK, "-f", "0.5"], "at least 1"),
-    ([*CHECK, "-f", "4", "-f", "8"], "--factor is given 2 times"),
     ([*CHECK, "--target-length", "8x"], "--target-length"),
     ([*CHECK, "-c", "cach"], "'cache'"),
     ([*CHECK, "-o", "beta_fst=3"], "beta_fast"),
-    ([*CHECK, "-o", "beta_fast=NaN"], "beta_fast"),
     ([*CHECK, "-o", "beta_fast"], "NAME=VALUE"),
     ([*EVAL, "-o", "beta_fast=3"], "--scheme"),
     ([*EVAL, "-f", "2"], "--scheme"),
-    ([*EVAL, "-l", "1"], "1"),
     ([*EVAL, "-t", "posenc_pl"], "posenc_ppl"),
     ([*EVAL, "-t", "./x.yaml"], "--trust-tasks"),
     ([*EVAL, "--dtype", "float3"], "'float3'"),
-    ([*EVAL, "--seed", "-1"], "--seed"),
-    ([*EVAL, "--length", "256"], "--lengths"),
     ([*EVAL, "--text", "absent.txt"], "absent.txt"),
-    ([*EVAL, "-l", "256", "--text", "EMPTY"], "0"),
     ([*EVAL, "-l", "256", "--text", "PIPE"], "pipe"),
     ([*EVAL, "--out", "FOLDER"], "cannot be a file"),
     ([*EVAL, "--out", "FILE"], "results of eval"),
     ([*EVAL, "--out", "FILE/x.json"], "cannot be written"),
     ([*COMPARE, "-l", "abc"], "'abc'"),
-    ([*COMPARE, "--depths", "2"], "--depths"),
     ([*COMPARE[:3], "-s", "../x", "--out", "OUT"], "../x"),
-    ([*COMPARE, "--device", "nope"], "'nope'"),
     ([*COMPARE[:-1], "FILE"], "cannot be written"),
     ([*TUNE, "--learning-rate", "nan"], "learning_rate"),
-    ([*TUNE, "--method", "lroa"], "'lroa'"),
     ([*TUNE, "--set", "length=99999"], "99999"),
     (["finetune", *START, "-s", "yarn", "--out", "OUT"], "--factor"),
-    ([*BENCH, "--kind", "gpt2"], "--kind"),
     (["export", *START, "-s", "yarn", "-f", "2", "--out", "FULL"], "not empty"),
     (["export", *START, "--out", "OUT"], "--scheme"),
-    (["merge", "-m", "absent", "--out", "OUT", "--dtype", "int8"], "'int8'"),
 ]
 FAILURES: list[tuple[list[str], str]] = [
     ([*EVAL, "-l", "999999999", "-t", "posenc_passkey"], "GiB"),
@@ -83,7 +66,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with everything that a path may lead to by mistake."""
     monkeypatch.chdir(tmp_path)
     Path("FILE").write_text("x")
-    Path("EMPTY").touch()
     os.mkfifo("PIPE")
     Path("FOLDER").mkdir()
     Path("FULL").mkdir()
@@ -130,7 +112,7 @@ def test_unexpected_errors(call: Call, monkeypatch: pytest.MonkeyPatch, raised: 
     def broken() -> None:
         raise raised
 
-    monkeypatch.setattr("hf_posenc.cli.commands.list.list_schemes", broken)
+    monkeypatch.setattr("hf_posenc.cli.commands.info.list_schemes", broken)
     answer = call("list")
     assert answer.code == code
     assert ("RuntimeError: the flux is off. " in answer.err) == (code == 1)
@@ -143,19 +125,10 @@ def test_an_interrupt_behind_another_error_is_one(call: Call, monkeypatch: pytes
         except KeyboardInterrupt as error:
             raise ModuleNotFoundError("Could not import module") from error
 
-    monkeypatch.setattr("hf_posenc.cli.commands.list.list_schemes", interrupted)
+    monkeypatch.setattr("hf_posenc.cli.commands.info.list_schemes", interrupted)
     assert call("list").code == 130
 
 
 def test_a_full_disk_is_named_also_where_rust_says_it() -> None:
     said = message_of(RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"))
     assert said.startswith("No space left on device. Free some space")
-
-
-def test_errors_of_usage_are_ours() -> None:
-    assert all(issubclass(error, errors.PosEncError) for error in USAGE_ERRORS)
-
-
-def test_option_words() -> None:
-    options = scheme_options("yarn", ["beta_fast=16", "ramp=rotations", "truncate=false"])
-    assert options == {"beta_fast": 16, "ramp": "rotations", "truncate": False}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from hf_posenc import describe, from_pretrained, load_starter, patch_model
 
@@ -74,25 +73,3 @@ def test_an_adapter_is_found_by_its_base_merged_and_exported(call: Call, tmp_pat
     assert "--base" in lost.err
     found = call("merge", "-m", str(tuned), "--base", str(tmp_path / "moved"), "--out", str(tmp_path / "merged"))
     assert found.code == 0, found.err
-
-
-def test_a_plain_checkpoint_with_its_tokenizer(call: Call, tmp_path: Path) -> None:
-    words = ["export", "-m", "starter:llama", "-s", "yarn", "-f", "4", "-o", "beta_fast=16", "--out", str(tmp_path)]
-    answer = call(*words, "--json")
-    assert answer.code == 0, answer.err
-    assert answer.data["rope_parameters"]["beta_fast"] == 16.0
-    assert answer.data["warnings"] == []
-    model, tokenizer = load_starter("llama")
-    patch_model(model, "yarn", factor=4, beta_fast=16.0)
-    ids = torch.tensor([AutoTokenizer.from_pretrained(tmp_path)(TEXT).input_ids])
-    assert ids.tolist()[0] == tokenizer(TEXT).input_ids
-    with torch.no_grad():
-        apart = AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids).logits - model(ids).logits
-    assert apart.abs().max() < 1e-3  # frequencies are float32 there, float64 here; logits are up to 20
-
-
-def test_what_is_the_same_for_short_texts_only(call: Call, tmp_path: Path) -> None:
-    answer = call("export", "-m", "starter:llama", "-f", "4", "-s", "longrope", "--out", str(tmp_path / "long"))
-    assert answer.code == 0, answer.err
-    assert "Warning: In texts longer than 256 tokens" in answer.out
-    assert json.loads((tmp_path / "long" / "config.json").read_text())["rope_parameters"]["rope_type"] == "longrope"

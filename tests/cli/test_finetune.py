@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,15 +13,11 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 import hf_posenc.training
 from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
-from hf_posenc.cli import main
-from hf_posenc.cli.bad_argument import BadArgument
+from hf_posenc.cli import main, settings
 from hf_posenc.cli.commands import finetune
-from hf_posenc.cli.commands.finetune_result import compared, show_result
-from hf_posenc.cli.commands.finetune_setup import check_effect
-from hf_posenc.cli.finetune_settings import Reading, parsed
-from hf_posenc.cli.next_commands import after_finetune
-from hf_posenc.training.loss_curve import LossPoint
-from hf_posenc.training.trained_parameters import RunStart
+from hf_posenc.cli.commands.finetune import check_effect
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.cli.settings import READING, settings_of
 
 TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "2", "--set", "length=64"]
 TUNE += ["--set", "rank=2", "--set", "eval_lengths=64"]
@@ -56,29 +50,6 @@ def test_trained_parameters_are_shown_before_the_run_and_it_goes_on(tmp_path: Pa
     card = (out / "README.md").read_text()
     assert "| steps | 3 |" in card
     assert "| held-out loss at 64 tokens |" in card
-
-
-@pytest.mark.slow
-def test_an_interruption_while_the_picture_is_drawn_is_told_and_resumed(tmp_path: Path, monkeypatch, capsys) -> None:
-    """The losses are on the screen already, and the picture is not on the disk."""
-    from hf_posenc.training import curve_plot
-
-    def interrupted(*args: object) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    out = tmp_path / "run"
-    with monkeypatch.context() as patched:
-        patched.setattr(curve_plot, "curve_plot", interrupted)
-        with pytest.raises(SystemExit) as ended:
-            main([*TUNE, "--out", str(out)])
-    shown = capsys.readouterr()
-    assert ended.value.code == 130
-    assert "held-out cross-entropy loss" in shown.out
-    assert not (out / "curve.png").exists()
-    again = shown.err.rpartition("resume with: hf-posenc ")[2]
-    assert again.endswith("--resume\n")
-    run(shlex.split(again))
-    assert (out / "curve.png").exists()
 
 
 def test_an_interrupted_run_names_every_flag_of_its_command(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -135,13 +106,11 @@ def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
     [
         (["--method", "full", "--set", "rank=8"], "rank=8 was asked for"),
         (["--recipe", "drope", "--set", "rank=8"], "rank=8 was asked for"),
-        (["--method", "prompt", "--set", "target_modules=q_proj"], "target_modules"),
         (["--method", "lroa"], "'lroa'"),
         (["--set", "schedule=cosin"], "'cosine'"),
         (["--set", "rank"], "NAME=VALUE"),
         (["--set", "rnk=3"], "'rank'"),
         (["--set", "streaming=maybe"], "streaming"),
-        (["--set", "report_to=nothing-known"], "nothing-known"),
         (["--steps", "3", "--set", "epochs=1"], "epochs"),
     ],
     ids=" ".join,
@@ -158,38 +127,11 @@ def test_settings_are_refused_before_a_model_is_loaded(
     assert not out.exists()
 
 
-def test_settings_are_of_the_type_that_they_are_in_python() -> None:
+def test_settings_are_of_the_type_that_they_are_in_python(monkeypatch) -> None:
     words = ["length=2k", "target_modules=q_proj,v_proj", "eval_lengths=256,1k", "bf16=true", "warmup=0", "seed=3"]
-    settings, reading = parsed([*words, "text_field=body", r"document_separator=#\n"])
-    assert settings == {
+    monkeypatch.setattr(settings, "merged_words", lambda context: [*words, "text_field=12"])
+    known = (*hf_posenc.training.Training.__dataclass_fields__, *READING)
+    assert settings_of(SimpleNamespace(), known) == {
         "length": 2048, "target_modules": ("q_proj", "v_proj"), "eval_lengths": (256, 1024), "bf16": True, "warmup": 0,
-        "seed": 3,
+        "seed": 3, "text_field": "12",
     }  # fmt: skip
-    assert (reading.text_field, reading.document_separator, reading.streaming) == ("body", "#\n", False)
-
-
-def test_a_run_without_a_complete_checkpoint_says_that_it_begins_anew() -> None:
-    assert str(RunStart({}, 1, 1e-3, "as given", resumed_from=0)).startswith("there is no complete checkpoint")
-
-
-def test_losses_have_as_many_digits_each(tmp_path: Path, capsys) -> None:
-    losses = {256: 2.0, 512: 1.83}
-    tuned = SimpleNamespace(curve=[LossPoint(0, held_out=losses), LossPoint(1, loss=2.0, held_out=losses)])
-    show_result(tuned, 256, tmp_path, "adapter", as_json=False)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["256", "1×", "2.000", "2.000"] in rows
-    assert ["512", "2×", "1.830", "1.830"] in rows
-
-
-def test_the_next_commands_measure_on_the_held_out_text() -> None:
-    words = ["--text", "a", *Reading(text_field="body", document_separator="#").words()]
-    assert words == ["--text", "a", "--set", "text_field=body", "--set", "document_separator=#"]
-    model = patch_model(tiny_model("llama"), "yarn", factor=2)
-    measure, *_ = map(shlex.split, after_finetune(Path("run"), model, words))
-    assert measure == ["hf-posenc", "eval", "--model", "run", *words]
-
-
-def test_a_single_window_has_no_interval() -> None:
-    assert compared(LossPoint(2, None, {64: 3.0, 128: 2.9}, {64: [3.0], 128: [2.9]}), 128) == "-0.100"
-    two = LossPoint(2, None, {64: 3.0, 128: 2.9}, {64: [3.0, 3.0], 128: [2.8, 3.0]})
-    assert compared(two, 128).startswith("-0.100 ± ")  # control

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
 import typer
 
-import hf_posenc
 from hf_posenc.cli.app import COMMANDS, app
-from hf_posenc.cli.environment import variables
+from hf_posenc.cli.commands.env import variables
+from hf_posenc.cli.output import ProgressLines
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.registry import list_schemes
 
@@ -17,10 +18,6 @@ from .conftest import Call
 
 ESCAPE = "\x1b"
 CLICK = typer.main.get_command(app)
-
-
-def test_version(call: Call) -> None:
-    assert call("--version").out == f"hf-posenc {hf_posenc.__version__}\n"
 
 
 def test_list_is_the_registry(call: Call) -> None:
@@ -33,25 +30,9 @@ def test_list_is_the_registry(call: Call) -> None:
     assert "rerope" not in bert, "it remaps a rotation, and BERT has none"
 
 
-def test_info_prints_formula_ranges_and_defaults(call: Call) -> None:
-    text = call("info", "yarn").out
-    assert "2309.00071" in text
-    beta = next(line for line in text.splitlines() if line.strip().startswith("beta_fast"))
-    assert "number > 0" in beta
-    assert beta.split()[-1] == "32.0"  # the paper's
-    assert call("info", "rotary", "--json").data["name"] == "rope", "by an alias"
-    assert call("info", "yarn", "--json").data["formula"] in call("info", "yarn", "--latex").out
-
-
-@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["--help"], ["info", "yarm"]], ids=str)
-def test_no_escape_codes_without_a_terminal(call: Call, words: list[str]) -> None:
-    answer = call(*words)
-    assert ESCAPE not in answer.out + answer.err
-
-
 def test_foreign_strings_are_escaped(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = SchemeRecord("loud", aliases=("[bold]", f"{ESCAPE}[31m"), title="[/red]")
-    monkeypatch.setattr("hf_posenc.cli.commands.list.list_schemes", lambda: [foreign])
+    monkeypatch.setattr("hf_posenc.cli.commands.info.list_schemes", lambda: [foreign])
     out = call("list").out
     assert "[bold]" in out
     assert "\\x1b[31m" in out
@@ -94,3 +75,20 @@ def test_an_option_has_one_spelling_in_all_commands() -> None:
         for one in command.params:
             long = [word for word in one.opts if word.startswith("--")]
             assert len(long) <= 1, (name, long)
+
+
+def test_lines_of_progress_say_the_time_left_and_end_with_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, stream = [0.0], io.StringIO()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    lines = ProgressLines(stream)
+    for step in range(1, 11):
+        now[0] = 60.0 * step
+        lines(step / 10, f"loss {step}")
+    now[0] += 1
+    lines(None, "request 11")  # too soon to be written
+    assert "request" not in stream.getvalue(), "control"
+    lines.close()
+    written = stream.getvalue().splitlines()
+    assert written[0] == "loss 1: 10 %"
+    assert written[1] == "loss 2: 20 %, 0:08:00 left"
+    assert written[-1] == "request 11"

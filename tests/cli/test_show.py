@@ -43,33 +43,6 @@ def test_numbers_instead_of_and_with_a_plot(call: Callable, here: Path) -> None:
     assert call(*words, "--out", "s.svg").data[0]["files"] == ["s.svg"]
 
 
-def test_lengths_may_be_written_in_thousands(call: Callable) -> None:
-    words = ("show", "yarn", "-p", "score", "--json", "--factor", "2")
-    thousands = call(*words, "--length", "0.125k", "--trained-length", "4k")
-    assert thousands.code == 0, thousands.err
-    assert thousands.data == call(*words, "--length", "128", "--trained-length", "4096").data
-    assert thousands.data != call(*words, "--length", "128", "--trained-length", "2k").data
-
-
-def test_options_go_to_the_schemes_that_take_them(call: Callable) -> None:
-    words = ("show", "rope", "rerope", "self_extend", "-o", "window=8", "-p", "distance_curve", "--json")
-    rope, rerope, extended = (scheme["numbers"]["used"] for scheme in call(*words).data[0]["schemes"])
-    assert max(rope) == 255
-    assert max(rerope) == 8
-    assert extended[:8] == rope[:8]
-    assert max(extended) <= 64 < 255
-    refused = call("show", "rope", "rerope", "-o", "windw=8")
-    assert refused.code == 2
-    assert "'window'" in refused.err
-
-
-def test_a_model_of_ones_own(call: Callable) -> None:
-    answer = call("show", "unpatched", "-m", "starter:gpt2", "-p", "code", "--channels", "0:3", "-l", "5", "--json")
-    assert answer.code == 0
-    code = answer.data[0]["schemes"][0]["numbers"]["code"]
-    assert [len(code), len(code[0])] == [5, 3]
-
-
 @pytest.fixture
 def trained(here: Path) -> str:
     """The folder of a checkpoint that carries T5's bias, every number of which is 5."""
@@ -98,40 +71,12 @@ def test_the_scheme_that_a_checkpoint_carries_is_shown_as_it_was_trained(call: C
     assert "bias_curve" in [row["name"] for row in listed.data]
 
 
-def test_another_scheme_is_shown_in_a_checkpoint_that_carries_one(call: Callable, trained: str) -> None:
-    answer = call("show", "alibi", "t5", "-m", trained, "-p", "bias_curve", "-l", "6", "--json")
-    assert answer.code == 0, answer.err
-    alibi, t5 = (scheme["numbers"]["bias"] for scheme in answer.data[0]["schemes"])
-    assert alibi[0][0] == 0.0 != alibi[0][1]
-    assert t5[0] == [5.0] * 6
-
-
-def test_without_a_scheme_a_model_has_to_carry_one(call: Callable, trained: str) -> None:
-    plain = call("show", "-m", "starter:gpt2")
-    assert plain.code == 2
-    assert "There is no scheme to show. Name some" in plain.err
-    option = call("show", "-m", trained, "-o", "num_buckets=8")
-    assert option.code == 2
-    assert "--option num_buckets=8 needs a scheme" in option.err
-
-
-def test_a_plot_with_lengths_of_its_own_gives_no_advice_on_lengths(call: Callable, here: Path) -> None:
-    answer = call("show", "yarn", "-m", "starter:llama")
-    assert answer.code == 0
-    assert "Warning" not in answer.err
-
-
 def test_listed_plots_are_those_that_the_scheme_has(call: Callable) -> None:
     every = [row["name"] for row in call("show", "--list", "--json").data]
     mine = [row["name"] for row in call("show", "alibi", "--list", "--json").data]
     assert {"code", "clock", "distance", "grid", "visible"} <= set(every)
     assert mine == ["bias", "bias_curve", "score", "score_curve"]
     assert "Bias against distance" in call("show", "alibi", "--list").out
-
-
-def test_animations(call: Callable, here: Path) -> None:
-    film = call("show", "rope", "-p", "clock", "--animate", "own", "--position", "2")
-    assert film.out == "Written to pictures/rope-clock.gif\n"
 
 
 @pytest.mark.parametrize(
@@ -176,25 +121,3 @@ def test_an_option_that_no_plot_reads_is_refused(
     assert (answer.code, answer.out) == (2, "")
     assert named in answer.err
     assert not list(here.iterdir())
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("alibi", "kerple", "-p", "bias", "--same-scale"), ("irope", "--layer", "3")],
-    ids=" ".join,
-)
-def test_an_option_with_an_effect_is_accepted(call: Callable, words: tuple[str, ...]) -> None:
-    answer = call("show", *words)
-    assert answer.code == 0, answer.err
-
-
-def test_an_option_that_one_of_the_plots_reads_is_accepted(call: Callable) -> None:
-    answer = call("show", "rope", "-p", "clock", "-p", "score", "--length", "8", "--channels", "0,1", "--json")
-    assert answer.code == 0
-
-
-def test_a_head_that_does_not_exist(call: Callable) -> None:
-    """Also where all heads have the same factor."""
-    answer = call("show", "logn", "-p", "temperature", "--head", "99", "--json")
-    assert answer.code == 2
-    assert "head must be among 0 … 7, got 99" in answer.err

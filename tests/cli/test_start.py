@@ -22,25 +22,6 @@ def test_quick_commands_import_no_torch(words: list[str]) -> None:
     assert not {"torch", "transformers", "numpy"} & imported
 
 
-def test_importing_the_package_loads_no_torch() -> None:
-    code = "import sys, hf_posenc; assert not {'torch', 'transformers'} & set(sys.modules); dir(hf_posenc)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@posix
-@pytest.mark.parametrize("ending", ["list | true", "list --json | head -1", "list >&- 2>&-", "list <&-"])
-def test_closed_streams_are_no_error(ending: str) -> None:
-    done = subprocess.run(["bash", "-c", f"{' '.join(PYTHON)} {ending}"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("surroundings", [{"COLUMNS": "20"}, {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}], ids=str)
-def test_odd_terminals(surroundings: dict[str, str]) -> None:
-    done = subprocess.run([*PYTHON, "list"], capture_output=True, env=os.environ | surroundings, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    assert b"yarn" in done.stdout
-
-
 SIGNALLED = """
 import signal, sys
 from hf_posenc.cli import stoppable

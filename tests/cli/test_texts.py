@@ -43,9 +43,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FORMS = (
     ("a.parquet",),
     ("saved",),
-    ("a.jsonl", "--text-field", "body"),
+    ("a.jsonl", "text_field=body"),
     ("books",),
-    ("one.txt", "--document-separator", r"\f"),
+    ("one.txt", r"document_separator=\f"),
 )
 
 
@@ -64,9 +64,8 @@ def test_evaluation_reads_every_form(call: Call, stored: Path) -> None:
 
 
 def as_settings(reading: Sequence[str]) -> list[str]:
-    """Options of reading as words of ``--set``."""
-    names = [name.removeprefix("--").replace("-", "_") for name in reading[::2]]
-    return [word for name, value in zip(names, reading[1::2], strict=True) for word in ("--set", f"{name}={value}")]
+    """Settings of reading as words of ``--set``."""
+    return [word for setting in reading for word in ("--set", setting)]
 
 
 def curve(call: Call, stored: Path, out: Path, form: tuple[str, ...], *more: str) -> Any:
@@ -91,18 +90,9 @@ def test_fine_tuning_reads_every_form(call: Call, stored: Path, tmp_path: Path) 
     assert streamed[0] != first  # in the order of the text
 
 
-@pytest.mark.slow
-def test_options_of_reading_need_to_fit_one_text(call: Call, stored: Path, tmp_path: Path) -> None:
-    """Records to train on and a plain text to measure on: a column and a separator, each for one of them."""
-    held_out = ("--held-out", str(stored / "one.txt"), "--set", r"document_separator=\f")
-    found = curve(call, stored, tmp_path / "one", ("a.jsonl", "--text-field", "body"), *held_out)
-    other = curve(call, stored, tmp_path / "two", ("a.parquet",), "--held-out", str(stored / "saved"))
-    assert found == other
-
-
 def test_probe_reads_records(call: Call, stored: Path) -> None:
-    probed = ("probe", *MODEL, "-l", "64", "--samples", "2", "--rows", "4", "--scored", "8", "--json")
-    first, second = (call(*probed, "--text", str(stored / name)) for name in ("a.parquet", "books"))
+    probed = ("probe", *MODEL, "-l", "64", "--samples", "2", "--set", "rows=4", "--set", "scored=8", "--json")
+    first, second = (call(*probed, "--text", str(stored / name), *as_settings(form)) for name, *form in FORMS[2:4])
     assert first.code == 0, first.err
     assert first.data == second.data
 
@@ -114,10 +104,3 @@ REFUSED = {
     "short documents": [*EVAL, "--text", "TEXTS/books", "-l", "60000"],
     "nothing to stream": ["finetune", *MODEL, "-s", "yarn", "-f", "2", "--set", "streaming=true"],
 }
-
-
-@pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
-def test_refusals(words: list[str], call: Call, stored: Path) -> None:
-    answer = call(*(word.replace("TEXTS", str(stored)) for word in words))
-    assert answer.code == 2, answer.err
-    assert "Traceback" not in answer.err

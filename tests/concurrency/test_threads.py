@@ -17,8 +17,6 @@ from hf_posenc.checks import Case, longest_case
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import AlreadyPatched, NotPatched
 
-SCHEMES = ("yarn", "alibi", "t5", "self_extend", "dynamic_ntk", "sinks", "fox", "cope")
-THREADS = 8
 T = TypeVar("T")
 
 
@@ -78,36 +76,6 @@ def test_one_model_for_all(seed: int) -> None:
 
     assert len([number for numbers in at_once(unpatched, 4) for number in numbers]) == 1
     assert torch.equal(logits_of(model, 24), before)
-
-
-@pytest.mark.slow
-def test_different_models_and_schemes() -> None:
-    """Patched, read, unpatched and read again, in every thread another scheme."""
-    cases = [longest_case("llama", SCHEMES[number]) for number in range(THREADS)]
-    models = [tiny_model("llama") for _ in range(THREADS)]
-
-    def work(number: int) -> list[Tensor]:
-        model, case, found = models[number], cases[number], []
-        for round_ in range(2):
-            patch_model(model, case.scheme, **case.options)
-            settled(model)
-            found.append(logits_of(model, 24 + number + 8 * round_))
-            unpatch_model(model)
-            found.append(logits_of(model, 24 + number))
-        return found
-
-    alone = [work(number) for number in range(THREADS)]
-    for together in at_once(work, THREADS):
-        number = next(n for n, other in enumerate(alone) if other[1].shape == together[1].shape)
-        assert all(torch.equal(a, b) for a, b in zip(together, alone[number], strict=True)), SCHEMES[number]
-
-
-def settled(model: nn.Module) -> None:
-    """Learned parameters start at random; give them one value, so that threads do not share a generator."""
-    for name, weight in model.named_parameters():
-        if "posenc" in name:
-            with torch.no_grad():
-                weight.copy_(torch.linspace(-0.5, 0.5, weight.numel()).view_as(weight))
 
 
 @pytest.mark.parametrize("scheme", ["yarn", "t5", "dynamic_ntk", "self_extend"])

@@ -7,8 +7,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -29,21 +27,6 @@ RENAMED = {
     "patch_model": (
         START + "import transformers.models.llama.modeling_llama as m; del m.eager_attention_forward\n"
         "hf_posenc.patch_model(model, 'yarn', factor=2)",
-        "transformers",
-    ),
-    "get_peft_model": (
-        "import peft; config = peft.LoraConfig(target_modules=['q_proj']); del peft.PeftConfig\n"
-        + START
-        + "hf_posenc.get_peft_model(hf_posenc.patch_model(model, 'yarn', factor=2), config)",
-        "peft",
-    ),
-    "evaluate": (
-        START + "import lm_eval.api.instance as m; del m.Instance\n"
-        "import hf_posenc.eval; hf_posenc.eval.evaluate(model, tokenizer, lengths=[64])",
-        "lm-eval",
-    ),
-    "training": (
-        "import transformers; transformers._class_to_module.pop('PrinterCallback')\nimport hf_posenc.training",
         "transformers",
     ),
     "command line": (
@@ -75,40 +58,16 @@ def test_a_renamed_name_is_one_sentence(where: str) -> None:
     assert ("Traceback" in done.stderr) == (where != "command line")
 
 
-def run_in(module: str, code: str, **names: Any) -> None:
-    """Run code as if it stood in a module."""
-    exec(code, {"__name__": module, "__package__": module.rpartition(".")[0], **names})
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from transformers.cache_utils import Gone",
-        "from transformers import Gone",
-        "import transformers.gone",
-        "from importlib import import_module\nimport_module('transformers.gone')",
-        "import transformers\ntransformers.gone",
-        "from transformers import Cache\nCache.gone",
-        "config._gone",
-        "model._gone",
-    ],
-)
+@pytest.mark.parametrize("code", ["from transformers.cache_utils import Gone", "import transformers.gone"])
 def test_lost_names_of_every_form(code: str) -> None:
-    config = LlamaConfig(**TINY)
-    names = {"config": config, "model": LlamaForCausalLM(config)}
-    with pytest.raises(HostChanged, match=r"transformers \S+ lacks a name that hf-posenc needs"), explained_imports():
-        run_in("hf_posenc.anything", code, **names)
-    with pytest.raises(HostChanged, match="lacks a name that peft needs"), explained_imports():
-        run_in("peft.anything", code, **names)
-    with pytest.raises((ImportError, AttributeError)), explained_imports():  # of a checkpoint's own code, for example
-        run_in("transformers_modules.anything", code, **names)
+    with pytest.raises(HostChanged, match=r"transformers \S+ lacks"), explained_imports():
+        exec(code, {})
 
 
-@pytest.mark.parametrize("code", ["import gone", "[].gone", "config.gone", "own._gone", "from math import gone"])
+@pytest.mark.parametrize("code", ["import gone", "[].gone", "from math import gone"])
 def test_other_errors_stay_as_they_are(code: str) -> None:
-    names = {"config": LlamaConfig(**TINY), "own": ModuleType("own")}
     with pytest.raises((ImportError, AttributeError)) as raised, explained_imports():
-        run_in("hf_posenc.anything", code, **names)
+        exec(code, {})
     assert not isinstance(raised.value, MissingPackage)
 
 
@@ -116,10 +75,10 @@ def test_other_errors_stay_as_they_are(code: str) -> None:
 def test_a_package_that_is_absent(package: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with (
-        pytest.raises(MissingPackage, match=rf"not installed\. pip install 'hf-posenc\[{extra}\]'"),
+        pytest.raises(MissingPackage, match=rf"hf-posenc\[{extra}\]"),
         explained_imports(),
     ):
-        run_in("hf_posenc.anything", f"import {package}")
+        exec(f"import {package}", {})
 
 
 @pytest.mark.parametrize("name", ["_from_config", "from_pretrained"])
@@ -157,19 +116,6 @@ def test_peft_without_a_hooked_method_refuses_patched_models_only(lacking: list[
             wrap(patched, config)
 
 
-def test_a_renamed_parameter_is_a_lost_method() -> None:
-    class Renamed:
-        def load_adapter(self, path: str) -> None: ...
-
-        def unload(self) -> None: ...
-
-    with pytest.raises(AttributeError):
-        peft_methods.wrap(Renamed, "load_adapter", "loading_into")
-    before = Renamed.unload
-    peft_methods.wrap(Renamed, "unload", "merging")
-    assert Renamed.unload is not before
-
-
 @pytest.fixture
 def much_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each package is of a later release than the bounds of pyproject.toml."""
@@ -200,30 +146,6 @@ def test_an_untested_peft_is_warned_of_once_where_it_meets_a_patched_model() -> 
             peft.get_peft_model(patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2), config)
     assert len(about(found, "peft")) == 1
     assert "<0.22" in about(found, "peft")[0]
-
-
-@pytest.mark.usefixtures("much_later")
-def test_an_untested_lm_eval_is_warned_of_once() -> None:
-    pytest.importorskip("lm_eval")
-    from hf_posenc.eval.lm.load import require_lm_eval
-
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            require_lm_eval()
-    assert len(about(found, "lm-eval")) == 1
-
-
-@pytest.mark.usefixtures("much_later")
-def test_an_untested_accelerate_is_warned_of_where_it_offloads() -> None:
-    from accelerate import cpu_offload
-
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
-        assert not about(found, "accelerate")
-        patch_model(cpu_offload(LlamaForCausalLM(LlamaConfig(**TINY)), "cpu"), "yarn", factor=2)
-    assert len(about(found, "accelerate")) == 1
 
 
 def test_bounds_are_those_of_pyproject() -> None:

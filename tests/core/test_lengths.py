@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_posenc.core.lengths import MAX_LENGTH, Lengths, resolve_lengths
+from hf_posenc.core.lengths import MAX_LENGTH, resolve_lengths
 from hf_posenc.errors import LengthContradiction
 
 TOKENS = st.integers(1, 2**20)
@@ -26,18 +26,6 @@ def test_factor_gives_the_target(trained: int, factor: float) -> None:
 def test_target_gives_the_factor(trained: int, more: int) -> None:
     lengths = resolve_lengths(configured=trained, target_length=trained + more)
     assert lengths.factor == (trained + more) / trained
-
-
-@given(trained=TOKENS, factor=FACTORS)
-def test_resolving_twice_changes_nothing(trained: int, factor: float) -> None:
-    first = resolve_lengths(configured=trained, factor=factor)
-    assert resolve_lengths(configured=7, trained_length=first.trained, target_length=first.target) == first
-    assert resolve_lengths(configured=trained, target_length=first.target, factor=first.factor) == first
-
-
-@given(configured=TOKENS, given_length=TOKENS)
-def test_a_given_length_overrides_the_configured_one(configured: int, given_length: int) -> None:
-    assert resolve_lengths(configured=configured, trained_length=given_length) == Lengths(given_length, given_length)
 
 
 @given(trained=TOKENS, factor=st.integers(1, 1000), off=st.integers(1, 1000))

@@ -11,9 +11,8 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
-from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.rotation.apply import AT_ONCE, Table, cos_sin
-from hf_posenc.core.rotation.cache import AHEAD, LARGEST, CosSinCache
+from hf_posenc.core.rotation.apply import Table
+from hf_posenc.core.rotation.cache import AHEAD, CosSinCache
 
 
 class Counted:
@@ -48,14 +47,6 @@ def test_tables_are_kept_by_use_and_first_position() -> None:
     assert tables.rows("two", 3, 1, CPU, lambda p: (-p[:, None, :, None],) * 2)[0].flatten().tolist() == [-3]
 
 
-def test_the_number_of_cached_tables_is_bounded() -> None:
-    tables, make = CosSinCache(), Counted()
-    for _ in range(2):
-        tables.rows("use", 0, LARGEST + 1, CPU, make)
-    assert len(make.made) == 2
-    assert tables.spans == {}
-
-
 def test_a_table_made_in_inference_mode_can_be_trained_with() -> None:
     tables = CosSinCache()
     with torch.inference_mode():
@@ -88,14 +79,3 @@ def test_a_second_pass_gives_the_same(scheme: str) -> None:
         assert torch.equal(apart(ids).logits, first)
     scheme_of_first = model.model.layers[0].self_attn.scheme
     assert b"kept_answers" not in pickle.dumps(scheme_of_first)
-
-
-def test_a_million_positions_in_bounded_steps() -> None:
-    """Cut at any place, against float64 at the ends and the cuts."""
-    rotation = Rotation((1.0, 0.37))
-    at = torch.arange(10**6 - 2 * AT_ONCE - 5, 10**6 + 1)[None]
-    cos, sin = cos_sin(rotation, at)
-    for row in (0, AT_ONCE - 1, AT_ONCE, 2 * AT_ONCE, -1):
-        angle = at[0, row].double() * torch.tensor(rotation.frequencies, dtype=torch.float64)
-        assert torch.allclose(cos[0, row].double(), angle.cos(), atol=1e-7)
-        assert torch.allclose(sin[0, row].double(), angle.sin(), atol=1e-7)

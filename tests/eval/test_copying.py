@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.errors import LengthTooShort, TokenizerTooPoor
+from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.lm.causal_lm import PosEncLM
-from hf_posenc.eval.texts.random_strings import copied, induced
+from hf_posenc.eval.tasks.copying import induced
 
 from .conftest import TRAINED
 
@@ -77,28 +75,9 @@ def test_a_model_that_looks_back_scores_one(llama, tokenizer, monkeypatch) -> No
         assert max(r.value for r in evaluation.rows if r.metric == "nll") < 1e-6
 
 
-def test_seeds_and_lengths(llama, tokenizer) -> None:
-    def targets(**options) -> list:
-        evaluation = evaluate(llama, tokenizer, tasks=["posenc_copy"], **SMALL | options)
-        return [sample["arguments"][0][2][-8:] for sample in evaluation.raw["samples"]["posenc_copy"]]
-
-    assert targets() == targets()
-    assert targets() != targets(seed=1)
-    assert targets(longest=256) == targets(longest=256, lengths=[40])
-
-
-def test_tiny_vocabularies_are_refused(llama) -> None:
-    words = Tokenizer(models.WordLevel({"<end>": 0, **{letter: i for i, letter in enumerate("abc", 1)}}, "<end>"))
-    tiny = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<end>", eos_token="<end>")
-    with pytest.raises(TokenizerTooPoor, match="8 ordinary tokens or more, got 3"):
-        evaluate(llama, tiny, tasks=["posenc_copy"], **SMALL)
-
-
 def test_lengths_without_room_raise(llama, tokenizer) -> None:
-    with pytest.raises(LengthTooShort, match="does not fit 4 tokens"):
+    with pytest.raises(LengthTooShort):
         evaluate(llama, tokenizer, tasks=["posenc_induction"], **SMALL | {"lengths": [4]})
-    with pytest.raises(LengthTooShort, match="above 8"):
+    with pytest.raises(LengthTooShort):
         evaluate(llama, tokenizer, tasks=["posenc_copy"], **SMALL | {"lengths": [12]})
-    with pytest.raises(LengthTooShort, match="do not fit 1"):
-        copied([1, 2], 1)
     assert induced(range(10, 20), (1, 2), 1.0, 6) == [18, 1, 2, 19, 1, 2]

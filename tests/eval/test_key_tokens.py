@@ -71,6 +71,7 @@ def test_the_choice_does_not_depend_on_scheme_or_length(llama, tokenizer) -> Non
     assert {r.value for r in none.rows if r.metric in ("keys", "key_nats")} == {0.0}
 
 
+@pytest.mark.slow
 def test_another_model_chooses(llama, tokenizer, tmp_path) -> None:
     """The model itself under its name chooses as it does; one with other weights does not."""
 
@@ -94,6 +95,7 @@ def test_another_model_chooses(llama, tokenizer, tmp_path) -> None:
         keys(evaluator=str(tmp_path / "larger"))
 
 
+@pytest.mark.slow
 def test_another_model_goes_with_the_run_that_it_chose_for(llama, tokenizer, tmp_path, monkeypatch) -> None:
     """It is loaded once for all schemes, and its memory is free when they are measured."""
     llama.save_pretrained(tmp_path / "evaluator")

@@ -55,13 +55,6 @@ def test_rows_are_those_of_the_logged_samples(bert, framed_tokenizer, tmp_path) 
     assert len(hidden_at_each_length) == 3  # the same tokens are hidden at both lengths
 
 
-def test_passkeys_for_bert_by_default(bert, framed_tokenizer, tmp_path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text(module_text("bisect") * 2, encoding="utf-8")
-    evaluation = evaluate(bert, framed_tokenizer, lengths=[2 * TRAINED], samples=2, keys=2, depths=[0.5], text=text)
-    assert {r.task for r in evaluation.rows} == {"posenc_mlm", "posenc_passkey"}
-
-
 @pytest.mark.parametrize("kind", ["loglikelihood_rolling", "generate_until"])
 def test_what_a_masked_model_cannot_do_raises(kind: str, bert, framed_tokenizer) -> None:
     lm = PosEncMLM(bert, tokenizer=framed_tokenizer)

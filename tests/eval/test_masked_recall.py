@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
 from hf_posenc.eval.lm.masked_lm import PosEncMLM
 from hf_posenc.eval.texts.stdlib_source import module_text
 
@@ -51,17 +50,3 @@ def test_a_model_that_looks_it_up_scores_one(bert, framed_tokenizer, text, monke
     monkeypatch.setattr(PosEncMLM, "scores", oracle)
     evaluation = evaluate(bert, framed_tokenizer, tasks=["posenc_mlm_recall"], text=text, **SMALL)
     assert {r.value for r in evaluation.rows if r.metric == "recall"} == {1.0}
-
-
-def test_no_room_for_both_raises(bert, framed_tokenizer, text) -> None:
-    with pytest.raises(LengthTooShort, match="above 42"):
-        evaluate(bert, framed_tokenizer, tasks=["posenc_mlm_recall"], text=text, **SMALL | {"lengths": [42]})
-
-
-def test_a_tokenizer_without_frame_is_refused(bert, framed_tokenizer, text) -> None:
-    framed_tokenizer.cls_token = None
-    try:
-        with pytest.raises(NotMeasurable, match="cls"):
-            evaluate(bert, framed_tokenizer, tasks=["posenc_mlm_recall"], text=text, **SMALL)
-    finally:
-        framed_tokenizer.cls_token = "<cls>"

@@ -21,9 +21,10 @@ from hf_posenc.eval.results.rows import Row, rows_of
 from hf_posenc.eval.tasks.base import (
     perplexity,
 )
+from hf_posenc.eval.tasks.documents import DocsTask
 from hf_posenc.eval.tasks.retrieval import opened
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name, parse_metric
-from hf_posenc.eval.texts.haystack import insert_needles, listed
+from hf_posenc.eval.texts.haystack import listed
 from hf_posenc.eval.texts.needles import Niah
 
 from .conftest import TRAINED, alert
@@ -154,11 +155,9 @@ def test_metric_names_survive_a_round_trip(depth: float | None) -> None:
 def test_a_sweep_by_default() -> None:
     found = Sweep.of({"lengths": "512;256,512"})
     assert (found.lengths, found.longest) == ((256, 512), 512)
-    assert (found.samples, found.keys, found.scored, found.seed, found.alphabet) == (16, 8, 64, 0, 1000)
-    assert (found.stride, found.stretch, found.from_start) == (256, 1024, False)
+    assert (found.samples, found.keys, found.scored, found.seed) == (16, 8, 64, 0)
     assert found.depths == (0.0, 0.25, 0.5, 0.75, 1.0)
-    assert Sweep.of({"lengths": [8], "stride": 10, "from_start": "yes"}).stretch == 40
-    assert [Sweep.of({"lengths": 8, "docs": docs}).docs for docs in (None, "a b,c", ["a", "b"])] == [
+    assert [DocsTask.Options.of({"docs": docs, "from_start": "no"}).docs for docs in (None, "a b,c", ["a", "b"])] == [
         (), ("a b,c",), ("a", "b")
     ]  # fmt: skip
     for nothing in ({}, {"lengths": []}, {"lengths": None}):
@@ -167,15 +166,6 @@ def test_a_sweep_by_default() -> None:
     assert [Sweep.of({"lengths": given}).lengths for given in (8, "8", "[8, 9]", (9, 8, 8))] == [
         (8,), (8,), (8, 9), (8, 9)
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("depth", "index"), [(0.0, 0), (0.24, 2), (0.26, 3), (0.5, 5), (0.96, 10), (1.0, 10)])
-def test_a_needle_follows_its_share_of_the_filler(depth: float, index: int) -> None:
-    filler = [str(n) for n in range(10)]
-    assert insert_needles([(depth, "x")], filler).index("x") == index
-    both = insert_needles([(depth, "x"), (0.5, "y"), (depth, "z")], filler)
-    assert [one for one in both if one.isdigit()] == filler
-    assert both.index("x") < both.index("z")
 
 
 def test_the_pinned_needle_has_its_index() -> None:

@@ -13,6 +13,7 @@ from .conftest import TRAINED
 SMALL = {"lengths": [TRAINED, 2 * TRAINED], "keys": 3, "depths": [0.0, 1.0], "log_samples": True}
 
 
+@pytest.mark.slow
 def test_the_answer_is_what_greedy_decoding_writes(llama, tokenizer) -> None:
     evaluation = evaluate(llama, tokenizer, tasks=["posenc_passkey", "posenc_passkey_gen"], **SMALL)
     forced, generated = (evaluation.raw["samples"][t] for t in ("posenc_passkey", "posenc_passkey_gen"))

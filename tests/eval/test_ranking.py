@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from hf_posenc.cli.commands.compare_result import show
+from hf_posenc.cli.commands.compare import show
 from hf_posenc.eval import compare
 from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.effective_length import effective_lengths

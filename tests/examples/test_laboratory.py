@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from hf_posenc import describe, from_pretrained
+from hf_posenc.eval.texts.haystack import coined, number
 from hf_posenc.eval.texts.stdlib_source import module_text
-from hf_posenc.eval.texts.vocabulary import coined, number
 from hf_posenc.starters import starter_path
 
 pytestmark = pytest.mark.slow

@@ -186,22 +186,6 @@ def killed_setup(log, folder):
     return setup
 
 
-def stopped(number):
-    """A signal after the first cell, then the same command again."""
-    number = int(number)
-    folder = twice(f"stopped{number}")
-    log = folder.parent / "log"
-    child = fork([*COMPARE, "--out", folder], noted(log))
-    wait_until(lambda: lines(log, "kept"))
-    os.kill(child, number)
-    first = ended(child)
-    stray = [name for name in files(folder) if name != "cells.sqlite"]
-    kept, begun = lines(log, "kept"), len(lines(log, "begin"))
-    second = run([*COMPARE, "--out", folder], noted(log))
-    again = {line.split(" ", 1)[1] for line in lines(log, "begin")[begun:]}
-    return [first, second, stray, len({line.split(" ", 1)[1] for line in kept} & again), len(kept)]
-
-
 def stopped_tuning(number):
     """A signal after the first checkpoint of a fine-tuning, then the command it names."""
     reference, folder = tuned(), HERE / f"tuning{number}"
@@ -296,7 +280,7 @@ def two_writers():
     return found
 
 
-SCENARIOS = {f.__name__: f for f in (kills, stopped, stopped_tuning, full, two_writers)}
+SCENARIOS = {f.__name__: f for f in (kills, stopped_tuning, full, two_writers)}
 
 if __name__ == "__main__":
     for scenario in sys.argv[2:]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
@@ -26,24 +26,10 @@ def llama(heads: int, kv_heads: int) -> Any:
     ).eval()  # fmt: skip
 
 
-def gpt2() -> Any:
-    config = GPT2Config(
-        vocab_size=97, n_embd=64, n_layer=4, n_head=4, n_positions=CONTEXT, bos_token_id=0, eos_token_id=0
-    )  # fmt: skip
-    return GPT2LMHeadModel(config).eval()
-
-
-MODELS = {"llama": lambda: llama(4, 4), "llama-gqa": lambda: llama(6, 2), "gpt2": gpt2}
 ROTATIONS = {"rope": {}, "yarn": {"factor": 4}}
 KEY_BIASES: dict[str, dict[str, Any]] = {"alibi": {}}
 REMAPS = {"rerope": {}, "self_extend": {"factor": 4}, "dca": {"factor": 4}}
 OPTIONS: dict[str, dict[str, Any]] = {**ROTATIONS, **KEY_BIASES, **REMAPS}
-
-
-def patched(model: str, scheme: str) -> Any:
-    unpatched = MODELS[model]()
-    name = f"rope+{scheme}" if model == "gpt2" and scheme in REMAPS else scheme  # a remap needs a rotation
-    return patch_model(unpatched, name, **OPTIONS[scheme])
 
 
 def text(length: int) -> Tensor:
@@ -72,34 +58,11 @@ def plans_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize("scheme", ["yarn", "alibi", "self_extend"])
-def test_layers_share_a_plan_with_a_cache_of_fixed_size(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = patched("llama", scheme)
-    cache = StaticCache(model.config, max_cache_len=CACHED)
-    made, make = [], call_plan.make_plan
-    monkeypatch.setattr(call_plan, "make_plan", lambda *args: made.append(make(*args)) or made[-1])
-    ids = torch.randint(0, 97, (1, CONTEXT), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        expected = model(ids, use_cache=False).logits
-        made.clear()
-        parts = [model(part, past_key_values=cache).logits for part in ids.split([50, 1, 1, 12], dim=1)]
-    assert len(made) == 4
-    torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=2e-5, rtol=0)
-
-
 @pytest.mark.parametrize(("scheme", "shared"), [("yarn", True), ("t5", False), ("fox", False), ("deberta", False)])
 def test_terms_with_a_gradient_belong_to_one_layer(scheme: str, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = patch_model(llama(4, 2), scheme, factor=4).train()
     plans = plans_of(model, monkeypatch)
     assert {plan.shared is not None for plan in plans} == {shared}
-
-
-@torch.no_grad()
-def test_layers_with_other_schemes_have_other_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = patch_model(llama(4, 2), "rope", layers={1: "alibi"})
-    plans = plans_of(model, monkeypatch)
-    assert len(plans) == len({id(plan.scheme) for plan in plans})
-    assert [bool(plan.shared.terms.bias) for plan in plans].count(True) == 1
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from hf_posenc import list_schemes, patch_model
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device, flash_cuda
-from hf_posenc.attention.routes import flex, flex_cuda, length_rotation
+from hf_posenc.attention.routes import flex, flex_cuda
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.core import constants
 from hf_posenc.errors import PosEncError
@@ -164,19 +164,3 @@ def test_a_longer_text_launches_no_more_kernels(scheme: str) -> None:
 
     launched(7000), launched(1000)  # what is made once
     assert launched(7000) == launched(1000)
-
-
-@pytest.mark.parametrize("scheme", ["dynamic_ntk", "dynamic_yarn"])
-def test_queries_of_one_length_launch_few_kernels(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text has as many such runs as its length has steps of ``granularity``, in every layer."""
-    model = patched(scheme)
-
-    def launched(runs: int) -> int:
-        slices = [(slice(16 * n, 16 * n + 16), 1000 + n) for n in range(runs)]
-        monkeypatch.setattr(length_rotation, "runs", lambda lengths: iter(slices))
-        with torch.no_grad(), Launches() as mode:
-            model(text(16 * runs), past_key_values=DynamicCache())
-        return mode.count
-
-    layers = model.config.num_hidden_layers
-    assert (launched(20) - launched(10)) / (10 * layers) <= 32

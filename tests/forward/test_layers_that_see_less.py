@@ -113,25 +113,6 @@ def test_chunks_behind_a_cache_are_those_of_the_whole_text(scheme: str, at_once:
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=2e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("at_once", [1, 7])
-@torch.no_grad()
-def test_layers_with_and_without_a_window_drop_keys_alike(at_once: int) -> None:
-    """All layers keep the same keys, called without a mask; some see fewer of them. Control: a narrower window."""
-    kinds = ["full_attention", "sliding_attention"] * 2
-    settings = {**GROUPED, "use_sliding_window": True, "sliding_window": 16, "layer_types": kinds}
-    model = patch_model(build("Qwen2", **settings), "sinks", sinks=2, recent=10, layers="all")
-    windowed = patch_model(
-        build("Qwen2", **settings | {"sliding_window": 6}), "sinks", sinks=2, recent=10, layers="all"
-    )
-    found = []
-    for one in (model, windowed):
-        whole, cache = one(text(), use_cache=False).logits, DynamicCache()
-        parts = [one(part, past_key_values=cache).logits for part in text().split(at_once, dim=1)]
-        torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=2e-4, rtol=1e-3)
-        found.append(whole)
-    assert (found[0] - found[1]).abs().max() > 0.1
-
-
 @pytest.mark.parametrize("scheme", ["sinks", "yarn"])
 @torch.no_grad()
 def test_chunks_begin_behind_the_padding_of_a_row(scheme: str) -> None:
@@ -149,15 +130,3 @@ def test_chunks_begin_behind_the_padding_of_a_row(scheme: str) -> None:
         for at in range(40 + pads)
     ]  # fmt: skip
     torch.testing.assert_close(torch.cat(parts, dim=1)[0, pads:], alone, atol=2e-4, rtol=1e-3)
-
-
-@pytest.mark.parametrize("model", ["windows and layers without positions", "chunks"])
-@torch.no_grad()
-def test_layers_without_positions_are_left_alone(model: str) -> None:
-    """Where all others see less than the whole text, these are not rotated all the same."""
-    found = MODELS[model]()
-    before = found(text(), use_cache=False).logits
-    after = patch_model(found, "rope")(text(), use_cache=False).logits
-    torch.testing.assert_close(after, before, atol=2e-4, rtol=1e-3)
-    everywhere = patch_model(MODELS[model](), "rope", layers="all")(text(), use_cache=False).logits
-    assert (everywhere - before).abs().max() > 0.05  # control

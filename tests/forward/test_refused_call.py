@@ -9,9 +9,9 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
 from transformers.cache_utils import Cache
 
-from hf_posenc import patch_model, unpatch_model
+from hf_posenc import patch_model
 from hf_posenc.cache.snapshot import LayerSnapshot
-from hf_posenc.errors import BackendCannotCarry, InvalidInput, UnknownKeyword
+from hf_posenc.errors import BackendCannotCarry, UnknownKeyword
 
 SCHEMES = ("alibi", "fox", "rerope", "sinks", "dynamic_ntk", "shaw")
 CACHES = {
@@ -70,18 +70,3 @@ def test_without_it_the_logits_are_others(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(LayerSnapshot, "restore", lambda before: None)
     with pytest.raises(AssertionError, match="not close"):
         test_the_call_can_be_made_again("alibi", "growing", LENGTH - NEW, refused_backend)
-
-
-def test_a_static_cache_of_wider_keys_is_refused() -> None:
-    """It stays as wide when it is reset; one of the same width is filled again."""
-    model, ids = sharp_model("rerope"), torch.randint(97, (1, LENGTH), generator=torch.Generator().manual_seed(0))
-    cache = StaticCache(config=model.config, max_cache_len=20)
-    with torch.no_grad():
-        whole = model(ids, past_key_values=cache).logits
-        cache.reset()
-        torch.testing.assert_close(model(ids, past_key_values=cache).logits, whole)
-        cache.reset()
-        unpatch_model(model)
-        patch_model(model, "yarn", factor=4)
-        with pytest.raises(InvalidInput, match="made for keys of 16 numbers, by another scheme"):
-            model(ids, past_key_values=cache)

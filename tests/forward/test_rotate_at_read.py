@@ -12,12 +12,12 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import Cache
 
-from hf_posenc import from_pretrained, patch_model, scheme_of
-from hf_posenc.checks.tiny_models import KV_HEADS, TRAINED_LENGTH, WIDTH, tiny_model
+from hf_posenc import patch_model, scheme_of
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Region
-from hf_posenc.errors import CannotCombine, InvalidInput, OptionOutOfRange
+from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.forward import rotate_at_read
 from hf_posenc.schemes.remap.key_cache import check_one_key
 from hf_posenc.schemes.remap.rerope import ReRoPE
@@ -139,18 +139,6 @@ def test_as_with_a_copy_for_each_region(scheme: str, call: str) -> None:
     assert (one - copies).abs().max() <= LIMIT
 
 
-COMPOSED = [("llama", "rerope+logn"), ("llama", "yarn+self_extend"), ("gpt2", "rope+leaky_rerope"),
-            ("llama", "partial+rerope"), ("llama", "rope+self_extend+alibi"), ("gpt2", "rope+rerope+fox")]  # fmt: skip
-
-
-@pytest.mark.parametrize(("model", "scheme"), COMPOSED)
-@torch.no_grad()
-def test_compositions(model: str, scheme: str) -> None:
-    """Half rotated heads, stretched rotations, biases, and keys with channels of their own."""
-    copies, one = (CALLS["a chunk"](patched(scheme, kind, model)) for kind in ("copies", "one"))
-    assert (one - copies).abs().max() <= LIMIT
-
-
 @torch.no_grad()
 def test_control_another_offset_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     table = rotate_at_read.table
@@ -232,27 +220,3 @@ def test_rotations_that_do_not_compose_are_refused(reason: str) -> None:
     with pytest.raises(CannotCombine, match=reason):
         check_one_key(Rotating(*OTHERS[reason]))
     check_one_key(Rotating(PLAIN))  # control
-
-
-@torch.no_grad()
-def test_keys_that_somebody_else_cached_are_refused() -> None:
-    """As PEFT's prefix tuning caches them: without a position, and the same in every region."""
-    found = torch.randn(1, KV_HEADS, 3, WIDTH // 4)
-    for kind in ("copies", "one"):
-        model, cache = patched("rerope", kind), DynamicCache()
-        for layer in range(2):
-            cache.update(found, found, layer)
-        if kind == "one":
-            with pytest.raises(InvalidInput, match="holds 3 tokens that this model has not put there"):
-                model(text(), past_key_values=cache)
-        else:
-            with pytest.warns(match="tokens of unknown origin"):
-                model(text(), past_key_values=cache)
-
-
-def test_the_option_is_saved_and_loaded(tmp_path: Any) -> None:
-    model = patched("rerope", "one", window=9)
-    model.save_pretrained(tmp_path)
-    loaded = from_pretrained(tmp_path)
-    assert numbers_a_token(loaded) == numbers_a_token(tiny_model("llama"))
-    assert scheme_of(loaded).schemes[-1].key_cache == "one"

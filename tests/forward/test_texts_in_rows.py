@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
-from transformers import DynamicCache, MT5Config, MT5EncoderModel, T5Config, T5EncoderModel
+from transformers import DynamicCache
 
 from hf_posenc import list_schemes, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
@@ -141,17 +141,3 @@ def test_a_block_mask_needs_positions() -> None:
     mask = create_block_mask(lambda b, h, q, k: (q >= k) & (texts[q] == texts[k]), 1, None, LENGTH, LENGTH, "cpu")
     with pytest.raises(MaskMismatch, match="BlockMask keeps texts"):
         model(tokens(), attention_mask=mask, use_cache=False)
-
-
-@pytest.mark.parametrize("scheme", ["host", "alibi"])
-@pytest.mark.parametrize(("config", "kind"), [(T5Config, T5EncoderModel), (MT5Config, MT5EncoderModel)])
-def test_a_layer_of_t5_called_with_a_bias(config: Any, kind: Any, scheme: str) -> None:
-    """The unpatched layer adds it; a patched one would not."""
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 96}
-    model = kind(config(**sizes))
-    hidden, bias = torch.randn(1, 5, 16), torch.randn(1, 2, 5, 5)
-    layer = model.encoder.block[0].layer[0].SelfAttention
-    assert not torch.equal(layer(hidden, position_bias=bias)[0], layer(hidden, position_bias=0 * bias)[0])
-    patch_model(model, scheme)
-    with pytest.raises(UnknownKeyword, match="position_bias"):
-        model.encoder.block[0].layer[0].SelfAttention(hidden, position_bias=bias)

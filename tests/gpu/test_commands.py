@@ -23,7 +23,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 
 def test_probe(device: str, capsys: pytest.CaptureFixture[str]) -> None:
-    small = ("--samples", "2", "--rows", "16", "--length", "128")
+    small = ("--samples", "2", "--set", "rows=16", "--length", "128")
     found = answer(capsys, "probe", *YARN, *small, "--device", device)
     assert [variant["label"] for variant in found["variants"]] == ["unpatched", "yarn"]
 

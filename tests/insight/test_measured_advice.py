@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from hf_posenc import advise, from_pretrained
 from hf_posenc.cli.app import app
-from hf_posenc.cli.bad_argument import BadArgument
+from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval import evaluate
 from hf_posenc.insight.advise import Advice, measured_advice

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload, dispatch_model, infer_auto_device_map
-from accelerate.hooks import remove_hook_from_submodules
 from accelerate.utils.dataclasses import get_module_class_from_name
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
@@ -17,13 +15,11 @@ from transformers import PreTrainedModel
 from hf_posenc import (
     describe,
     from_pretrained,
-    patch_model,
     unpatch_model,
 )
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.errors import CheckpointMismatch, ForeignPatch, NoValues
+from hf_posenc.errors import CheckpointMismatch, NoValues
 from hf_posenc.forward.offloading import offloads_of
-from hf_posenc.forward.placement import scheme_on
 
 from .models import LEARNED, SHARED, device_map, logits_of, patched, seeded
 
@@ -73,21 +69,6 @@ def test_offloaded_before_the_patch(scheme: str, way: str, family: str, tmp_path
     torch.testing.assert_close(logits_of(unpatch_model(offloaded)), logits_of(tiny_model(family)), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("scheme", LEARNED[3:])
-def test_copies_and_removed_hooks(scheme: str, tmp_path: Path) -> None:
-    model = patched("gpt2", scheme)
-    expected = logits_of(model)
-    offloaded = cpu_offload(model, execution_device="cpu")
-    twin = copy.deepcopy(offloaded)
-    torch.testing.assert_close(logits_of(twin), expected, **CLOSE)
-    remove_hook_from_submodules(offloaded)
-    torch.testing.assert_close(logits_of(offloaded), expected, **CLOSE)
-    unpatch_model(offloaded)
-    torch.testing.assert_close(logits_of(offloaded), logits_of(tiny_model("gpt2")), rtol=0, atol=0)
-    assert all(weight.requires_grad for weight in offloaded.parameters())  # hooks made new ones
-    torch.testing.assert_close(logits_of(twin), expected, **CLOSE)
-
-
 def test_a_block_loads_and_releases_added_parameters(tmp_path: Path) -> None:
     model = WAYS["blocks"](tiny_model("llama"), "llama", tmp_path)
     maps = {module: found.hook.weights_map for module, found in offloads_of(model).items()}
@@ -126,33 +107,11 @@ def test_loaded_over_devices(where: str, scheme: str, tmp_path: Path) -> None:
     torch.testing.assert_close(logits_of(unpatch_model(loaded)), logits_of(tiny_model("llama")), rtol=0, atol=0)
 
 
-def test_a_foreign_forward_is_still_refused() -> None:
-    """Under accelerate's, over it, or on another module that the patch replaces."""
-    under, over, neighbour = tiny_model("llama"), tiny_model("llama"), tiny_model("llama")
-    for model in (under, over):
-        attention = model.model.layers[0].self_attn
-        if model is under:
-            attention.forward = lambda *args, **call: None
-        dispatch_model(model, {"": "cpu"}, force_hooks=True)
-        if model is over:
-            attention.forward = lambda *args, **call: None
-    neighbour.model.rotary_emb.forward = lambda *args, **call: None
-    for model in (under, over, neighbour):
-        with pytest.raises(ForeignPatch):
-            patch_model(model, "yarn", factor=2)
-
-
 def test_weights_without_values_are_reported() -> None:
     model = patched("llama", "t5")
     model.model.posenc.to("meta")
     with pytest.raises(NoValues, match=r"'weight'.*meta device"):
         logits_of(model)
-
-
-def test_control_a_model_that_is_not_offloaded() -> None:
-    for scheme in (*LEARNED, "yarn", "alibi+window"):
-        expected = patched("llama", scheme).model.layers[0].self_attn.scheme
-        assert scheme_on(expected, torch.device("cpu")) is expected
 
 
 def test_parameters_that_a_checkpoint_lacks_cannot_be_drawn_on_disk(tmp_path: Path) -> None:

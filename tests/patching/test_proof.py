@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,6 @@ from hf_posenc import describe, from_pretrained, is_patched, patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 
 TEXT = torch.randint(3, 60, (1, TRAINED_LENGTH - 1), generator=torch.Generator().manual_seed(0))
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "bert_decoder"])
-def test_a_bias_changes_the_logits(name: str) -> None:
-    proof = describe(patch_model(tiny_model(name), "alibi", factor=4)).proof
-    assert proof.verdict == "moved"
-    assert math.isfinite(proof.change)
-    assert proof.change > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -52,11 +43,6 @@ def test_remap_whose_window_is_never_left_is_an_identity() -> None:
     """Distances up to the window stay, and without a factor no token of the target stands further away."""
     model = patch_model(tiny_model("llama"), "rerope", window=TRAINED_LENGTH - 1)
     assert describe(model).proof.verdict == "identity"
-
-
-def test_remap_promises_the_tokens_within_its_window() -> None:
-    proof = describe(patch_model(tiny_model("llama"), "rerope", factor=4, window=20)).proof
-    assert (proof.verdict, proof.unchanged_below) == ("moved", 20)
 
 
 @pytest.mark.parametrize("step", ["install_atomic_save", "install_batching_check"])
@@ -112,17 +98,6 @@ def test_report_prints_and_is_plain_data() -> None:
 def test_every_kind_of_layer_is_proved(layers: dict[int | str, str]) -> None:
     """The first layer is unpatched and the second is not, and the report must show that."""
     assert describe(patch_model(tiny_model("llama"), "rope", layers=layers)).proof.verdict == "moved"
-
-
-@pytest.mark.parametrize("scheme", ["rerope", "window", "yarn", "alibi"])
-def test_an_eager_decoder_is_probed_as_a_decoder(scheme) -> None:
-    """Eager attention sees the future unless a mask forbids it, so near tokens seemed to move."""
-    from hf_posenc import load_starter
-
-    model, _ = load_starter("llama")
-    model.set_attn_implementation("eager")
-    patch_model(model, scheme, factor=4)
-    assert describe(model).proof.verdict == "moved"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,10 @@ from hf_posenc.schemes.rotary.rotary import RoPE
 from ..families.tiny import tiny
 
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+ONE_A_HOOK = {"yarn", "dynamic_ntk", "self_extend", "alibi", "fox", "shaw", "logn", "window", "sinks", "learned"}
+SCHEMES = [
+    pytest.param(record.name, marks=() if record.name in ONE_A_HOOK else pytest.mark.slow) for record in list_schemes()
+]
 
 
 def untrained() -> LlamaForCausalLM:
@@ -45,7 +49,7 @@ def verdict(model: Any, scheme: str, **options: Any) -> str:
 
 @HALF
 @pytest.mark.parametrize("factor", [None, 4])
-@pytest.mark.parametrize("scheme", [record.name for record in list_schemes()])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.filterwarnings("ignore::hf_posenc.errors.NothingStretched")
 def test_every_scheme_is_judged_as_in_float32(scheme: str, factor: float | None, dtype: torch.dtype) -> None:
     in_float32 = verdict(untrained(), scheme, factor=factor)
@@ -162,23 +166,3 @@ def test_a_layer_of_two_dtypes_is_said_not_to_run() -> None:
     model.model.layers[0].self_attn.q_proj.float()
     with pytest.raises(UnsupportedModel, match="cannot be run as it is"):
         patch_model(model, "alibi")
-
-
-class Quantised(torch.nn.Module):
-    """A projection as quantised checkpoints have them: weights in buffers of integers, and one dtype that it takes."""
-
-    def __init__(self, linear: torch.nn.Linear) -> None:
-        super().__init__()
-        self.scale = float(linear.weight.abs().max()) / 127
-        self.register_buffer("packed", (linear.weight / self.scale).round().to(torch.int8))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        assert x.dtype == torch.bfloat16
-        return x @ (self.packed.to(x.dtype) * self.scale).T
-
-
-def test_quantised_weights_are_run_as_they_are() -> None:
-    model = untrained().to(torch.bfloat16)
-    for layer in model.model.layers:
-        layer.self_attn.q_proj = Quantised(layer.self_attn.q_proj)
-    assert verdict(model, "alibi") == "moved"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,8 @@ from transformers import (
 )
 
 from hf_posenc import describe, errors, patch_model, unpatch_model
-from hf_posenc.checks import Case
-from hf_posenc.eval.comparison.measure import patched
-from hf_posenc.eval.lm.measurable import trained_length_under
 from hf_posenc.insight.advise import advise
-from hf_posenc.patching.state import base_model_of, scheme_of
-from hf_posenc.patching.trained_length import trained_length_of_patch
-from hf_posenc.schemes.entry import Entry
+from hf_posenc.patching.state import scheme_of
 
 BEFORE, REACH = 64, 512
 SIZES: dict[str, Any] = {
@@ -92,11 +86,6 @@ def test_the_way_out_that_is_named_is_one(scheme: str) -> None:
         patch_model(model_of("llama3"), scheme, factor=2)
     assert f'scheme="host+{scheme}"' in str(refused.value)
     patch_model(model_of("llama3"), f"host+{scheme}", factor=2)
-
-
-def test_one_layer_whose_rotation_is_replaced_is_enough() -> None:
-    with pytest.raises(errors.AlreadyScaled):
-        patch_model(model_of("llama3"), "dca", factor=2, layers={"0": "yarn"})
 
 
 def test_nothing_is_stretched_that_changes_with_the_length() -> None:
@@ -175,36 +164,3 @@ def test_advice_patches_as_it_says(kind: str) -> None:
         report = describe(model)
         assert (report.trained_length, report.target_length) == (one.trained, 2 * REACH)
         unpatch_model(model)
-
-
-@pytest.mark.parametrize("kind", ["llama", "llama3", "yarn", "gpt-oss", "gemma3"])
-@pytest.mark.parametrize("scheme", ["dca", "host+ntk", "alibi", "none", ("yarn", {"trained_length": 128})])
-def test_all_count_from_one_length(kind: str, scheme: Any) -> None:
-    """`patch_model`, the checks and the comparison, whose lengths come from one function."""
-    name, options = scheme if isinstance(scheme, tuple) else (scheme, {})
-    model = model_of(kind)
-    base, adapter = base_model_of(model)
-    counted = trained_length_of_patch(adapter, base.config, name, options)
-    lm: Any = SimpleNamespace(model=model, report={})
-    assert trained_length_under(lm, Entry("", name, options)) == counted
-    assert Case(model, name, **options).trained_length == counted
-    assert describe(patch_model(model, name, factor=2, **options)).trained_length == counted
-
-
-@pytest.mark.parametrize(
-    ("scheme", "options", "lengths"),
-    [
-        ("yarn", {"trained_length": BEFORE}, (BEFORE, 256)),  # which `advise` prints; the length is the target
-        ("dca", {}, (REACH, REACH)),  # shorter than what the model reaches: nothing to extend
-        ("dca", {"factor": 4}, (REACH, 4 * REACH)),
-    ],
-)
-def test_a_comparison_patches_for_the_length_it_measures(
-    scheme: str, options: dict[str, Any], lengths: tuple[int, int]
-) -> None:
-    lm: Any = SimpleNamespace(model=model_of("llama3"), report={})
-    cell: Any = SimpleNamespace(entry=Entry("", scheme, options), length=256)
-    request: Any = SimpleNamespace(reach=lambda length: length, measure={"seed": 0})
-    with patched(lm, cell, request):
-        report = describe(lm.model)
-    assert (report.trained_length, report.target_length) == lengths

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +61,6 @@ def test_a_limit_that_was_chosen_is_kept_and_said() -> None:
     assert limits(model) == (500, 128)
 
 
-def test_without_a_longer_target_nothing_is_said() -> None:
-    model = SentenceEncoder(limit=128)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LimitKept)
-        patch_model(model, "t5")
-    assert limits(model) == (model.trained, 128)
-    assert "model_max_length" not in str(describe(model))
-
-
 @pytest.mark.parametrize(("before", "after"), [(256, 1024), (300, 1024), (255, 255), (2048, 2048), (None, None)])
 def test_generation(before: int | None, after: int | None) -> None:
     model, _ = load_starter("llama")
@@ -82,17 +72,6 @@ def test_generation(before: int | None, after: int | None) -> None:
     assert "model_max_length: set that to 1024 or more" in str(describe(model))
     twin = unpatch_model(copy.deepcopy(model))
     assert (twin.generation_config.max_length, model.generation_config.max_length) == (before, after)
-
-
-def test_generation_goes_on_beyond_the_trained_length() -> None:
-    """As long as stock transformers generates where its own limit is the target length."""
-    model, tokenizer = load_starter("llama")
-    model.generation_config.eos_token_id = None
-    model.generation_config.max_length = trained = model.config.max_position_embeddings
-    ids = tokenizer("the dog chased another dog. " * 60, return_tensors="pt").input_ids[:, : trained - 8]
-    assert model.generate(ids).shape[1] == trained
-    patch_model(model, "yarn", factor=2)
-    assert model.generate(ids).shape[1] == 2 * trained
 
 
 @pytest.mark.parametrize("written", [256, 1024])

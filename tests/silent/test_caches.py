@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-from transformers import AttentionInterface
 from transformers.cache_utils import StaticCache
 
 from hf_posenc import patch_model
@@ -54,42 +53,6 @@ def test_dynamic_frequencies_and_the_cache() -> None:
     assert deviation(stepwise(model), logits_of(model)[:, -1]) < CLOSE
 
 
-def test_dynamic_frequencies_and_earlier_forward_passes() -> None:
-    """A model that has read a long text turns a shorter one, still beyond its own length, by the long one's angles."""
-    shorter = TEXT[:, : 2 * TRAINED]
-    with silent("transformers", "dynamic NTK remembers the longest text"):
-        model = llama(rope_parameters={**DYNAMIC, "rope_theta": 10000.0})
-        fresh = logits_of(model, shorter)
-        logits_of(model)
-        assert deviation(logits_of(model, shorter), fresh) > APART
-    model = patch_model(llama(), "dynamic_ntk", factor=4)
-    fresh = logits_of(model, shorter)
-    logits_of(model)
-    assert torch.equal(logits_of(model, shorter), fresh)
-
-
-@pytest.mark.parametrize("scheme", ["dynamic_ntk", "longrope"])
-def test_a_short_and_a_long_row_in_one_batch(scheme: str) -> None:
-    """The batch's longest row decides over the frequencies of all."""
-    rope = {"dynamic_ntk": DYNAMIC, "longrope": LONGROPE}[scheme]
-    short = TEXT[:, : TRAINED - 4]
-    padded = torch.cat((short, TEXT[:, : 3 * TRAINED + 4]), dim=-1)
-    both, mask = torch.cat((padded, TEXT)), torch.ones(2, 4 * TRAINED, dtype=torch.long)
-    mask[0, short.shape[1] :] = 0
-
-    def first(model: torch.nn.Module) -> torch.Tensor:
-        return logits_of(model, both, attention_mask=mask)[:1, : short.shape[1]]
-
-    def stock() -> torch.nn.Module:
-        own = {"rope_parameters": {**rope, "rope_theta": 10000.0}}
-        return llama(**own) if scheme == "dynamic_ntk" else scaled(**rope)
-
-    with silent("transformers", f"{rope['rope_type']} gives a row other frequencies in a batch with a longer one"):
-        assert deviation(first(stock()), logits_of(stock(), short)) > APART
-    model = patch_model(llama(), scheme, **OURS[scheme])
-    assert deviation(first(model), logits_of(model, short)) < CLOSE
-
-
 def test_padding_on_the_left_moves_a_table() -> None:
     """GPT-2 counts positions from the first column, padding included."""
     short = TEXT[:, : TRAINED - 4]
@@ -112,19 +75,6 @@ def test_an_ignored_bias() -> None:
     eager, sdpa = (patch_model(llama(attn_implementation=name), "alibi", factor=4) for name in ("eager", "sdpa"))
     assert deviation(logits_of(eager), logits_of(llama())) > APART
     assert deviation(logits_of(eager), logits_of(sdpa)) < CLOSE
-
-
-def test_an_attention_that_ignores_the_bias() -> None:
-    """A registered attention function of somebody else has no place for a bias; here it is refused."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    from hf_posenc.errors import BackendCannotCarry
-
-    AttentionInterface.register("somebody_elses", sdpa_attention_forward)
-    model = patch_model(llama(), "alibi", factor=4)
-    model.config._attn_implementation = "somebody_elses"
-    with pytest.raises(BackendCannotCarry):
-        logits_of(model)
 
 
 def test_a_cache_of_another_model() -> None:

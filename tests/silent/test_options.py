@@ -10,7 +10,7 @@ from hf_posenc import patch_model
 from hf_posenc.errors import PosEncError
 from hf_posenc.patching.state import scheme_of
 
-from .still import APART, TEXT, TRAINED, deviation, llama, logits_of, scaled, silent
+from .still import APART, TRAINED, deviation, llama, logits_of, scaled, silent
 
 YARN = {"rope_type": "yarn", "original_max_position_embeddings": TRAINED}
 ACCEPTED = {
@@ -43,11 +43,6 @@ def test_accepted_by_transformers_and_refused_here(entry: tuple) -> None:
     assert torch.equal(logits_of(model), before)
 
 
-def test_a_nan_factor_gives_nan() -> None:
-    with silent("transformers", "factor=nan gives logits that are nan, and no error"):
-        assert logits_of(scaled(**YARN, factor=float("nan"))).isnan().any()
-
-
 @pytest.mark.parametrize("theta", [-1.0, 0.0])
 def test_a_base_that_gives_no_frequencies(theta: float) -> None:
     rope = {"rope_type": "default", "rope_theta": theta}
@@ -64,18 +59,6 @@ def test_a_length_below_zero() -> None:
         patch_model(llama(max_position_embeddings=-1), "yarn", factor=4)
 
 
-def test_an_option_set_too_late_has_no_effect() -> None:
-    """Frequencies are made when a model is built; whoever writes to the configuration later changes nothing."""
-    model = llama()
-    before = logits_of(model)
-    with silent("transformers", "rope_parameters of a live model are ignored"):
-        model.config.rope_parameters = {**YARN, "factor": 4.0, "rope_theta": 10000.0}
-        assert torch.equal(logits_of(model), before)
-    model = llama()
-    patch_model(model, "yarn", factor=4)
-    assert deviation(logits_of(model), before) > APART
-
-
 def test_frequencies_lose_precision() -> None:
     """``model.to(bfloat16)`` rounds the buffer; at a far position the rotation is another one."""
     config = llama(max_position_embeddings=32768).config
@@ -89,16 +72,6 @@ def test_frequencies_lose_precision() -> None:
     assert max(abs(a - b) * 32768 for a, b in zip(kept, whole, strict=True)) < 1e-9
 
 
-def test_mask_of_wrong_width() -> None:
-    narrow = torch.ones(1, TRAINED, dtype=torch.long)
-    with silent("transformers", "a mask that is wider than the text is cut"):
-        assert logits_of(llama(), attention_mask=torch.ones(1, 6 * TRAINED, dtype=torch.long)).isfinite().all()
-    model = patch_model(llama(), "alibi", factor=4)
-    for mask in (narrow, torch.ones(1, 6 * TRAINED, dtype=torch.long)):
-        with pytest.raises((PosEncError, ValueError, RuntimeError)):
-            logits_of(model, attention_mask=mask)
-
-
 def test_positions_between_whole_numbers() -> None:
     halves = torch.arange(4 * TRAINED)[None] / 2
     with silent("transformers", "position_ids that are no whole numbers rotate by fractions"):
@@ -106,12 +79,3 @@ def test_positions_between_whole_numbers() -> None:
     for scheme in ("t5", "learned_interp"):
         with pytest.raises((PosEncError, ValueError)):
             logits_of(patch_model(llama(), scheme, factor=4), position_ids=halves)
-
-
-def test_beyond_the_trained_length_without_a_scheme() -> None:
-    """Beyond the trained length a Llama answers as if nothing were the matter; patched, the report says how far."""
-    from hf_posenc import describe
-
-    with silent("transformers", "four times the trained length is read without a word"):
-        assert logits_of(llama(), TEXT).isfinite().all()
-    assert describe(patch_model(llama(), "yarn", factor=4)).target_length == 4 * TRAINED

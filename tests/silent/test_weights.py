@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 from transformers.trainer_utils import get_last_checkpoint
 
 from hf_posenc import from_pretrained, patch_model
-from hf_posenc.errors import CheckpointMismatch, PosEncError
+from hf_posenc.errors import PosEncError
 from hf_posenc.patching.stored.config_guard import GUARD_KEY, SCHEME_KEY, unguard
 from hf_posenc.training.resume import last_complete
 
@@ -48,18 +47,6 @@ def test_a_patched_checkpoint_that_loads_as_a_plain_one(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="hf_posenc"):
         LlamaForCausalLM.from_pretrained(tmp_path)
     assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(model))
-
-
-def test_pickled_weights(tmp_path: Path) -> None:
-    model = llama()
-    model.config.save_pretrained(tmp_path)
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with silent("transformers", "weights that are a pickle are loaded without being asked for"):
-        assert torch.equal(logits_of(LlamaForCausalLM.from_pretrained(tmp_path)), logits_of(model))
-    with pytest.raises((PosEncError, OSError)):
-        from_pretrained(tmp_path)
-    with pytest.raises(CheckpointMismatch, match="pickled"):
-        from_pretrained(tmp_path, use_safetensors=False)
 
 
 def test_an_old_file_wins_over_new_shards(tmp_path: Path) -> None:
@@ -103,29 +90,3 @@ def test_a_checkpoint_that_is_not_whole(tmp_path: Path) -> None:
     with silent("transformers", "the newest checkpoint is resumed from, whole or not"):
         assert get_last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-4")
     assert last_complete(tmp_path) is None
-
-
-def test_a_weight_that_is_missing(tmp_path: Path) -> None:
-    """A position parameter the file lacks: transformers would draw it by its one rule for everything."""
-    model = llama()
-    model.save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    weights.pop("model.layers.0.mlp.up_proj.weight")
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with silent("transformers", "a weight that is missing is drawn at random and reported in a log"):
-        torch.manual_seed(5)
-        assert deviation(logits_of(LlamaForCausalLM.from_pretrained(tmp_path)), logits_of(model)) > APART
-    t5 = patch_model(llama(), "t5", factor=4)
-    t5.save_pretrained(tmp_path / "t5")
-    weights = load_file(tmp_path / "t5" / "model.safetensors")
-    (name,) = (name for name in weights if "posenc" in name)
-    save_file({n: w for n, w in weights.items() if n != name}, tmp_path / "t5" / "model.safetensors",
-              metadata={"format": "pt"})  # fmt: skip
-
-    from hf_posenc.checkpoints import missing_parameters
-
-    seen: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(missing_parameters.logger, "warning", seen.append)
-        from_pretrained(tmp_path / "t5")
-    assert any("lacks" in message and "t5" in message for message in seen)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from hf_posenc import load_starter
 from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.fit_length import most_units
+from hf_posenc.eval.texts.haystack import most_units
 from hf_posenc.eval.texts.needles import Niah
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 from hf_posenc.starters.loading import NAMES, starter_path
@@ -90,8 +90,8 @@ def test_the_llama_finds_one_code_among_others() -> None:
 
 def hidden_key(trial: int, tokenizer: Any) -> tuple[str, str]:
     """A prompt with a passkey at one of 20 depths, and the key."""
-    found = passkey.passkey(TRAINED, trial / 19, passkey.draw_key(random.Random(trial)), counter(tokenizer))
-    return found.prompt, found.answer
+    key = passkey.draw_key(random.Random(trial))
+    return passkey.passkey(TRAINED, trial / 19, key, counter(tokenizer)), passkey.answer(key)
 
 
 def code(trial: int, tokenizer: Any) -> tuple[str, str]:

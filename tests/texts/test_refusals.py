@@ -17,7 +17,7 @@ from datasets import Dataset, DatasetDict
 from hf_posenc.errors import UnreadableDocuments, WrongKind
 from hf_posenc.texts import Document, TextSource, rendered
 
-from .formats import parquet, saved
+from .formats import saved
 
 CHAT = '{"messages": [{"role": "user", "content": "Hello?"}]}'
 BROKEN: list[tuple[str, str | bytes, str]] = [
@@ -25,7 +25,6 @@ BROKEN: list[tuple[str, str | bytes, str]] = [
     ("a.jsonl", '{"text": "x"}\n{"txt": "y", "n": 1}', "'text' in line 2 of a.jsonl, only n, txt.+text_field"),
     ("a.jsonl", '{"text": 7}', "'text' in line 1 of a.jsonl holds 7, which is no text"),
     ("a.jsonl", '{"text": ["a"]}', r"holds \['a'\], which is no text and no list of messages"),
-    ("a.jsonl", '{"text": "\\ud800"}', r"line 1 of a.jsonl holds '\\ud800' at character 0"),
     ("a.jsonl", '"text"', "line 1 of a.jsonl: it is not a record, but of type str"),
     ("a.jsonl", b'{"text": "\xe9"}', "a.jsonl' cannot be read as UTF-8 text: 'utf-8' codec"),
     ("a.json", "{'text'", "a.json' is not valid JSON: Expecting"),
@@ -51,14 +50,6 @@ def test_broken_files(name: str, content: str | bytes, message: str, tmp_path: P
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UnreadableDocuments, match=message):
         read(tmp_path / name)
-
-
-def test_what_came_before_a_broken_line_was_read(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{oops')
-    documents = TextSource.of_names(tmp_path / "a.jsonl").documents()
-    assert next(documents).content == "x"
-    with pytest.raises(UnreadableDocuments, match="line 2"):
-        next(documents)
 
 
 def pipe(folder: Path) -> Path:
@@ -110,12 +101,6 @@ def test_a_dataset_without_the_column() -> None:
         read(DatasetDict(train=dataset, test=dataset))
 
 
-@pytest.mark.parametrize("name", ["hub:", "hub::train", "hub:a:b:c:d"])
-def test_names_that_name_no_dataset(name: str) -> None:
-    with pytest.raises(UnreadableDocuments, match="names no dataset"):
-        TextSource.of_names(name)
-
-
 def test_datasets_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: Any, **__: Any) -> None:
         raise ConnectionError("no network here\nand more")
@@ -165,21 +150,3 @@ def test_a_text_larger_than_memory_is_refused_as_one_document(tmp_path: Path, mo
     with pytest.raises(UnreadableDocuments, match=r"there is room for 0.0. Split it into documents \(document_sep"):
         read(tmp_path / "a.txt")
     assert len(read(tmp_path / "a.txt", separator=" ")) == 1000
-
-
-def test_an_empty_name_is_not_the_current_folder() -> None:
-    with pytest.raises(UnreadableDocuments, match="name of a text is empty"):
-        TextSource.of_names("")
-
-
-def test_a_separator_needs_plain_text(tmp_path: Path) -> None:
-    for given in (parquet(tmp_path, ["one"]), saved(tmp_path, ["one"]), Dataset.from_dict({"text": ["one"]})):
-        with pytest.raises(UnreadableDocuments, match="divides plain text files"):
-            read(given, separator="\n")
-
-
-def test_a_column_needs_records(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one")
-    for given in (tmp_path / "a.txt", tmp_path):
-        with pytest.raises(UnreadableDocuments, match="'body' is a column of records"):
-            read(given, field="body")

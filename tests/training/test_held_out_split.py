@@ -16,8 +16,8 @@ from hf_posenc import patch_model
 from hf_posenc.errors import LengthContradiction
 from hf_posenc.training import HeldOutSplit, Training
 from hf_posenc.training.corpus import Corpus
-from hf_posenc.training.held_out_split import end_of, without_end
-from hf_posenc.training.run_inputs import read_inputs, run_plan
+from hf_posenc.training.rows import end_of, without_end
+from hf_posenc.training.run_inputs import read_inputs
 
 from .test_finetune import FACTOR, TARGET, TEXTS, TRAINED, llama, run, tokenizer  # noqa: F401 (a fixture)
 
@@ -47,8 +47,7 @@ def test_the_two_parts_are_the_text(sizes: list[int], needed: int) -> None:
 def inputs_of(tokenizer: Any, texts: list[str], held_out: HeldOutSplit, **settings: Any) -> Any:  # noqa: F811
     model = patch_model(llama(), "yarn", factor=FACTOR)
     training = Training(length=TARGET, steps=1, rank=2, learning_rate=1e-3, eval_windows=WINDOWS, **settings)
-    plan = run_plan(model, tokenizer, texts, training, held_out=held_out)
-    return read_inputs(plan, model, tokenizer, folder=None, on_read=None)
+    return read_inputs(model, tokenizer, texts, training, held_out=held_out)
 
 
 @pytest.mark.parametrize("packing", ["joined", "separate"])

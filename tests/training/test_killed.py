@@ -1,45 +1,37 @@
-"""``kill -9`` loses only the steps since the last checkpoint, at any point of a run or a save."""
+"""``kill -9`` loses only the steps since the last checkpoint."""
 
 from __future__ import annotations
 
 import json
 import os
 import runpy
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from hf_posenc.training.resume import MANIFEST, last_complete
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")]
 
 STEPS, EVERY = 6, 2
 LIMIT = 1200
-"""Seconds; sixty kills and resumptions take a hundred on an idle machine."""
+"""Seconds; a run takes a few on an idle machine."""
 
 PROGRAM = (
     f"STEPS, EVERY, LIMIT = {STEPS}, {EVERY}, {LIMIT}\n"
     + '''
-import json, os, signal, sys, time
+import json, sys, time
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers import TrainerCallback
 
 from hf_posenc import patch_model
-from hf_posenc.errors import PeftAdapterMismatch
-from hf_posenc.checkpoints.peft import load_peft_adapter
 from hf_posenc.training import Training, finetune
-from hf_posenc.training.resume import last_complete
 
 WORDS = ["<pad>", "<end>", "<mask>", "<unk>", *(f"w{i}" for i in range(28))]
 TEXTS = [" ".join(f"w{(i * i + j) % 28}" for i in range(150)) for j in range(2)]  # fewer rows than steps: two epochs
@@ -90,109 +82,9 @@ def train(family, folder, resume=False, stop=None):
     )
 
 
-def forked(work):
-    """Run ``work`` in a child; its exit code, or the signal that ended it, negative.
-
-    This process computes nothing itself: a child would miss the threads of that.
-    """
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def watch(folder, strike):
-    """Call ``strike`` before every change of a file or folder in ``folder`` that Python makes."""
-    changes = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
-
-    def hook(event, args):
-        if event not in changes or not isinstance(args[0], (str, bytes, os.PathLike)):
-            return
-        if event == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR):
-            return
-        if folder in (path := Path(os.fsdecode(args[0])), *path.parents):
-            strike()
-
-    sys.addaudithook(hook)
-
-
-def adapter(folder):
-    """The weights of a finished adapter."""
-    with safe_open(folder / "adapter_model.safetensors", "pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}
-
-
-def compare(folder, whole, file):
-    """How far the adapters in two folders are apart, in weights and in what a model on them says; or what refuses."""
-    try:
-        said = [
-            load_peft_adapter(tiny_model("llama"), each, patch="apply").eval()(torch.arange(4, 30)[None]).logits
-            for each in (folder, whole)
-        ]
-    except (PeftAdapterMismatch, OSError, ValueError) as error:
-        file.write_text(json.dumps(type(error).__name__))
-        return
-    ours, theirs = adapter(folder), adapter(whole)
-    gaps = [(ours[name] - theirs[name]).abs().max().item() for name in ours.keys() | theirs.keys()]
-    file.write_text(json.dumps(max(*gaps, (said[0] - said[1]).abs().max().item())))
-
-
-def compared(folder, whole):
-    file = folder.with_suffix(".gap")
-    assert forked(lambda: compare(folder, whole, file)) == 0
-    return json.loads(file.read_text())
-
-
-def struck(root, share):
-    """Kill a run before a share of its changes, resume it, and say what came of it."""
-    whole, folder = root / "whole", root / f"struck-{round(1000 * share)}"
-    if not whole.exists():
-        def counting():
-            count = []
-            watch(whole, lambda: count.append(1))
-            train("llama", whole)
-            (root / "changes").write_text(str(len(count)))
-        assert forked(counting) == 0
-    left = [round(share * int((root / "changes").read_text()))]
-
-    def strike():
-        left[0] -= 1
-        if left[0] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def dying():
-        watch(folder, strike)
-        train("llama", folder)
-
-    assert forked(dying) == -signal.SIGKILL
-    steps = folder.with_suffix(".steps")
-    done = len(steps.read_text().splitlines()) if steps.exists() else 0
-    steps.unlink(missing_ok=True)
-    kept = last_complete(folder)
-    started = 0 if kept is None else int(kept.rpartition("-")[2])
-    unfinished = compared(folder, whole)
-    assert forked(lambda: train("llama", folder, resume=True)) == 0
-    again = [json.loads(line) for line in steps.read_text().splitlines()] if steps.exists() else []
-    return {
-        "done": done, "kept": started, "again": [step for step, _ in again], "unfinished": unfinished,
-        "curve": (folder / "curve.json").read_text() == (whole / "curve.json").read_text(),
-        "gap": compared(folder, whole),
-    }
-
-
 if __name__ == "__main__":
     what, folder, *rest = sys.argv[1:]
-    if what == "struck":
-        for share in rest:
-            print(json.dumps(struck(Path(folder), float(share))), flush=True)
-    else:
-        train(what, Path(folder), resume="resume" in rest, stop=5 if "stop" in rest else None)
+    train(what, Path(folder), resume="resume" in rest, stop=5 if "stop" in rest else None)
 '''
 )
 
@@ -247,53 +139,3 @@ def test_killed_from_outside_and_resumed(family: str, program: Path, tmp_path: P
     curves = [json.loads((folder / "curve.json").read_text(encoding="utf-8")) for folder in (killed, whole)]
     assert [point["step"] for point in curves[0]] == [1, 2, 3, 4, 5, 6]
     assert [point["loss"] for point in curves[0]] == pytest.approx([p["loss"] for p in curves[1]], abs=1e-6)
-
-
-def strikes(program: Path, folder: Path, shares: list[float]) -> Iterator[dict]:
-    for line in finish(start(str(program), "struck", str(folder), *map(str, shares))).splitlines():
-        if line.startswith("{"):
-            yield json.loads(line)
-
-
-@pytest.mark.parametrize(
-    "shares",
-    [
-        [0.1, 0.45, 0.8, 0.9, 0.95, 0.99],
-        pytest.param([i / 60 for i in range(60)], marks=pytest.mark.full),
-    ],
-    ids=["some", "many"],
-)
-def test_killed_while_it_writes(shares: list[float], program: Path, tmp_path: Path) -> None:
-    """Struck before a change of a file, in checkpoints and in the finished adapter, by itself with SIGKILL."""
-    found = list(strikes(program, tmp_path, shares))
-    assert len(found) == len(shares)
-    for one in found:
-        assert one["done"] - one["kept"] <= EVERY
-        assert one["again"] == list(range(one["kept"] + 1, STEPS + 1))
-        assert one["curve"]
-        assert one["gap"] < 1e-6
-        assert isinstance(one["unfinished"], str) or one["unfinished"] < 1e-6  # refused, or all of it
-    assert {one["kept"] for one in found} >= {0, STEPS}  # before the first checkpoint, and behind the last
-
-
-def test_half_written_checkpoints_are_passed_over(program: Path, tmp_path: Path) -> None:
-    """Each file of the last cut, missing or one too many; then its manifest; then both checkpoints."""
-    folder = tmp_path / "run"
-    runpy.run_path(str(program))["train"]("llama", folder)
-    last, before = folder / f"checkpoint-{STEPS}", folder / f"checkpoint-{STEPS - EVERY}"
-    assert last_complete(folder) == str(last)
-    names = sorted(file.name for file in last.iterdir())
-    assert {"adapter_model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json", MANIFEST} <= set(names)
-    for name in names:
-        file = last / name
-        whole = file.read_bytes()
-        file.write_bytes(whole[: len(whole) // 2])
-        assert last_complete(folder) == str(before), name
-        file.unlink()
-        assert last_complete(folder) == str(before), name
-        file.write_bytes(whole)
-        assert last_complete(folder) == str(last)
-    (last / "more").write_bytes(b"of another save")
-    assert last_complete(folder) == str(before)
-    shutil.rmtree(before)
-    assert last_complete(folder) is None

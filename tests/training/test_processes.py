@@ -236,14 +236,3 @@ def test_sharded_processes_train_to_the_weights_of_one(program: Path, tmp_path: 
     launch("fsdp2.yaml", program, {"shared": cases["shared"] | {"resume": True}}, tmp_path, TAKE_FOR_ACCELERATORS="1")
     assert json.loads((tmp_path / "shared" / "0.json").read_text())["steps"] == [3, 4]
     assert farthest(saved(tmp_path / "shared"), before) < CLOSE
-
-
-@pytest.mark.full
-@pytest.mark.skipif(os.name != "posix", reason="process groups are ended by Unix signals")
-def test_deepspeed_trains_to_the_weights_of_one(program: Path, tmp_path: Path) -> None:
-    pytest.importorskip("deepspeed", reason="ZeRO-3 is DeepSpeed's")
-    one = case("llama", "t5")
-    launch("zero3.yaml", program, {"zero3": one}, tmp_path, DS_ACCELERATOR="cpu")
-    seen = alone(program, one, tmp_path / "alone")
-    check(tmp_path / "zero3", one, tmp_path / "alone", seen, "Parameter")
-    assert list((tmp_path / "zero3" / "result").glob("checkpoint-*/global_step*/*zero*optim_states.pt"))

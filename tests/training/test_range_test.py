@@ -11,9 +11,8 @@ import torch
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 from hf_posenc import patch_model
-from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training import RangeTest, Training, find_learning_rate
-from hf_posenc.training.range_test import highest_usable, moving_average
+from hf_posenc.training.range_test import highest_usable
 from tests.training.test_recipes import Rows, llama
 
 STEPS = 12
@@ -50,11 +49,6 @@ def test_rates_rise_losses_fall_then_diverge_and_the_model_stays_as_it_is() -> N
     assert type(model) is type(patch_model(llama(), "yarn", factor=4))
 
 
-def test_lora_is_tested_as_well() -> None:
-    model = patch_model(llama(), "yarn", factor=4)
-    assert result_of(model, method="lora", rank=2).suggested is not None
-
-
 def test_no_rate_is_suggested_where_none_helps() -> None:
     nothing = RangeTest.of([1e-3, 1e-2, 1e-1], [2.0, 2.0, 2.0], [2.1, 2.2, math.nan])
     assert nothing.suggested is None
@@ -67,19 +61,3 @@ def test_rates_after_the_loss_has_risen_are_not_suggested() -> None:
     assert highest_usable(rates, averages) == 1e-5
     assert highest_usable(rates, averages[:4]) == 1e-5
     assert highest_usable(rates, [0.0, *averages[4:6]]) is None
-
-
-def test_moving_average_of_a_constant_is_the_constant() -> None:
-    assert moving_average([0.5] * 4) == pytest.approx([0.5] * 4)
-    assert moving_average([1.0, 0.0]) == pytest.approx([1.0, 0.8 * 0.2 / (1 - 0.8**2)])
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [({"steps": 1}, "1 rates"), ({"lowest": 0.0}, "from 0"), ({"lowest": 1.0, "highest": 0.1}, "0.1")],
-)
-def test_rates_that_do_not_rise_are_refused(settings: dict, said: str) -> None:
-    with pytest.raises(TrainingImpossible, match=said):
-        find_learning_rate(
-            patch_model(llama(), "yarn", factor=4), None, Rows(32), Training(length=32, steps=1), **settings
-        )

@@ -10,33 +10,25 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from torch.utils.data import DataLoader
 
 from hf_posenc.errors import (
-    FolderInUse,
     LengthContradiction,
-    NoDiskSpace,
-    TrainingImpossible,
 )
-from hf_posenc.texts import Document
-from hf_posenc.training.corpus import Corpus, tokenise
+from hf_posenc.training.corpus import Corpus
 from hf_posenc.training.dataset import (
     IGNORED_LABEL,
-    HeldOutWindows,
     PackedRows,
     SeparatedRows,
-    check_separate_packing,
     held_out_windows,
 )
-from hf_posenc.training.loss_curve import LossPoint, points
-from hf_posenc.training.masked_batches import MaskingCollator, masked_loss
+from hf_posenc.training.length_trainer import MaskingCollator, masked_loss
+from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.resume import (
     MANIFEST,
     checkpoint_folders,
     file_sizes,
     last_complete,
 )
-from hf_posenc.training.run_folder import check_checkpoint_space, exclusive_folder
 
 from .test_finetune import tokenizer  # noqa: F401 (a fixture)
 
@@ -45,14 +37,6 @@ def ranges(*lengths: int) -> Corpus:
     """Documents whose tokens count on from one to the next."""
     ends = [sum(lengths[: n + 1]) for n in range(len(lengths))]
     return Corpus.of([torch.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)])
-
-
-def test_documents_end_with_their_own_token(tokenizer) -> None:  # noqa: F811
-    found = tokenise(tokenizer, [Document("a", "w0 w1"), Document("b", ""), Document("c", "w2")])
-    assert found.tokens.tolist() == [4, 5, 1, 6, 1]  # four special words come first, and <end> is number 1
-    assert found.starts.tolist() == [0, 3]  # the empty document is left out
-    assert found.highest == 6
-    assert tokenise(tokenizer, []).tokens.tolist() == []
 
 
 def test_joined_rows_drop_what_is_left_over() -> None:
@@ -102,30 +86,6 @@ def test_windows_of_every_length_end_alike() -> None:
         held_out_windows(Corpus.of([tokens]), [8, 101], count=1)
 
 
-def test_masked_windows_hide_what_they_ask_for() -> None:
-    found = {
-        length: HeldOutWindows(torch.arange(10, 110), length, longest=64, count=2, scored=20, mask=3)
-        for length in (32, 64)
-    }
-    for number in range(2):
-        asked = []
-        for length, windows in found.items():
-            row = windows[number]
-            hidden = row["input_ids"] == 3
-            assert hidden.sum() == 3  # 15 % of 20
-            assert not hidden[: length - 20].any()
-            assert torch.equal(hidden, row["labels"] != IGNORED_LABEL)
-            plain = windows.tokens[windows.ends[number] - length : windows.ends[number]]
-            assert torch.equal(row["labels"][hidden], plain[hidden])
-            assert torch.equal(row["input_ids"][~hidden], plain[~hidden])
-            asked.append(row["labels"][hidden].tolist())
-        assert asked[0] == asked[1]  # the same tokens at every length
-    assert found[64][0]["labels"].tolist() != found[64][1]["labels"].tolist()
-    assert (
-        HeldOutWindows(torch.arange(9), 8, longest=8, count=1, scored=1, mask=3)[0]["labels"] != IGNORED_LABEL
-    ).sum() == 1
-
-
 class State:
     def __init__(self, epoch: float | None) -> None:
         self.epoch = epoch
@@ -153,18 +113,6 @@ def test_masks_depend_on_seed_epoch_and_row_alone(tokenizer) -> None:  # noqa: F
     assert (whole != IGNORED_LABEL).double().mean() == pytest.approx(0.15, abs=0.02)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_workers_mask_anew_each_epoch(persistent: bool, tokenizer) -> None:  # noqa: F811
-    rows: Any = [{"input_ids": torch.arange(4, 24).roll(n)} for n in range(4)]
-    collate = MaskingCollator(tokenizer, 0)
-    loader = DataLoader(rows, 2, num_workers=2, persistent_workers=persistent, collate_fn=collate)
-    for epoch in range(3):
-        collate.on_epoch_begin(None, State(epoch), None)
-        here = MaskingCollator(tokenizer, 0)
-        here.on_epoch_begin(None, State(epoch), None)
-        assert torch.equal(torch.cat([batch["labels"] for batch in loader]), here(rows)["labels"]), epoch
-
-
 def test_masked_loss_is_per_hidden_token_of_the_whole_step() -> None:
     class Outputs:
         logits = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0))
@@ -178,23 +126,6 @@ def test_masked_loss_is_per_hidden_token_of_the_whole_step() -> None:
     half.logits = Outputs.logits.bfloat16()
     exact = functional.cross_entropy(half.logits.double().flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL)
     assert masked_loss(half, labels).item() == pytest.approx(exact.item(), rel=1e-5)  # not in bfloat16
-
-
-def test_a_curve_is_the_trainers_log() -> None:
-    log = [
-        {"step": 0, "eval_16_loss": 4.0, "eval_64_loss": 5.0, "eval_16_runtime": 1.0},
-        {"step": 1, "loss": 3.0, "grad_norm": 9.0},
-        {"step": 2, "loss": 2.5}, {"step": 2, "eval_64_loss": 3.5, "epoch": 1}, {"step": 2, "eval_16_loss": 3.0},
-        {"step": 2, "train_loss": 7.0, "eval_loss": 8.0},
-        {"step": 2, "eval_64_windows": [3.0, 4.0]}, {"step": 2, "eval_16_windows": [2.0, 4.0]},
-    ]  # fmt: skip
-    assert points(log) == [
-        LossPoint(0, None, {16: 4.0, 64: 5.0}), LossPoint(1, 3.0, {}),
-        LossPoint(2, 2.5, {16: 3.0, 64: 3.5}, {16: [2.0, 4.0], 64: [3.0, 4.0]})
-    ]  # fmt: skip
-    assert list(points(log)[2].held_out) == [16, 64]
-    assert LossPoint(2, 2.5, {16: 3.0}).to_dict() == {"step": 2, "loss": 2.5, "held_out": {"16": 3.0}}
-    assert points([]) == []
 
 
 def test_lengths_are_compared_window_by_window() -> None:
@@ -233,30 +164,3 @@ def test_the_newest_whole_checkpoint_is_taken(run) -> None:
     assert last_complete(run) == str(run / "checkpoint-2")
     (run / "checkpoint-2" / MANIFEST).unlink()
     assert last_complete(run) is None
-
-
-def test_a_folder_is_held_while_it_lasts(tmp_path) -> None:
-    with exclusive_folder(tmp_path / "new"), pytest.raises(FolderInUse), exclusive_folder(tmp_path / "new"):
-        pass
-    with exclusive_folder(tmp_path / "new"):  # and not longer
-        pass
-
-
-def test_room_for_three_checkpoints_with_moments(tmp_path, monkeypatch) -> None:
-    """3 · (1 + 2) · 4 bytes a trained parameter: 36 for each of 100."""
-    trained = torch.nn.Linear(10, 10, bias=False)
-    asked: list[int] = []
-    monkeypatch.setattr("hf_posenc.training.run_folder.check_disk_space", lambda folder, size, what: asked.append(size))
-    check_checkpoint_space(tmp_path, trained)
-    trained.weight.requires_grad_(False)
-    check_checkpoint_space(tmp_path, trained)
-    assert asked == [3600, 0]
-    assert issubclass(NoDiskSpace, Exception)
-
-
-def test_where_documents_cannot_be_read_apart() -> None:
-    check_separate_packing(True, virtual_tokens=False)
-    with pytest.raises(TrainingImpossible, match="encoder"):
-        check_separate_packing(False, virtual_tokens=False)
-    with pytest.raises(TrainingImpossible, match="virtual tokens"):
-        check_separate_packing(True, virtual_tokens=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +21,6 @@ import peft
 import trl
 from datasets import Dataset
 
-from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.training.methods import lora
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sft_trl.py"
@@ -133,61 +130,3 @@ def test_a_learned_scheme_is_resumed_as_it_was(target_modules, example: ModuleTy
     cut = train(tmp_path / "cut", 2)
     assert not torch.equal(cut, whole)
     assert torch.equal(train(tmp_path / "cut", 4, resume=True), whole)
-
-
-def test_the_example_trains_is_resumed_and_says_so(example: ModuleType, tmp_path: Path, monkeypatch, capsys) -> None:
-    data = tmp_path / "chats.jsonl"
-    data.write_text("\n".join(json.dumps(chat) for chat in chats(6)), encoding="utf-8")
-    words = [
-        "sft_trl.py",
-        "--data",
-        str(data),
-        "--held-out",
-        str(data),
-        "--output",
-        str(tmp_path / "out"),
-        "--factor",
-        "2",
-    ]
-    words += ["--steps", "3", "--save-every", "2", "--learning-rate", "1e-2"]
-    monkeypatch.setattr(sys, "argv", words)
-    example.main()
-    output = capsys.readouterr().out
-    before, after = (float(output.split(f"{word}:")[1].split()[0]) for word in ("before", "after"))
-    assert math.isfinite(before)
-    assert after < before
-    with pytest.raises(SystemExit, match="earlier run"):
-        example.main()
-    monkeypatch.setattr(sys, "argv", [*words, "--resume"])
-    example.main()
-    assert float(capsys.readouterr().out.split("after:")[1].split()[0]) == pytest.approx(after, abs=1e-3)
-
-
-TURNS = [
-    {"role": "user", "content": "one"}, {"role": "assistant", "content": "two"},
-    {"role": "user", "content": "three"}, {"role": "assistant", "content": "four"},
-]  # fmt: skip
-
-
-def test_lines_of_every_kind_are_conversations(example: ModuleType, tmp_path: Path) -> None:
-    _, tokenizer = example.load("llama")
-    lines = [
-        {"messages": TURNS, "id": 7},
-        {"prompt": TURNS[:1], "completion": TURNS[1:2]},
-        {"prompt": "five", "completion": "six"},
-    ]
-    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
-    found = example.dataset(tmp_path / "a.jsonl", (), 0, tokenizer, 256, 0)
-    assert list(found) == [
-        {"prompt": TURNS[:1], "completion": TURNS[1:2]},
-        {"prompt": TURNS[:3], "completion": TURNS[3:]},
-        {"prompt": TURNS[:1], "completion": TURNS[1:2]},
-        {"prompt": [{"role": "user", "content": "five"}], "completion": [{"role": "assistant", "content": "six"}]},
-    ]
-    for content, told in (
-        ('{"text": "x"}', "no messages.+line 1, only text"),
-        ('{"messages"', "line 1.* not valid JSON"),
-    ):
-        (tmp_path / "b.jsonl").write_text(content)
-        with pytest.raises((SystemExit, UnreadableDocuments), match=told):
-            example.dataset(tmp_path / "b.jsonl", (), 0, tokenizer, 256, 0)

@@ -188,7 +188,7 @@ def test_lm_eval() -> None:
     for seam in (
         Seam("ConfigurableTask", lambda: ConfigurableTask.__init__, ("config",), "eval/tasks/base.py"),
         Seam("build_all_requests", lambda: ConfigurableTask.build_all_requests, ("limit", "world_size",
-             "tokenizer_name"), "eval/tasks/base.py"),
+             "cache_requests"), "eval/tasks/base.py"),
         Seam("HFLM._create_model", lambda: HFLM._create_model, ("pretrained", "dtype", "peft"), "eval/lm/causal_lm.py"),
         Seam("HFLM._loglikelihood_tokens", lambda: HFLM._loglikelihood_tokens, ("requests",), "eval/lm/causal_lm.py"),
         Seam("HFLM.set_cache_hook", lambda: HFLM.set_cache_hook, ("cache_hook",), "eval/lm/causal_lm.py"),

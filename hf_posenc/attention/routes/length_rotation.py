@@ -168,7 +168,7 @@ def sample(call: AttentionCall, b: int) -> AttentionCall:
     one = slice(b, b + 1)
 
     def pick(x: Tensor) -> Tensor:
-        return x[one] if len(x) > 1 else x
+        return x[one] if x.shape[0] > 1 else x
 
     return replace(
         call,

@@ -159,7 +159,7 @@ def sample(call: AttentionCall, samples: slice, run: UnpaddedRun) -> AttentionCa
     """The unpadded tokens of some samples that have them at the same indices, as a call without a mask."""
 
     def of_batch(x: Tensor) -> Tensor:
-        return x[samples] if len(x) > 1 else x
+        return x[samples] if x.shape[0] > 1 else x
 
     def of_bias(bias: object) -> object:
         return replace(bias, values=of_batch(bias.values)[..., run.keys]) if isinstance(bias, KeyBias) else bias

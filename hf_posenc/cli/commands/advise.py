@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Exit, Option
+from typer import Context, Exit
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -15,41 +15,40 @@ from hf_posenc.cli.arguments import (
     Model,
     dtype_of,
     model_named,
+    of_measurement,
+    of_model,
+    of_output,
 )
-from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.errors import PARTLY
-from hf_posenc.cli.output_paths import check_output_folder
-from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.cli.output import check_output_folder
+from hf_posenc.cli.settings import READING, Reading, Text, set_option, settings_of
 
 
 def advise(
+    context: Context,
     model: Model,
     target: Annotated[
         str,
-        Option(
+        of_model(
             "--target-length",
             metavar="TOKENS",
-            rich_help_panel="Model and scheme",
             help="Context length in tokens, such as 131072 or 128k; k = 1024, m = 1024².",
         ),
     ],
     measure: Annotated[
         bool,
-        Option(
-            "--measure",
-            rich_help_panel="Measurement",
-            help="Load the model, measure each zero-shot recommendation, and order them by their loss.",
+        of_measurement(
+            "--measure", help="Load the model, measure each zero-shot recommendation, and order them by their loss."
         ),
     ] = False,
     text: Text = None,
-    text_field: TextField = FIELD,
-    document_separator: DocumentSeparator = None,
-    samples: Annotated[
-        int | None, Option(min=1, rich_help_panel="Measurement", help="Windows of text for --measure; default: 16.")
+    samples: Annotated[int | None, of_measurement(min=1, help="Windows of text for --measure; default: 16.")] = None,
+    settings: Annotated[
+        list[str] | None, set_option("How --text is read: text_field=body, document_separator=TEXT")
     ] = None,
     out: Annotated[
-        Path | None,
-        Option(rich_help_panel="Output", help="Keep the comparison of --measure in this folder; it resumes there."),
+        Path | None, of_output(help="Keep the comparison of --measure in this folder; it resumes there.")
     ] = None,
     base: Base = None,
     dtype: Dtype = None,
@@ -69,7 +68,7 @@ def advise(
     named = model_named(model, base)
     checkpoint = Checkpoint.open(named.model, peft_adapter=named.adapter)
     advice = recommend(checkpoint, target, name=model, dtype=dtype_of(named, dtype))
-    check_reading(text, text_field, document_separator)
+    (own_text,) = Reading(**settings_of(context, READING)).sources(text)
     if measure:
         given: dict[str, Any] = {} if samples is None else {"samples": samples}
         if base is not None:
@@ -77,7 +76,7 @@ def advise(
         with output.progress() as progress:
             advice = measured_advice(
                 advice, named.model if base is not None else named.adapter or named.model, out=out, progress=progress,
-                text=text_source(text, text_field, document_separator), dtype=dtype_of(named, dtype), **given,
+                text=own_text, dtype=dtype_of(named, dtype), **given,
             )  # fmt: skip
     elif unread := [name for name, value in (("--text", text), ("--samples", samples), ("--out", out)) if value]:
         raise BadArgument(f"{unread[0]} has an effect with --measure only. Add --measure, or leave it out.")

@@ -7,14 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Context, Exit, Option
+from typer import Context, Exit
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
-    MEASUREMENT,
     MODEL,
     MOST_THREADS,
-    OUTPUT,
     REMOVED,
     AsJson,
     Base,
@@ -26,13 +24,16 @@ from hf_posenc.cli.arguments import (
     lengths_of,
     loading_of,
     model_named,
+    of_measurement,
+    of_model,
+    of_output,
     whole_numbers,
     words_of,
 )
-from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.bench_results import RESULTS, BenchResults, about_run
 from hf_posenc.cli.errors import FAILED, PARTLY
-from hf_posenc.cli.output_paths import check_output_folder
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.cli.output import check_output_folder
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
@@ -43,17 +44,15 @@ STARTER = "starter:llama"
 def bench(
     context: Context,
     schemes: Annotated[
-        list[str],
-        Option("--schemes", "-s", rich_help_panel=MODEL, help="alibi,self_extend:group=8,window=128; may be repeated."),
+        list[str], of_model("--schemes", "-s", help="alibi,self_extend:group=8,window=128; may be repeated.")
     ],
     model: Model = STARTER,
     base: Base = None,
     shape: Annotated[
         str | None,
-        Option(
-            rich_help_panel=MODEL,
+        of_model(
             help="Instead of --model: random weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8; a Llama, or "
-            "gpt2:2,512,8,8, bert:2,512,8,8.",
+            "gpt2:2,512,8,8, bert:2,512,8,8."
         ),
     ] = None,
     trained_length: Annotated[
@@ -61,63 +60,47 @@ def bench(
         length_option(help="With --shape; default: the longest length / factor.", heading=MODEL),
     ] = None,
     lengths: Annotated[
-        list[str] | None,
-        Option("--lengths", "-l", rich_help_panel=MEASUREMENT, help="Sequence lengths in tokens; default: 512,2048."),
+        list[str] | None, of_measurement("--lengths", "-l", help="Sequence lengths in tokens; default: 512,2048.")
     ] = None,
     factor: Annotated[
         float | None,
-        Option(
+        of_model(
             "--factor",
             "-f",
-            rich_help_panel=MODEL,
             help="Extension factor of all schemes; default: 8, or more if the longest length needs it.",
         ),
     ] = None,
     cases: Annotated[
         str,
-        Option(
-            rich_help_panel=MEASUREMENT,
+        of_measurement(
             help="prefill (forward pass over a text), decode (one token behind a KV cache of each length), "
-            "static_decode (the same with a StaticCache), train (forward and backward); separated by commas.",
+            "static_decode (the same with a StaticCache), train (forward and backward); separated by commas."
         ),
     ] = "prefill",
     baselines: Annotated[
-        str,
-        Option(
-            rich_help_panel=MEASUREMENT,
-            help="Compare with: unpatched (sdpa), naive (materializes all scores and biases), or both.",
-        ),
+        str, of_measurement(help="Compare with: unpatched (sdpa), naive (materializes all scores and biases), or both.")
     ] = "unpatched,naive",
-    rounds: Annotated[
-        int, Option(min=1, rich_help_panel=MEASUREMENT, help="Measurements of each cell; fewer than 7 are unreliable.")
-    ] = 7,
-    batch: Annotated[int, Option("--batch-size", min=1, rich_help_panel=MEASUREMENT, help="Batch size.")] = 1,
+    rounds: Annotated[int, of_measurement(min=1, help="Measurements of each cell; fewer than 7 are unreliable.")] = 7,
+    batch: Annotated[int, of_measurement("--batch-size", min=1, help="Batch size.")] = 1,
     rows: Annotated[
         str,
-        Option(
-            rich_help_panel=MEASUREMENT,
-            help="full; padded: rows of ever fewer tokens, down to half; packed: four documents in every row.",
+        of_measurement(
+            help="full; padded: rows of ever fewer tokens, down to half; packed: four documents in every row."
         ),
     ] = "full",
     compiled: Annotated[
-        bool,
-        Option(
-            "--compile", rich_help_panel=MEASUREMENT, help="Run all models under torch.compile, with dynamic shapes."
-        ),
+        bool, of_measurement("--compile", help="Run all models under torch.compile, with dynamic shapes.")
     ] = False,
     dtype: Annotated[
         str | None,
-        Option(
+        of_model(
             callback=floating_dtype,
-            rich_help_panel=MODEL,
             help="Data type of the weights; default: as stored (starters and --shape: float32).",
         ),
     ] = None,
     device: Device = None,
-    threads: Annotated[int, Option(min=1, max=MOST_THREADS, rich_help_panel=MEASUREMENT, help="CPU threads.")] = 1,
-    out: Annotated[
-        Path | None, Option(rich_help_panel=OUTPUT, help=f"Write {RESULTS} and plots to this folder.")
-    ] = None,
+    threads: Annotated[int, of_measurement(min=1, max=MOST_THREADS, help="CPU threads.")] = 1,
+    out: Annotated[Path | None, of_output(help=f"Write {RESULTS} and plots to this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time schemes relative to the unpatched model and to a naive implementation.
@@ -164,9 +147,6 @@ def collect(
     measure: Callable[..., Iterable[BenchCell]], results: BenchResults, out: Path | None, as_json: bool
 ) -> None:
     """Take cells as they are measured, and write after each; what is finished is shown if the rest is interrupted."""
-    import torch
-
-    threads = torch.get_num_threads()
     try:
         with output.progress() as progress:
             for cell in measure(progress=progress):
@@ -177,8 +157,6 @@ def collect(
         output.fail(f"Interrupted. {len(results.cells)} finished cell(s) kept.")
         results.show(out, as_json)
         raise
-    finally:
-        torch.set_num_threads(threads)
 
 
 def load(model: str, base: str | None, shape: str | None, trained_length: int, dtype: str | None) -> Any:

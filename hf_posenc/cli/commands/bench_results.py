@@ -10,7 +10,7 @@ from typer import Context
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import command_line
-from hf_posenc.cli.environment import environment
+from hf_posenc.cli.commands.env import environment
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell

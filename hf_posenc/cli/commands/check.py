@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Context, Exit, Option
+from typer import Context, Exit
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
-    MEASUREMENT,
     REMOVED,
     AsJson,
     Base,
@@ -22,6 +21,7 @@ from hf_posenc.cli.arguments import (
     is_debugging,
     loading_of,
     model_named,
+    of_measurement,
     scheme_options,
 )
 from hf_posenc.cli.errors import CONTRACT
@@ -34,12 +34,11 @@ COLUMNS = ("check", "passes", "deviation", "tolerance", "worst at")
 
 CheckNames = Annotated[
     list[str] | None,
-    Option(
+    of_measurement(
         "--check",
         "-c",
         metavar="CHECK",
         help="Only this check, as the table names it; may be repeated. By default all.",
-        rich_help_panel=MEASUREMENT,
     ),
 ]
 

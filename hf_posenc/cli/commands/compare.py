@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Context, Option
+from typer import Context, Exit, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -16,22 +17,33 @@ from hf_posenc.cli.arguments import (
     command_line,
     dtype_of,
     model_named,
+    of_measurement,
     of_model,
     of_output,
     words_of,
 )
-from hf_posenc.cli.commands.compare_result import finish
 from hf_posenc.cli.config_file import ConfigFile
-from hf_posenc.cli.output_paths import check_output_folder
-from hf_posenc.cli.resume_hint import resume_hint
-from hf_posenc.cli.task_arguments import MEASUREMENT, TUNING, Lengths, Samples, Settings, Tasks, measured_settings
-from hf_posenc.cli.text_arguments import SOURCES, Text
+from hf_posenc.cli.errors import FAILED, PARTLY
+from hf_posenc.cli.next_commands import resume_hint
+from hf_posenc.cli.output import check_output_folder
+from hf_posenc.cli.settings import SOURCES, Lengths, Samples, Settings, Tasks, Text, measured_settings
 
 if TYPE_CHECKING:
-    from hf_posenc.eval import MeasuredModel
+    from hf_posenc.eval import Comparison, MeasuredModel
 
+
+of_tuning = partial(Option, rich_help_panel="Choice of options")
 NOT_SETTINGS = ("base", "batch_size")
 """Names of ``--set`` besides the settings of a comparison: what loads the models."""
+FILES = "page.html, results.md, .csv and .json, documents.jsonl"
+FULL: dict[str, Any] = {
+    "schemes": "unpatched,pi,ntk,yarn,dynamic_ntk,self_extend,rerope,window", "lengths": (256, 512, 1024, 2048),
+    "samples": 24, "keys": 5,
+}  # fmt: skip
+QUICK: dict[str, Any] = {
+    "schemes": "unpatched,pi,yarn,dynamic_ntk,rerope", "lengths": (256, 512, 1024), "samples": 6, "keys": 2,
+    "depths": (0.0, 0.5, 1.0),
+}  # fmt: skip
 
 
 def compare(
@@ -61,43 +73,28 @@ def compare(
     ),
     against: Annotated[
         str | None,
-        Option(
-            help="Scheme that the others are compared with, document by document: sure differences are marked.",
-            rich_help_panel=MEASUREMENT,
+        of_measurement(
+            help="Scheme that the others are compared with, document by document: sure differences are marked."
         ),
     ] = None,
     rank: Annotated[
         bool,
-        Option(
-            "--rank",
-            help="Rank the schemes on each task, with intervals, effective length, time and the Pareto front.",
-            rich_help_panel=MEASUREMENT,
+        of_measurement(
+            "--rank", help="Rank the schemes on each task, with intervals, effective length, time and the Pareto front."
         ),
     ] = False,
     tune: Annotated[
-        bool,
-        Option(
-            "--tune",
-            help="Choose the options of schemes on --dev-text, which is never the measured text.",
-            rich_help_panel=TUNING,
-        ),
+        bool, of_tuning("--tune", help="Choose the options of schemes on --dev-text, which is never the measured text.")
     ] = False,
     dev_text: Annotated[
-        list[str] | None,
-        Option("--dev-text", help=f"Development text, to choose options on: {SOURCES}.", rich_help_panel=TUNING),
+        list[str] | None, of_tuning("--dev-text", help=f"Development text, to choose options on: {SOURCES}.")
     ] = None,
     budget: Annotated[
         int | None,
-        Option(
-            min=1,
-            help="Candidates that --tune draws for each scheme from a finer grid; default: a small grid.",
-            rich_help_panel=TUNING,
-        ),
+        of_tuning(min=1, help="Candidates that --tune draws for each scheme from a finer grid; default: a small grid."),
     ] = None,
     settings: Settings = None,
-    fresh: Annotated[
-        bool, Option("--fresh", help="Measure again what --out has.", rich_help_panel=MEASUREMENT)
-    ] = False,
+    fresh: Annotated[bool, of_measurement("--fresh", help="Measure again what --out has.")] = False,
     trust_tasks: TrustTasks = False,
     dtype: Dtype = None,
     device: Device = None,
@@ -138,3 +135,66 @@ def measured_model(given: str, base: str | None, dtype: str | None, loading: dic
     if base is None:
         return MeasuredModel(named.adapter or named.model, given, arguments=arguments)  # an adapter names its base
     return MeasuredModel(named.model, given, arguments=arguments | {"peft": named.adapter})
+
+
+def finish(comparison: Comparison, out: Path, as_json: bool) -> None:
+    """Show a comparison, and exit with the code that says whether all cells were measured.
+
+    Raises:
+        Exit: a cell failed, or a scheme was refused.
+    """
+    if as_json:
+        from hf_posenc.eval.results.effective_length import results_of
+
+        output.show_json(results_of(comparison))
+    else:
+        show(comparison, out)
+    if comparison.with_state("failed"):
+        raise Exit(FAILED)
+    if comparison.with_state("refused"):
+        raise Exit(PARTLY)
+
+
+def show(comparison: Comparison, out: Path) -> None:
+    """Show one table per task, what was refused or failed, and the files written."""
+    from hf_posenc.eval.report.remarks import remarks
+    from hf_posenc.eval.report.tables import cost_table, legend, summaries, value_table
+    from hf_posenc.eval.results.gate import shown_metrics
+
+    for task in comparison.tasks():
+        for metric in shown_metrics(comparison, task)[:1]:
+            table = value_table(comparison, task, metric)
+            output.show_table(table.head, table.lines, title=f"{task}: {table.caption}")
+    if comparison.rows:
+        output.show_text("± is one standard error over documents.")
+    if marks := legend(comparison):
+        output.show_text(marks)
+    for table in [*summaries(comparison), *([cost_table(comparison)] if comparison.rows else [])]:
+        output.show_table(table.head, table.lines, title=table.caption)
+        if table.note:
+            output.show_text(table.note)
+    for remark in remarks(comparison):
+        output.show_text(remark)
+    output.show_text(f"Written to {out}: {FILES}")
+
+
+def demo(
+    context: Context,
+    out: Annotated[Path, Option(help="Folder of the results; the same command resumes there.")] = Path("results/demo"),
+    quick: Annotated[bool, Option("--quick", help="Fewer schemes, lengths and samples; about a minute.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare schemes on a small trained Llama.
+
+    Eight schemes at up to eight times its trained length, each patched once with the factor of the longest. About six
+    minutes; needs no network. Your own models: hf-posenc compare.
+    """
+    from hf_posenc.eval import compare
+
+    check_output_folder("--out", out)
+    with resume_hint(context), output.progress() as progress:
+        comparison = compare(
+            "starter:llama", out=out, dtype="float32", against="unpatched", command=command_line(context),
+            progress=progress, **(QUICK if quick else FULL),
+        )  # fmt: skip
+    finish(comparison, out, as_json)

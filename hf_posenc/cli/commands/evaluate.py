@@ -25,11 +25,10 @@ from hf_posenc.cli.arguments import (
     scheme_options,
     words_of,
 )
-from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.config_file import ConfigFile
-from hf_posenc.cli.output_paths import check_replaces_results
-from hf_posenc.cli.task_arguments import Lengths, Samples, Settings, Tasks, measured_settings
-from hf_posenc.cli.text_arguments import Text
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.cli.output import check_replaces_results
+from hf_posenc.cli.settings import Lengths, Samples, Settings, Tasks, Text, measured_settings
 
 COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n", "clusters")
 NOT_SETTINGS = ("base", "batch_size")

@@ -1,8 +1,9 @@
-"""``hf-posenc export``: write a patched model as a plain transformers checkpoint, readable without this package."""
+"""``hf-posenc export``: write a patched model for programs without this package."""
 
 from __future__ import annotations
 
 import warnings
+from typing import Annotated, Any, Literal
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
@@ -16,11 +17,25 @@ from hf_posenc.cli.arguments import (
     PushToHub,
     SchemeOptions,
     TargetLength,
+    dtype_of,
     loading_of,
     model_named,
+    of_model,
+    of_output,
     scheme_options,
 )
-from hf_posenc.cli.bad_argument import BadArgument
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.errors import EngineDiffers
+
+GGUF = "model.gguf"
+To = Annotated[
+    Literal["transformers", "gguf"],
+    of_output("--to", metavar="FORMAT", help="`transformers`: a plain checkpoint; `gguf`: one file for llama.cpp."),
+]
+Adapter = Annotated[
+    str,
+    of_model("--model", "-m", metavar="MODEL", help="Folder of a PEFT adapter or a fine-tuning run, or hub name."),
+]
 
 
 def export(
@@ -32,16 +47,20 @@ def export(
     option: SchemeOptions = None,
     base: Base = None,
     dtype: Dtype = None,
+    to: To = "transformers",
     push_to_hub: PushToHub = None,
     as_json: AsJson = False,
 ) -> None:
     """Export to a plain transformers checkpoint, where transformers has a RoPE type for the scheme.
 
-    Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights.
+    Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights. With --to
+    gguf, the folder gets model.gguf for llama.cpp.
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
+    from hf_posenc.checkpoints.gguf_file import export_gguf
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.checkpoints.push import check_upload, upload
+    from hf_posenc.checkpoints.readers.compare import read_elsewhere
     from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.patching.state import is_patched
     from hf_posenc.patching.text_limits import raise_limits_in
@@ -60,15 +79,63 @@ def export(
         if not is_patched(patched):
             raise BadArgument(f"{model!r} carries no scheme, and none is named. Pass one with --scheme.")
         merged = merge_adapter(patched)
-        parameters = export_native(merged, out)
-        tokenizer.save_pretrained(out)
-        raise_limits_in(out, merged)
+        if to == "gguf":
+            written: dict[str, Any] = {"gguf": vars(export_gguf(merged, out / GGUF, tokenizer))}
+        else:
+            written = {"rope_parameters": export_native(merged, out), "readers": read_elsewhere(merged)}
+            tokenizer.save_pretrained(out)
+            raise_limits_in(out, merged)
     if push_to_hub is not None:
         output.note(f"Uploaded to {upload(out, push_to_hub)}")
-    remarks = [str(one.message) for one in caught if one.category.__module__.startswith("hf_posenc")]
+    own = [one for one in caught if one.category.__module__.startswith("hf_posenc")]
     if as_json:
-        output.show_json({"folder": str(out), "rope_parameters": parameters, "warnings": remarks})
+        readers = [vars(reading) for reading in written.pop("readers", ())]
+        remarks = [str(one.message) for one in own]
+        output.show_json({"folder": str(out), **written, "readers": readers, "warnings": remarks})
         return
-    output.show_text(f"{out}: rope_parameters {parameters}")
-    for remark in remarks:
-        output.show_text(f"Warning: {remark}")
+    readings = written.pop("readers", ())
+    output.show_text(f"{out}: {', '.join(f'{name} {value}' for name, value in written.items())}")
+    if readings:
+        output.show_text("Against transformers, by the formula of each engine:")
+    for reading in readings:
+        output.show_text(f"  {reading}")
+    for one in own:
+        if not (readings and one.category is EngineDiffers):
+            output.show_text(f"Warning: {one.message}")
+
+
+def merge(
+    model: Adapter,
+    out: NewFolder,
+    base: Base = None,
+    dtype: Dtype = None,
+    push_to_hub: PushToHub = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge a PEFT adapter into the weights of its base.
+
+    The checkpoint carries the scheme the adapter was trained under. It is kept only if its logits are those of the
+    adapter but for rounding, and if what is read back from the disk is the merged model bit for bit.
+    """
+    from hf_posenc.checkpoints.merge import merge as run
+    from hf_posenc.checkpoints.push import check_upload, upload
+
+    named = model_named(model, base)
+    if push_to_hub is not None:
+        check_upload(push_to_hub)
+    with output.other_bars_off():
+        merged = run(named.adapter or named.model, out, base=base, dtype=dtype_of(named, dtype))
+    if push_to_hub is not None:
+        output.note(f"Uploaded to {upload(out, push_to_hub)}")
+    if as_json:
+        output.show_json({
+            "folder": str(out), "scheme": merged.scheme, "deviation": merged.deviation, "tokenizer": merged.tokenizer,
+            "expressible": merged.expressible,
+        })  # fmt: skip
+        return
+    output.show_text(
+        f"Written to {out}: the model {f'with scheme {merged.scheme}' if merged.scheme else 'without a scheme'}. "
+        f"Its logits differ from the adapter's by {merged.deviation:.1e} of their standard deviation."
+    )
+    if not merged.tokenizer:
+        output.note("No tokenizer was found with the adapter or its base.")

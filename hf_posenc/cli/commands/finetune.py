@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Context, Option
 
@@ -16,35 +18,43 @@ from hf_posenc.cli.arguments import (
     SchemeOptions,
     TargetLength,
     floating_dtype,
+    loading_of,
+    model_named,
     of_model,
+    of_output,
+    of_text,
     scheme_options,
 )
-from hf_posenc.cli.bad_argument import BadArgument
 from hf_posenc.cli.commands.finetune_result import show_rate, show_result
-from hf_posenc.cli.commands.finetune_setup import FOUR_BIT, base_model, check_effect, load, texts_of
 from hf_posenc.cli.config_file import ConfigFile, write_config
-from hf_posenc.cli.finetune_settings import Reading, run_settings
-from hf_posenc.cli.next_commands import after_finetune, show_next
-from hf_posenc.cli.output_paths import check_output_folder
-from hf_posenc.cli.resume_hint import resume_hint
-from hf_posenc.cli.text_arguments import SOURCES
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.cli.next_commands import after_finetune, resume_hint, show_next
+from hf_posenc.cli.output import check_output_folder
+from hf_posenc.cli.settings import READING, SOURCES, Reading, set_option, settings_of
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import TrainerCallback
 
-    from hf_posenc.training import Tuned
+    from hf_posenc.checkpoints.model_name import ModelName
+    from hf_posenc.texts import TextSource
+    from hf_posenc.training import HeldOutSplit, Tuned
 
-TEXT, TRAINING, RESULT = "Text", "Training", "Result"
+
+TRAINING = "Training"
+of_training = partial(Option, rich_help_panel=TRAINING)
+OPTIONS = ("method", "steps", "learning_rate")
+"""Settings of a run that have an option of their own."""
+STREAMING, TRAINED_LENGTH = "streaming", "trained_length"
 CHECKPOINT = "The last complete checkpoint is kept"
 MODEL_FILES = ("config.json", "adapter_config.json")
 MEASURED_ON_SOURCES = (
     "The losses are of sources of Python's standard library: --text is too short to hold out its end, or is streamed. "
     "Pass --held-out to measure on text like that trained on."
 )
-ELSEWHERE = (
-    "eval and compare measure on sources of Python's standard library, unless --text names a text like yours that was "
-    "not trained on."
-)
+Texts: TypeAlias = "TextSource | list[str]"
+FOUR_BIT = "4bit"
+"""In place of a data type: the base model is quantised, as QLoRA does."""
 
 
 def dtype_or_4bit(name: str | None) -> str | None:
@@ -70,66 +80,46 @@ def finetune(
         ),
     ] = None,
     text: Annotated[
-        list[str] | None,
-        Option(help=f"Training text: {SOURCES}; default: sources of the standard library.", rich_help_panel=TEXT),
+        list[str] | None, of_text(help=f"Training text: {SOURCES}; default: sources of the standard library.")
     ] = None,
     held_out: Annotated[
         list[str] | None,
-        Option(
+        of_text(
             help="Evaluation text, named likewise; default: the last 5 % of --text, or other sources of the standard "
-            "library.",
-            rich_help_panel=TEXT,
+            "library."
         ),
     ] = None,
     recipe: Annotated[
         str,
-        Option(
-            help="Named settings, which other options override: full_length, growing_length, shifted_sparse, pose or "
-            "drope.",
-            rich_help_panel=TRAINING,
-        ),
+        of_training(help="Named settings, which other options override: full_length, shifted_sparse, pose or drope."),
     ] = "full_length",
     method: Annotated[
-        str | None,
-        Option(
-            help="lora, dora, lora_plus, ia3, prompt, prefix or full; default: lora, or as the recipe has.",
-            rich_help_panel=TRAINING,
-        ),
+        str | None, of_training(help="lora, dora, lora_plus or full; default: lora, or as the recipe has.")
     ] = None,
-    steps: Annotated[
-        int | None, Option(help="Optimiser steps; default: 150, or as the recipe has.", rich_help_panel=TRAINING)
-    ] = None,
+    steps: Annotated[int | None, of_training(help="Optimiser steps; default: 150, or as the recipe has.")] = None,
     learning_rate: Annotated[
         float | None,
-        Option(
-            help="Peak learning rate; default: by method and size of the model, as advise prints it.",
-            rich_help_panel=TRAINING,
-        ),
+        of_training(help="Peak learning rate; default: by method and size of the model, as advise prints it."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Any other setting of hf_posenc.training.Training, such as length=2k, rank=8, batch=4, seed=1, "
-            "bf16=true; or text_field, document_separator, streaming, trained_length. May be repeated.",
-            rich_help_panel=TRAINING,
+        set_option(
+            "Any other setting of hf_posenc.training.Training, such as length=2k, rank=8, batch=4, seed=1, bf16=true; "
+            "or text_field, document_separator, streaming, trained_length",
+            TRAINING,
         ),
     ] = None,
     find_learning_rate: Annotated[
         bool,
-        Option(
+        of_training(
             "--find-learning-rate",
             help="Only train 50 steps at rising learning rates, and print the run with the rate that they suggest.",
-            rich_help_panel=TRAINING,
         ),
     ] = False,
-    out: Annotated[
-        Path, Option(help="Folder of checkpoints, loss curve and trained adapter.", rich_help_panel=RESULT)
-    ] = Path("results/finetune"),
-    resume: Annotated[
-        bool, Option("--resume", help="Resume from the last complete checkpoint in --out.", rich_help_panel=RESULT)
-    ] = False,
+    out: Annotated[Path, of_output(help="Folder of checkpoints, loss curve and trained adapter.")] = Path(
+        "results/finetune"
+    ),
+    resume: Annotated[bool, of_output("--resume", help="Resume from the last complete checkpoint in --out.")] = False,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -140,21 +130,23 @@ def finetune(
     share the sequences.
     """
     from hf_posenc.checkpoints.tokenizer import tokenizer_of
+    from hf_posenc.training import Training, lengths_of
     from hf_posenc.training import find_learning_rate as range_test
     from hf_posenc.training import finetune as train
-    from hf_posenc.training import lengths_of
     from hf_posenc.training.recipes import recipe_of
 
     check_unused(out, resume)
     again = "" if resume else "--resume"
     with resume_hint(context, CHECKPOINT, again), output.progress() as show_progress:
-        given, reading = run_settings(context)
-        chosen = recipe_of(recipe)
+        given = settings_of(context, (*Training.__dataclass_fields__, *READING, STREAMING, TRAINED_LENGTH))
+        given |= {name: value for name in OPTIONS if (value := context.params[name]) is not None}
+        trained_length, streaming = given.pop(TRAINED_LENGTH, None), given.pop(STREAMING, False)
+        lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
+        reading, chosen = Reading.taken_from(given), recipe_of(recipe)
         scheme = chosen.scheme(scheme)
         named = base_model(model)
-        texts, measured_on = texts_of(text, held_out, reading)
+        texts, measured_on = texts_of(text, held_out, reading, streaming=streaming)
         chosen.check(**given)
-        lengths = {"factor": factor, "target_length": target_length, "trained_length": reading.trained_length}
         patched = load(named, scheme, lengths | scheme_options(scheme, option), dtype)
         if scheme is not None:
             check_effect(patched, scheme)
@@ -185,8 +177,6 @@ def show_where_to_go(
     """Say what the losses are of, and print the commands that go on from the run."""
     if text and not held_out and not tuned.start.held_out_tokens:
         output.show_text(MEASURED_ON_SOURCES)
-    if tuned.start.held_out_tokens:
-        output.show_text(ELSEWHERE)
     words = [word for name in held_out or () for word in ("--text", name)]
     show_next(after_finetune(out, tuned.model, words + reading.words() if words else []))
 
@@ -195,17 +185,16 @@ def check_unused(out: Path, resuming: bool) -> None:
     """Refuse to mix a run with anything else in one folder.
 
     Raises:
-        BadArgument: it holds checkpoints, and the run is not resumed; or a model, or results of another command.
+        BadArgument: It holds a model, or results of another command.
+        CheckpointMismatch: It holds checkpoints, and the run is not resumed.
     """
-    from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders
+    from hf_posenc.checkpoints.run_checkpoints import RUN
+    from hf_posenc.training.resume import check_folder
 
     check_output_folder("--out", out)
     if not (out / RUN).is_file() and any((out / name).is_file() for name in MODEL_FILES):
         raise BadArgument(f"{str(out)!r} holds a model, which the run would overwrite. Choose another --out.")
-    if not resuming and checkpoint_folders(out):
-        raise BadArgument(
-            f"{out} holds checkpoints of an earlier run. Continue it with --resume, or name another --out."
-        )
+    check_folder(out, resume=resuming)
 
 
 def first_process(action: Callable[[], None]) -> TrainerCallback:
@@ -218,3 +207,71 @@ def first_process(action: Callable[[], None]) -> TrainerCallback:
                 action()
 
     return AtStart()
+
+
+def base_model(name: str) -> ModelName:
+    """The model to train.
+
+    Raises:
+        BadArgument: The model is a PEFT adapter.
+    """
+    named = model_named(name)
+    if named.adapter is not None:
+        merge = shlex.join(["hf-posenc", "merge", "--model", name, "--out", f"{name}-merged"])
+        raise BadArgument(
+            f"{name} is a PEFT adapter, and training would put another one on it. Continue its run with "
+            f"--resume, or merge it first: {merge}"
+        )
+    return named
+
+
+def texts_of(
+    text: Sequence[str] | None, held_out: Sequence[str] | None, reading: Reading, *, streaming: bool
+) -> tuple[Texts, Texts | HeldOutSplit]:
+    """The text to train on, and to measure on: the end of the user's own, or modules of the standard library.
+
+    Raises:
+        BadArgument: an option of reading has no text to act on.
+    """
+    from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+    from hf_posenc.training import HeldOutSplit
+
+    if not isinstance(streaming, bool):
+        raise BadArgument(f"--set streaming={streaming} is neither true nor false. Write one of the two.")
+    if streaming and not text:
+        raise BadArgument("streaming reads a text while training, and none is named. Pass --text, or leave it out.")
+    own, measured_on = reading.sources(text, held_out, streaming=streaming)
+    modules = [module_text(name) for name in HELD_OUT]
+    if own is None:
+        return [module_text(name) for name in TRAINING], measured_on or modules
+    return own, measured_on or HeldOutSplit(otherwise=modules)
+
+
+def load(named: ModelName, scheme: str | None, options: Mapping[str, Any], dtype: str | None) -> nn.Module:
+    """Load the model, patched."""
+    from hf_posenc.checkpoints.four_bit import four_bit_keywords
+    from hf_posenc.checkpoints.load import from_pretrained
+
+    quantised = four_bit_keywords() if dtype == FOUR_BIT else {}
+    loading = loading_of(named, None if dtype == FOUR_BIT else dtype) | quantised
+    return from_pretrained(**loading, scheme=scheme, **options)
+
+
+def check_effect(patched: nn.Module, asked: str) -> None:
+    """Refuse to fine-tune under a scheme that changes nothing: it has nothing to learn, and training no effect on it.
+
+    Raises:
+        BadArgument: the patch is an identity, adds no parameters, is no recipe, which acts in training alone, and
+            does not read past a position table, which the effect probe cannot compare with anything.
+    """
+    from hf_posenc.patching.state import describe, scheme_of
+
+    report = describe(patched)
+    scheme = scheme_of(patched)
+    recipe = any(part.recipe for part in scheme.schemes)
+    past_table = scheme.geometry.table is not None and report.target_length > scheme.geometry.table
+    if report.proof.verdict == "identity" and report.parameters_added == 0 and not recipe and not past_table:
+        raise BadArgument(
+            f"Scheme {asked} computes what the model computes already, at a target length of {report.target_length:,} "
+            f"and a trained length of {report.trained_length:,}. Ask for more with --factor or --target-length."
+        )

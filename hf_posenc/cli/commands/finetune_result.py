@@ -23,7 +23,7 @@ PLOT = "curve.png"
 def show_result(tuned: Tuned, trained: int, out: Path, kind: str, as_json: bool) -> None:
     """Show the held-out loss before and after training, and the files written: a model or an adapter."""
     from hf_posenc.errors import MissingPackage
-    from hf_posenc.training.curve_plot import curve_plot
+    from hf_posenc.training.loss_curve import curve_plot
 
     measured = [point for point in tuned.curve if point.held_out]
     if as_json:

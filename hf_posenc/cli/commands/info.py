@@ -9,15 +9,34 @@ from typer import Argument, Option
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import AsJson
-from hf_posenc.cli.bad_argument import BadArgument
+from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.core.record import SchemeRecord
+from hf_posenc.errors import nearest
 from hf_posenc.schemes.citations import cite
-from hf_posenc.schemes.registry import scheme_record
+from hf_posenc.schemes.registry import list_schemes, scheme_record
+
+LEARNED = {
+    True: "has parameters to train",
+    False: "has no parameters",
+    None: "has parameters or not, by its options",
+}
+USES = {
+    "zero-shot": "works on a RoPE model without training",
+    "training": "the model must be trained with it",
+    "recipe": "a training recipe on top of another scheme",
+}
+CACHES = {
+    "final": "the KV cache holds keys as attention uses them",
+    "copies": "the KV cache holds one copy of the keys per region",
+    "raw": "the KV cache holds unrotated keys, rotated at every step",
+}
+FAMILIES = ("family", "kind", "can be patched", "schemes", "positions, or the reason")
+VERDICTS = {"exact": "yes", "attention layers": "attention layers", "refused": "no", "not built": "not built"}
+COLUMNS = ("name", "aliases", "defined for", "learned", "use", "cache", "paper")
 
 
 def info(
     name: Annotated[str, Argument(help="Name or alias of a scheme.")],
-    latex: Annotated[bool, Option("--latex", help="Write the formula alone, as LaTeX (amsmath).")] = False,
     bibtex: Annotated[bool, Option("--bibtex", help="Write BibTeX of its papers alone; also of yarn+logn.")] = False,
     properties: Annotated[
         bool, Option("--properties", help="Measure its properties instead: unique, relative, bounded …")
@@ -25,8 +44,8 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Show one scheme: formula, paper, options."""
-    if latex + bibtex + (as_json or properties) > 1:
-        raise BadArgument("--latex and --bibtex each write something else. Choose one.")
+    if bibtex and (as_json or properties):
+        raise BadArgument("--bibtex writes BibTeX alone. Leave the other option out.")
     if bibtex:
         output.show_text(cite(name))
         return
@@ -34,9 +53,6 @@ def info(
         show_properties(name, as_json)
         return
     record = scheme_record(name)
-    if latex:
-        output.show_text(record.latex)
-        return
     if as_json:
         output.show_json(asdict(record))
         return
@@ -75,25 +91,65 @@ def facts(record: SchemeRecord) -> str:
     return "\n".join(f"{key:<13}{value}" for key, value in lines.items() if value)
 
 
-LEARNED = {
-    True: "has parameters to train",
-    False: "has no parameters",
-    None: "has parameters or not, by its options",
-}
-
-USES = {
-    "zero-shot": "works on a RoPE model without training",
-    "training": "the model must be trained with it",
-    "recipe": "a training recipe on top of another scheme",
-}
-
-CACHES = {
-    "final": "the KV cache holds keys as attention uses them",
-    "copies": "the KV cache holds one copy of the keys per region",
-    "raw": "the KV cache holds unrotated keys, rotated at every step",
-}
-
-
 def paper_address(paper: str) -> str:
     """Turn an arXiv number into a URL; return a URL unchanged."""
     return paper if not paper or paper.startswith("http") else f"https://arxiv.org/abs/{paper}"
+
+
+def list_command(
+    model: Annotated[
+        str | None,
+        Option("--model", "-m", help="Only those defined for llama, gpt2, qwen3, …; with --models, a checkpoint, too."),
+    ] = None,
+    models: Annotated[
+        bool, Option("--models", help="Instead: families of models that can be patched; without --model, minutes.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List all schemes, then the training recipes, which change positions during training only."""
+    if models:
+        show_families(model, as_json)
+        return
+    records = list_schemes()
+    if model is not None:
+        from hf_posenc.patches.default_geometry import default_geometry  # loads transformers: seconds
+
+        geometry = default_geometry(known_type(model))
+        records = [record for record in records if not record.unmet_needs(geometry)]
+    records.sort(key=lambda record: record.recipe)
+    if as_json:
+        output.show_json([asdict(record) for record in records])
+    else:
+        rows = [(r.name, r.aliases, r.defined_for, r.learned, r.use, r.cache, r.paper) for r in records]
+        output.show_table(COLUMNS, rows)
+
+
+def show_families(model: str | None, as_json: bool) -> None:
+    """Show which families of models can be patched, as measured on the installed transformers."""
+    from hf_posenc.insight import families
+
+    if model is not None:
+        found = families.one(model)
+    else:
+        total, found = sum(map(len, families.CLASSES.values())), []
+        with output.progress(quiet=as_json) as report:
+            for number, family in enumerate(families.survey(), 1):
+                found.append(family)
+                report(number / total, family.model_type)
+    if as_json:
+        output.show_json([asdict(one) for one in found])
+    else:
+        output.show_table(FAMILIES, [(f.model_type, f.kind, VERDICTS[f.verdict], f.schemes, f.detail) for f in found])
+
+
+def known_type(model: str) -> str:
+    """Check that transformers knows a model type.
+
+    Raises:
+        BadArgument: it does not.
+    """
+    from hf_posenc.patches.default_geometry import model_types
+
+    if model not in (known := model_types()):
+        raise BadArgument(f"transformers knows no model type {model!r}.{nearest(model, known)} Choose another.")
+    return model

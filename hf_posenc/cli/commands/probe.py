@@ -6,13 +6,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Context
 
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
-    MEASUREMENT,
-    MODEL,
-    OUTPUT,
     AsJson,
     Base,
     Device,
@@ -24,16 +21,21 @@ from hf_posenc.cli.arguments import (
     length_option,
     loading_of,
     model_named,
+    of_measurement,
+    of_model,
+    of_output,
     scheme_options,
 )
-from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.output_paths import check_output_folder
-from hf_posenc.cli.text_arguments import FIELD, DocumentSeparator, Text, TextField, check_reading, text_source
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.cli.output import check_output_folder
+from hf_posenc.cli.settings import READING, Reading, Text, set_option, settings_of
 
 if TYPE_CHECKING:
     from hf_posenc.insight.probe import Head, Probe
     from hf_posenc.insight.probe.variant import Variant
 
+COUNTS = ("rows", "scored", "sinks")
+"""Settings of a probe that have no option of their own."""
 RULE = (
     "Effective context length: the shortest whose loss is not above the lowest by more than {:g} standard errors of "
     "the difference, paired by text."
@@ -45,10 +47,10 @@ COLUMNS = (
 
 
 def probe(
+    context: Context,
     model: Model,
     scheme: Annotated[
-        str | None,
-        Option("--scheme", "-s", rich_help_panel=MODEL, help="Also probe the model with this scheme, and compare."),
+        str | None, of_model("--scheme", "-s", help="Also probe the model with this scheme, and compare.")
     ] = None,
     factor: Factor = None,
     target_length: TargetLength = None,
@@ -63,26 +65,16 @@ def probe(
         ),
     ] = None,
     text: Text = None,
-    text_field: TextField = FIELD,
-    document_separator: DocumentSeparator = None,
-    samples: Annotated[int, Option(min=1, rich_help_panel=MEASUREMENT, help="Texts whose loss is measured.")] = 32,
-    rows: Annotated[
-        int, Option(min=1, rich_help_panel=MEASUREMENT, help="Attention rows (queries) measured in each of four texts.")
-    ] = 256,
-    scored: Annotated[
-        int, Option(min=1, rich_help_panel=MEASUREMENT, help="Tokens at the end of each text whose loss is measured.")
-    ] = 32,
-    sinks: Annotated[
-        int,
-        Option(
-            min=1,
-            rich_help_panel=MEASUREMENT,
-            help="Tokens at the start that count as attention sink; fewer than --length.",
+    samples: Annotated[int, of_measurement(min=1, help="Texts whose loss is measured.")] = 32,
+    settings: Annotated[
+        list[str] | None,
+        set_option(
+            "Any other setting: rows=256 (queries measured in each of four texts), scored=32 (tokens at the end of "
+            "each text whose loss is measured), sinks=1 (tokens at the start that count as attention sink), "
+            "text_field=body, document_separator=TEXT"
         ),
-    ] = 1,
-    out: Annotated[
-        Path | None, Option(rich_help_panel=OUTPUT, help="Write plots and probe.json to this folder.")
     ] = None,
+    out: Annotated[Path | None, of_output(help="Write plots and probe.json to this folder.")] = None,
     base: Base = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -103,12 +95,8 @@ def probe(
         raise BadArgument(
             "--factor and --target-length belong to a scheme. Pass --scheme, or --length for longer texts."
         )
-    if length is not None and sinks >= length:  # before a large model is loaded; the default length depends on it
-        raise BadArgument(
-            f"--sinks must be fewer than the {length} tokens of --length, got {sinks}. Pass for example --sinks 4."
-        )
-    check_reading(text, text_field, document_separator)
-    own_text = text_source(text, text_field, document_separator)
+    counts = settings_of(context, (*COUNTS, *READING))
+    (own_text,) = Reading.taken_from(counts).sources(text)
     if out is not None:
         from hf_posenc.core.plotting.figures import require_matplotlib
 
@@ -120,7 +108,7 @@ def probe(
         found = run(
             from_pretrained(**loading_of(named, dtype)).to(measured_on.torch), tokenizer_of(named),
             scheme=scheme, factor=factor, target_length=target_length, length=length, text=own_text, samples=samples,
-            rows=rows, scored=scored, sinks=sinks, progress=lambda doing: progress(None, doing), **options,
+            progress=lambda doing: progress(None, doing), **counts, **options,
         )  # fmt: skip
         written = [] if out is None else write(found, out)
     if as_json:

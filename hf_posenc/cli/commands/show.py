@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,30 +13,36 @@ from typer import Argument, Context, Option
 from hf_posenc.cli import output
 from hf_posenc.cli.arguments import (
     MODEL,
-    OUTPUT,
     AsJson,
     Factor,
-    SchemeOptions,
     check_unread,
     length_option,
     loading_of,
     model_named,
+    of_model,
+    of_output,
+    whole_numbers,
     words_of,
 )
-from hf_posenc.cli.bad_argument import BadArgument
-from hf_posenc.cli.commands.show_arguments import channels_of, choice, entries_with, file_name, shapes_of
-from hf_posenc.cli.output_paths import check_output_file
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.cli.output import check_output_file
+from hf_posenc.core.files.paths import slug
+from hf_posenc.errors import nearest
 
 if TYPE_CHECKING:
     from hf_posenc.insight.plots.compose import PlotRequest
+    from hf_posenc.insight.plots.models import Shapes
     from hf_posenc.insight.plots.registry import Plot
     from hf_posenc.schemes.entry import Entry
+
 
 FOLDER = Path("pictures")
 ALL = "all"
 NOTHING_NAMED = "There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list."
 SWEEPS = ("factor", "length", "position")
 VIEW = "View"
+of_view = partial(Option, rich_help_panel=VIEW)
+SHAPES = ("kind", "heads", "head_dim", "width", "layers")
 
 
 def show(
@@ -43,29 +51,25 @@ def show(
         list[str] | None, Argument(help="Schemes side by side: rope yarn:factor=8 self_extend:group=4,window=32.")
     ] = None,
     picture: Annotated[
-        list[str] | None,
-        Option("--picture", "-p", rich_help_panel=VIEW, help="Name of a plot, or all; may be repeated."),
+        list[str] | None, of_view("--picture", "-p", help="Name of a plot, or all; may be repeated.")
     ] = None,
     listed: Annotated[
-        bool,
-        Option("--list", rich_help_panel=VIEW, help="List all plots, or those of the schemes if any are named."),
+        bool, of_view("--list", help="List all plots, or those of the schemes if any are named.")
     ] = False,
     model: Annotated[
         str | None,
-        Option(
+        of_model(
             "--model",
             "-m",
-            rich_help_panel=MODEL,
             help="Take shapes and weights, and without SCHEMES the scheme, from a model: folder, hub name, or "
             "starter:llama.",
         ),
     ] = None,
     shape: Annotated[
         str | None,
-        Option(
-            rich_help_panel=MODEL,
+        of_model(
             help="Without a model: kind=llama (or gpt2, bert), heads=8, head_dim=64, width=128, layers=4; separated by "
-            "commas.",
+            "commas."
         ),
     ] = None,
     trained_length: Annotated[
@@ -73,36 +77,25 @@ def show(
         length_option(help="Pre-training context length, such as 4096 or 4k; default: the plot's own.", heading=MODEL),
     ] = None,
     factor: Factor = None,
-    options: SchemeOptions = None,
-    layer: Annotated[
-        int, Option(min=0, rich_help_panel=VIEW, help="Layer, where the scheme differs between layers.")
-    ] = 0,
-    head: Annotated[int | None, Option(min=0, rich_help_panel=VIEW, help="A single head; default: all.")] = None,
+    layer: Annotated[int, of_view(min=0, help="Layer, where the scheme differs between layers.")] = 0,
+    head: Annotated[int | None, of_view(min=0, help="A single head; default: all.")] = None,
     length: Annotated[
         int | None,
         length_option(
             "--length", "-l", help="Number of positions shown, at least 2; such as 1024 or 1k.", heading=VIEW
         ),
     ] = None,
-    position: Annotated[
-        int | None, Option(min=0, rich_help_panel=VIEW, help="Single position shown, or that of the last frame.")
-    ] = None,
-    channels: Annotated[
-        str | None, Option(rich_help_panel=VIEW, help="Channels or rotation pairs: 0,8,16 or 0:16.")
-    ] = None,
+    position: Annotated[int | None, of_view(min=0, help="Single position shown, or that of the last frame.")] = None,
+    channels: Annotated[str | None, of_view(help="Channels or rotation pairs, as in 0,8,16.")] = None,
     same_scale: Annotated[
-        bool, Option("--same-scale", rich_help_panel=VIEW, help="One scale for all schemes, not one for each panel.")
+        bool, of_view("--same-scale", help="One scale for all schemes, not one for each panel.")
     ] = False,
     animate: Annotated[
         str | None,
-        Option(
-            rich_help_panel=OUTPUT,
-            help="Quantity that changes between frames: factor, length, position, or own (the plot's own).",
-        ),
+        of_output(help="Quantity that changes between frames: factor, length, position, or own (the plot's own)."),
     ] = None,
     out: Annotated[
-        Path | None,
-        Option(rich_help_panel=OUTPUT, help="A .png, .svg or .gif; default: pictures/NAME.png, or .gif if animated."),
+        Path | None, of_output(help="A .png, .svg or .gif; default: pictures/NAME.png, or .gif if animated.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -114,6 +107,7 @@ def show(
     """
     from hf_posenc.insight.plots.models import Shapes
     from hf_posenc.insight.plots.registry import View
+    from hf_posenc.schemes.entry import entries_of
 
     if not schemes and model is None:
         if not listed:
@@ -121,13 +115,12 @@ def show(
         return list_all(as_json)
     if model is not None:
         check_unread(context, ("shape",), "has no effect beside --model, which has a shape. Leave one out.")
-    entries = entries_with(schemes, options) if schemes else []
-    if options and not entries:
-        raise BadArgument(f"--option {options[0]} needs a scheme, and none is named. Name it, as in hf-posenc show t5.")
+    entries = entries_of(",".join(schemes)) if schemes else []
     lengths = {"factor": factor, "trained_length": trained_length}
+    pairs = tuple(whole_numbers("--channels", [channels], 0)) if channels else None
     request = request_of(
         entries, model, layer=layer, shapes=Shapes() if shape is None else shapes_of(shape),
-        view=View(length=length, position=position, head=head, channels=channels_of(channels)),
+        view=View(length=length, position=position, head=head, channels=pairs),
         lengths={name: value for name, value in lengths.items() if value is not None},
     )  # fmt: skip
     if not request.differs_by_layer:
@@ -232,3 +225,41 @@ def show_rows(plots: Sequence[Plot], as_json: bool) -> None:
         output.show_json([{"name": p.name, "title": p.title, "animates": p.sweep} for p in plots])
     else:
         output.show_table(("plot", "shows", "animates"), [(p.name, p.title, p.sweep) for p in plots])
+
+
+def choice(option: str, given: str, known: Sequence[str]) -> str:
+    """Check that an option has one of a few values.
+
+    Raises:
+        BadArgument: it has another.
+    """
+    if given not in known:
+        raise BadArgument(f"{option} is one of {', '.join(known)}, got {given!r}.{nearest(given, known)}")
+    return given
+
+
+def file_name(request: PlotRequest, plots: Sequence[Plot]) -> str:
+    """Build a file name such as ``rope-yarn-frequencies``: the schemes, and the plot where there is only one."""
+    labels = "-".join(entry.label for entry in request.entries)
+    plain = slug(re.sub(r"[:,;]", "-", labels))
+    return f"{plain}-{slug(plots[0].name)}" if len(plots) == 1 else plain
+
+
+def shapes_of(given: str) -> Shapes:
+    """Parse shapes of a model without weights: ``"kind=gpt2,heads=4"``.
+
+    Raises:
+        BadArgument: a part is no ``NAME=VALUE`` of `Shapes`.
+        OptionOutOfRange: a number is out of range.
+    """
+    from hf_posenc.insight.plots.models import KINDS, Shapes
+
+    values: dict[str, Any] = {}
+    for part in words_of([given]):
+        name, _, value = part.partition("=")
+        if name not in SHAPES or not value or (name != "kind" and not (value.isascii() and value.isdigit())):
+            raise BadArgument(
+                f"--shape takes {', '.join(SHAPES)}, each as NAME=VALUE, got {part!r}.{nearest(name, SHAPES)}"
+            )
+        values[name] = choice("--shape kind", value, KINDS) if name == "kind" else int(value)
+    return Shapes(**values)

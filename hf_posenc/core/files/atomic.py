@@ -16,8 +16,18 @@ from typing import Any
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write ``data`` to a temporary file in the same folder, sync it to disk, then rename it to ``path``.
 
-    Missing folders are made, and removed again where the writing fails. A file that exists keeps its permissions, and
-    a link still leads to the file that is written.
+    The rest as `replaced`.
+    """
+    with replaced(path) as temporary, temporary.open("wb") as file:
+        file.write(data)
+
+
+@contextmanager
+def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """The name of a temporary file in the same folder, which takes the place of ``path`` when the block ends.
+
+    Missing folders are made, and removed again where the block fails. A file that exists keeps its permissions, and a
+    link still leads to the file that is written.
 
     Raises:
         OSError: ``path`` is a device or a pipe; or an error of the disk.
@@ -27,11 +37,11 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     with folder_created(path.parent):
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         try:
-            with temporary.open("xb") as file:  # not by mkstemp, whose files are private to the user
-                if path.exists():
-                    shutil.copymode(path, temporary)
-                file.write(data)
-                file.flush()
+            temporary.touch(exist_ok=False)  # not by mkstemp, whose files are private to the user
+            if path.exists():
+                shutil.copymode(path, temporary)
+            yield temporary
+            with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:

@@ -15,9 +15,8 @@ from hf_posenc.errors import (
 )
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TextTooShort
 from hf_posenc.eval.lm.special_tokens import frame_of
-from hf_posenc.eval.tasks.parse import seed_of, whole
+from hf_posenc.eval.tasks.sweep import Count, Seed, checked
 from hf_posenc.eval.texts.measured_text import MeasuredText
-from hf_posenc.eval.texts.sampling import shares
 from hf_posenc.eval.texts.windows import tokenized_documents
 from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
 from hf_posenc.insight.probe.variant import (
@@ -45,10 +44,10 @@ def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, see
     if isinstance(tokenizer, str) or not callable(tokenizer):
         raise WrongKind(f"A tokenizer is needed, got {shown(tokenizer)}. Pass AutoTokenizer.from_pretrained(...).")
     if length is not None:
-        whole("length", length)
+        checked("length", Count, length)
     for name, value in counts.items():
-        whole(name, value)
-    seed_of(seed)
+        checked(name, Count, value)
+    checked("seed", Seed, seed)
 
 
 def lengths_of(
@@ -147,3 +146,13 @@ def context_lengths(length: int, trained: int, least: int) -> tuple[int, ...]:
     while found[-1] // 2 >= least:
         found = [*found, found[-1] // 2]
     return tuple(sorted({*found, *([trained] if least <= trained < length else [])}))
+
+
+def shares(rooms: Sequence[int], count: int) -> list[int]:
+    """Divide ``count`` in proportion to ``rooms``, none of which gets more than it has (largest remainders)."""
+    total = sum(rooms)
+    found = [count * room // total for room in rooms]
+    by_remainder = sorted(range(len(rooms)), key=lambda index: -(count * rooms[index] % total))
+    for index in by_remainder[: count - sum(found)]:
+        found[index] += 1
+    return found

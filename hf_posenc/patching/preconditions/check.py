@@ -1,10 +1,17 @@
-"""All preconditions of a patch, in the order they are checked; nothing has been touched where one is refused."""
+"""All preconditions of a patch, in the order they are checked; nothing has been touched where one is refused.
+
+Wrapped models: a compiled one is compiled anew when its layers change class. `DistributedDataParallel` keeps a list of
+parameters and would never reduce the gradients of new ones. Layers with sharded weights cannot be run alone, so that no
+effect probe is possible.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from hf_posenc.errors import (
     AlreadyPatched,
@@ -12,30 +19,24 @@ from hf_posenc.errors import (
     CheckpointMismatch,
     ForeignPatch,
     HostConfigInvalid,
-    TrainingImpossible,
     UnsupportedModel,
     shown,
 )
 from hf_posenc.forward.offloading import is_foreign
-from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table, reads_rows
-from hf_posenc.patching.preconditions.host_config import (
-    check_complete,
-    check_lengths_and_rotation,
-    check_one_configuration,
-)
-from hf_posenc.patching.preconditions.rotation import PUT_BACK
-from hf_posenc.patching.preconditions.weights import check_finite, check_floating
-from hf_posenc.patching.preconditions.wrappers import check_reducer, check_single_model, check_unsharded
+from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table
+from hf_posenc.patching.preconditions.host_config import PUT_BACK, check_lengths_and_rotation
+from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.state import STASH, PatchPlan, adapted_modules, describe
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.swap import out_of_use
-from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import rotates
 
 if TYPE_CHECKING:
-    from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patches.adapter import Adapter
-    from hf_posenc.schemes.base import Scheme
+    pass
+
+
+SHARDING_CLASSES = ("FullyShardedDataParallel", "FSDPModule")
+SHARDED_TENSOR = "DTensor"  # a weight of which each device has a part
 
 
 def check_model(model: nn.Module, base: nn.Module) -> None:
@@ -48,7 +49,7 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
     Raises:
         AlreadyPatched: it carries a scheme.
         CheckpointMismatch: it was loaded from a checkpoint with a scheme, but without it.
-        UnsupportedModel: it holds several models, its weights are sharded, or they are integers.
+        UnsupportedModel: it holds several models, or its weights are sharded.
         HostConfigInvalid: its configuration has positions out of range.
         WeightsNotFinite: a weight is no finite number.
     """
@@ -66,9 +67,6 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
     check_single_model(model, base, {cls.base_class for _, cls in adapted_modules(model)})
     check_unsharded(model)
     check_lengths_and_rotation(vars(config), f"this {type(base).__name__}")
-    check_complete(vars(config), f"this {type(base).__name__}")
-    check_one_configuration(model, base)
-    check_floating(model)
     check_finite(model)
 
 
@@ -87,21 +85,21 @@ def check_schemes(plan: PatchPlan, *, trained_length_given: bool) -> None:
         HostConfigInvalid: modules of the model remember another configuration.
         ForeignPatch: another library replaced the ``forward`` of a module.
     """
-    base, adapter, geometry, schemes = plan.base, plan.adapter, plan.geometry, plan.schemes
-    check_existing_scaling(adapter, base.config, schemes, trained_length_given=trained_length_given)
-    check_layer_count(adapter, base, geometry)
-    check_remembered(adapter, base)
-    check_foreign_forward(adapter, base, schemes[0])
-    check_tables(adapter, base, schemes[0], geometry)
-    check_reducer(plan.model, (p for s in schemes for p in s.parameters()), out_of_use(adapter, base, schemes))
+    check_existing_scaling(plan, trained_length_given=trained_length_given)
+    check_layer_count(plan)
+    check_remembered(plan)
+    check_foreign_forward(plan)
+    check_tables(plan)
+    check_reducer(plan)
 
 
-def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme], *, trained_length_given: bool) -> None:
+def check_existing_scaling(plan: PatchPlan, *, trained_length_given: bool) -> None:
     """Refuse to put a scheme on a rotation that the configuration scales already.
 
     Raises:
         AlreadyScaled: the scheme would overwrite that scaling, or cannot be put on top of it.
     """
+    adapter, schemes, config = plan.adapter, plan.schemes, vars(plan.base)["config"]
     scaling = adapter.scaled_already(config)
     if scaling is None:
         return
@@ -119,36 +117,30 @@ def check_existing_scaling(adapter: Adapter, config: Any, schemes: list[Scheme],
         )
 
 
-def check_layer_count(adapter: Adapter, base: nn.Module, geometry: Geometry) -> None:
+def check_layer_count(plan: PatchPlan) -> None:
     """Refuse a base model whose attention layers cannot all be patched.
 
     Raises:
         UnsupportedModel: it has none, or another number than its configuration says.
     """
-    found = adapter.attention_count(base)
-    if found == 0 == geometry.layers:
-        raise UnsupportedModel(f"This {type(base).__name__} has no layers. Pass a model with attention.")
-    if found == 0:
-        classes = ", ".join(cls.__name__ for cls in adapter.attention)
+    found, stated = plan.adapter.attention_count(plan.base), plan.geometry.layers
+    if found == 0 or found != stated:
+        classes = ", ".join(cls.__name__ for cls in plan.adapter.attention)
         raise UnsupportedModel(
-            f"This {type(base).__name__} has no attention layer that can be patched: {type(adapter).__name__} knows "
-            f"{classes}. Patch the model before it is rewritten, or add its attention class to the adapter."
-        )
-    if found != geometry.layers:
-        raise UnsupportedModel(
-            f"This {type(base).__name__} has {found} attention layers that can be patched, and its configuration "
-            f"says {geometry.layers}. Set num_hidden_layers to the layers that it has, or patch the whole model, as "
-            "its class makes it, before it is cut or rewritten."
+            f"This {type(plan.base).__name__} has {found} attention layers that {type(plan.adapter).__name__} can "
+            f"patch ({classes}), and its configuration says {stated}. Set num_hidden_layers to the layers that it has, "
+            "or patch the whole model, as its class makes it, before it is cut or rewritten."
         )
 
 
-def check_remembered(adapter: Adapter, base: nn.Module) -> None:
+def check_remembered(plan: PatchPlan) -> None:
     """Refuse a model whose modules were built with other numbers than its configuration has now.
 
     Raises:
         HostConfigInvalid: a module has another value than the configuration.
     """
-    for name, attribute, expected in adapter.remembered(base):
+    base = plan.base
+    for name, attribute, expected in plan.adapter.remembered(base):
         live = getattr(base.get_submodule(name), attribute, None)
         if live != expected:
             raise HostConfigInvalid(
@@ -157,13 +149,14 @@ def check_remembered(adapter: Adapter, base: nn.Module) -> None:
             )
 
 
-def check_foreign_forward(adapter: Adapter, base: nn.Module, scheme: Scheme) -> None:
+def check_foreign_forward(plan: PatchPlan) -> None:
     """Refuse modules whose ``forward`` was replaced on the instance, as the replaced class would never be called.
 
     Raises:
         ForeignPatch: another library did that.
     """
-    for module in (*adapter.attentions(base), *(module for module, _ in adapter.swaps(base, scheme))):
+    swapped = (module for module, _ in plan.adapter.swaps(plan.base, plan.schemes[0]))
+    for module in (*plan.adapter.attentions(plan.base), *swapped):
         if is_foreign(module):
             raise ForeignPatch(
                 f"A {type(module).__name__} of this model has a forward of its own on the instance, which would hide "
@@ -171,40 +164,68 @@ def check_foreign_forward(adapter: Adapter, base: nn.Module, scheme: Scheme) -> 
             )
 
 
-INNER = "base_layer"  # what PEFT calls the layer that it has wrapped
-
-
-def check_tables(adapter: Adapter, base: Any, scheme: Scheme, geometry: Geometry) -> None:
+def check_tables(plan: PatchPlan) -> None:
     """Refuse to patch a model whose position table PEFT has wrapped; raises as `check_own_table` does.
 
     Raises:
         HostConfigInvalid: the table has another number of rows than the configuration says.
     """
+    base: Any = plan.base
+    adapter, expected = plan.adapter, plan.geometry.table
     first = {id(module): kept.get(FIRST_ROW, 0) for module, kept in adapter.attributes(base)}
-    tables = [module for module, cls in adapter.swaps(base, scheme) if issubclass(cls, SchemePositionTable)]
+    tables = [module for module, cls in adapter.swaps(base, plan.schemes[0]) if issubclass(cls, SchemePositionTable)]
     for name, module in base.named_modules():
         if module in tables:
             check_own_table(name, module, base)
-    rows = min((table.num_embeddings - first.get(id(table), 0) for table in tables), default=geometry.table)
-    if rows != geometry.table:
+    rows = min((table.num_embeddings - first.get(id(table), 0) for table in tables), default=expected)
+    if rows != expected:
         said = base.config.max_position_embeddings
         raise HostConfigInvalid(
-            f"max_position_embeddings of this {type(base).__name__} is {said}, which gives {geometry.table} positions, "
-            f"and its position table has rows for {rows}. Set it to {said + rows - geometry.table}."
+            f"max_position_embeddings of this {type(base).__name__} is {said}, which gives {expected} positions, and "
+            f"its position table has rows for {rows}. Set it to {said + rows - expected}."
         )
 
 
-def check_adapted_tables(model: nn.Module) -> None:
-    """Refuse what PEFT has added to a patched model.
+def check_single_model(model: nn.Module, base: nn.Module, kinds: Iterable[type[nn.Module]]) -> None:
+    """Refuse a module that holds several models, as it is unknown which one is meant.
 
     Raises:
-        TrainingImpossible: it adapts a position table that the scheme does not read row by row.
+        UnsupportedModel: it holds more than one.
     """
-    for name, module in model.named_modules():
-        table = module._modules.get(INNER)
-        if isinstance(table, SchemePositionTable) and not reads_rows(table.scheme):
-            raise TrainingImpossible(
-                f"PEFT adapts the rows of the position table {name}, and scheme {table.scheme.extra_repr()!r} does not "
-                "read it row by row. Leave it out of target_modules; a table that the scheme keeps trains with "
-                "modules_to_save."
-            )
+    inside = set(base.modules())
+    others = [module for module in model.modules() if isinstance(module, tuple(kinds)) and module not in inside]
+    if others:
+        raise UnsupportedModel(
+            f"This {type(model).__name__} holds {1 + len(others)} models, a {type(base).__name__} and a "
+            f"{type(others[0]).__name__}. Patch each of them separately."
+        )
+
+
+def check_unsharded(model: nn.Module) -> None:
+    """Refuse a model whose weights are sharded.
+
+    Raises:
+        UnsupportedModel: FSDP or tensor parallelism has sharded them.
+    """
+    sharding = {cls.__name__ for module in model.modules() for cls in type(module).__mro__} & set(SHARDING_CLASSES)
+    apart = any(type(weight).__name__ == SHARDED_TENSOR for weight in model.parameters())
+    if sharding or apart:
+        raise UnsupportedModel(
+            f"The weights of this {type(model).__name__} are spread over devices "
+            f"({sorted(sharding)[0] if sharding else SHARDED_TENSOR}). Patch the model first, and shard it afterwards."
+        )
+
+
+def check_reducer(plan: PatchPlan) -> None:
+    """Refuse to add or freeze parameters once a gradient reducer has listed them.
+
+    Raises:
+        UnsupportedModel: the model is in `DistributedDataParallel`, and the scheme adds or freezes parameters.
+    """
+    adds = any(True for scheme in plan.schemes for _ in scheme.parameters())
+    changes = adds or any(weight.requires_grad for weight in out_of_use(plan))
+    if changes and any(isinstance(module, DistributedDataParallel) for module in plan.model.modules()):
+        raise UnsupportedModel(
+            "This model is in DistributedDataParallel, which would not learn of parameters that the scheme adds or "
+            "freezes. Patch the model first, and wrap it afterwards."
+        )

@@ -1,41 +1,45 @@
-"""Check lengths and RoPE parameters of a model's configuration before anything is computed from them.
+"""Check the positions in a configuration: its lengths and RoPE parameters, and that the model was built by them.
 
-transformers accepts a RoPE base of 0 or a length of −1, and computes meaningless numbers.
+transformers accepts a RoPE base of 0 or a length of −1, and computes meaningless numbers. What a patch keeps of a
+rotation, what it stretches and how long the weights were trained is computed from the configuration. A rotary module
+remembers the one it was built with, so a module made anew from the present configuration is compared with it.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from hf_posenc.core.lengths import whole_length
-from hf_posenc.errors import (
-    HostConfigInvalid,
-    LengthContradiction,
-    nearest,
-    shown,
-)
+from hf_posenc.errors import HostConfigInvalid, LengthContradiction, PosEncError, first_line, nearest, shown
 from hf_posenc.patches.shared.rope_parameters import by_layer_type
+from hf_posenc.patches.shared.rotary_host import is_cast_of
 
 LENGTHS = ("max_position_embeddings", "n_positions", "original_max_position_embeddings")
 ROTATIONS = ("rope_parameters", "rope_scaling")
 POSITIVE = (
     "rope_theta", "factor", "attention_factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"
 )  # fmt: skip
-PER_PAIR = ("short_factor", "long_factor")
-NEEDED = {
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-    "longrope": PER_PAIR,
-}
-"""RoPE type → what transformers computes its frequencies from, and has no default for. YaRN's factor may be None."""
-NOT_NONE = ("rope_theta", "original_max_position_embeddings")  # where they are written at all
+PER_PAIR = ("short_factor", "long_factor")  # of LongRoPE
+
+ROUNDING = 1e-5  # relative
+FREQUENCIES = "inv_freq"  # how names of such buffers end
+UNSCALED = "original_"  # stands before that in the name of the copy, which does not follow the length
+KIND, FACTOR = "rope_type", "attention_scaling"  # how names of such attributes end
+LENGTH = "original_max_seq_len"  # ``max_position_embeddings`` when the module was made
+PUT_BACK = (
+    "Put back what the model was built with, or load the weights with this configuration: "
+    "from_pretrained(NAME, config=config)."
+)
 
 
 def check_lengths_and_rotation(config: Mapping[str, Any], where: str) -> None:
-    """Refuse lengths and RoPE parameters that are out of range.
+    """Refuse lengths and RoPE parameters that are out of range. What is missing, transformers refuses.
 
     Args:
         config: a configuration's content.
@@ -44,65 +48,22 @@ def check_lengths_and_rotation(config: Mapping[str, Any], where: str) -> None:
     Raises:
         HostConfigInvalid: a value has the wrong type or lies outside its range.
     """
+    from transformers import ROPE_INIT_FUNCTIONS
+
+    known = sorted({"default", "mrope", *ROPE_INIT_FUNCTIONS})
     check_numbers(config, where)
     for name in ROTATIONS:
-        for parameters in rotations(name, config.get(name), where):
+        given = config.get(name)
+        if given is not None and not isinstance(given, Mapping):
+            raise HostConfigInvalid(f"{name} of {where} must be an object, got {shown(given)}. Correct it.")
+        for parameters in by_layer_type(given).values():
             check_numbers(parameters, where)
             kind = parameters.get("rope_type", parameters.get("type", "default"))
-            check_rope_type(kind, where)
-            check_present(kind, parameters, where)
-            check_factors_of_pairs(parameters, rotated_pairs(config, parameters), where)
-
-
-def check_complete(config: Mapping[str, Any], where: str) -> None:
-    """Refuse a live configuration that lacks a value its model was built from.
-
-    transformers fills in what a file leaves out, but not what a live configuration has lost.
-
-    Raises:
-        HostConfigInvalid: a length, or the kind or base of the rotation, is None.
-    """
-    for name in LENGTHS[:2]:
-        if name in config and config[name] is None:
-            raise HostConfigInvalid(f"{name} of {where} is None. Set it to the length the model was built with.")
-    if ROTATIONS[0] not in config:
-        return
-    given = config[ROTATIONS[0]]
-    for rotation in rotations(ROTATIONS[0], given, where) if isinstance(given, Mapping) else [given]:
-        for name in ("rope_type", "rope_theta"):
-            if not isinstance(rotation, Mapping) or rotation.get(name) is None:
+            if kind not in known:
                 raise HostConfigInvalid(
-                    f"{ROTATIONS[0]} of {where} have no {name}, they are {shown(rotation)}. "
-                    "Put back those that the model was built with."
+                    f"rope_type of {where} is {shown(kind)}, which transformers does not know."
+                    f"{nearest(kind, known)} Use one of {', '.join(known)}."
                 )
-
-
-def check_one_configuration(model: Any, base: Any) -> None:
-    """Refuse a model whose configuration says other positions than that of its base model, which computes with its own.
-
-    Raises:
-        HostConfigInvalid: the two configurations differ in length or rotation.
-    """
-    outer, config = getattr(model, "config", None), base.config
-    for name in (LENGTHS[0], ROTATIONS[0]) if type(outer) is type(config) else ():
-        said, used = getattr(outer, name, None), getattr(config, name, None)
-        if said != used:
-            raise HostConfigInvalid(
-                f"{name} of this {type(model).__name__} is {shown(said)}, and the {type(base).__name__} in it has a "
-                f"configuration of its own with {shown(used)}, by which it computes. Set model.config = "
-                "model.base_model.config, or load the model with the other configuration."
-            )
-
-
-def rotations(name: str, given: Any, where: str) -> Iterator[Mapping[str, Any]]:
-    """The RoPE parameters of a configuration: none, one set, or one for each type of layer."""
-    if given is None:
-        return
-    if not isinstance(given, Mapping):
-        raise HostConfigInvalid(
-            f"{name} of {where} must be an object such as {{'rope_type': 'default'}}, got {shown(given)}. Correct it."
-        )
-    yield from by_layer_type(given).values()
 
 
 def check_numbers(values: Mapping[str, Any], where: str) -> None:
@@ -113,65 +74,99 @@ def check_numbers(values: Mapping[str, Any], where: str) -> None:
                 whole_length(name, values[name])
             except LengthContradiction as error:
                 raise HostConfigInvalid(f"The configuration of {where} is wrong: {error}") from error
-    for name in POSITIVE:
-        value = values.get(name)
-        if value is None:
-            continue
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not 0 < value < math.inf:
+    for name in (*POSITIVE, *PER_PAIR):
+        given = values.get(name)
+        if given is not None and not all(map(_is_positive, given if name in PER_PAIR and _is_list(given) else [given])):
             raise HostConfigInvalid(
-                f"{name} of {where} must be a finite number greater than 0, got {shown(value)}. "
-                "Correct the configuration."
+                f"{name} of {where} must be finite and greater than 0, got {shown(given)}. Correct the configuration."
             )
-
-
-def check_rope_type(kind: Any, where: str) -> None:
-    """Refuse a RoPE type that transformers does not have."""
-    from transformers import ROPE_INIT_FUNCTIONS
-
-    known = sorted({"default", "mrope", *ROPE_INIT_FUNCTIONS})
-    if kind not in known:
+    if len({len(values[name]) for name in PER_PAIR if values.get(name) is not None}) > 1:
         raise HostConfigInvalid(
-            f"rope_type of {where} is {shown(kind)}, which transformers does not know.{nearest(kind, known)} "
-            f"Use one of {', '.join(known)}."
+            f"{' and '.join(PER_PAIR)} of {where} have different lengths. Correct the configuration."
         )
 
 
-def check_present(kind: str, parameters: Mapping[str, Any], where: str) -> None:
-    """Refuse RoPE parameters that lack what transformers computes their frequencies from."""
-    lacking = [name for name in NEEDED.get(kind, ()) if parameters.get(name) is None]
-    lacking += [name for name in NOT_NONE if parameters.get(name, name) is None]
-    lacking += ["factor"] if kind == "yarn" and "factor" not in parameters else []
-    if lacking:
-        raise HostConfigInvalid(
-            f"The rotation of {where}, of type {kind}, has no {lacking[0]}: {shown(dict(parameters))}. "
-            "Correct the configuration."
-        )
+def _is_list(given: Any) -> bool:
+    return isinstance(given, (list, tuple))
 
 
-def check_factors_of_pairs(parameters: Mapping[str, Any], pairs: int | None, where: str) -> None:
-    """Refuse LongRoPE's factors where they are not one positive number for each rotated pair of channels."""
-    for name in PER_PAIR:
-        factors = parameters.get(name)
-        if factors is None:
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def check_rotation(base: nn.Module, *, trained_length_given: bool) -> None:
+    """Refuse a model whose configuration or rotary modules were changed after it was built.
+
+    Args:
+        base: the base model.
+        trained_length_given: whether the caller says what length the weights were trained for.
+
+    Raises:
+        HostConfigInvalid: a length, a kind of scaling, a factor or a frequency differs between the two.
+    """
+    for name, module, fresh in rotary_modules(base):
+        was, now = getattr(module, LENGTH, None), getattr(fresh, LENGTH, None)
+        if not trained_length_given and was is not None and was != now:
+            raise HostConfigInvalid(
+                f"max_position_embeddings of this {type(base).__name__} is {shown(now)}, and {name} was built for "
+                f"{shown(was)}: the configuration was changed afterwards. Put back {shown(was)}, or pass "
+                "trained_length= to say what the weights saw."
+            )
+        for what, before, after in changes(module, fresh):
+            raise HostConfigInvalid(
+                f"{name}.{what} of this {type(base).__name__} is {before}, and its configuration gives {after}: one of "
+                f"the two was changed after the model was built. {PUT_BACK}"
+            )
+
+
+def rotary_modules(base: nn.Module) -> Iterator[tuple[str, Any, Any]]:
+    """Name of each rotary module that is made from a configuration alone, the module, and one made anew.
+
+    Raises:
+        HostConfigInvalid: the configuration makes none.
+    """
+    config: Any = base.config
+    for name, module in base.named_modules():
+        if not any(buffer.endswith(FREQUENCIES) for buffer in module._buffers) or "config" not in vars(module):
             continue
-        listed: list[Any] = list(factors) if isinstance(factors, (list, tuple)) else [None]
-        if not all(type(factor) in (int, float) and 0 < factor < math.inf for factor in listed):
+        if list(inspect.signature(type(module).__init__).parameters)[1:2] != ["config"]:
+            continue  # nothing says how it was made
+        own: Any = module.config  # it keeps the old one where the model's was replaced
+        try:
+            with torch.device("cpu"):
+                yield name, module, type(module)(config if type(own) is type(config) else own)
+        except PosEncError:
+            raise
+        except Exception as error:  # whatever a class says of RoPE parameters that lack something
             raise HostConfigInvalid(
-                f"{name} of {where} must be a list of finite numbers greater than 0, got {shown(factors)}. "
-                "Correct the configuration."
-            )
-        if pairs is not None and len(listed) != pairs:
-            raise HostConfigInvalid(
-                f"{name} of {where} has {len(listed)} numbers, and a head of it {pairs} rotated pairs of channels. "
-                "Correct the configuration."
-            )
+                f"The configuration of this {type(base).__name__} makes no rotation any more "
+                f"({type(error).__name__}: {first_line(error)}). {PUT_BACK}"
+            ) from error
 
 
-def rotated_pairs(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> int | None:
-    """Pairs of channels of a head that transformers rotates; None where the configuration does not say it so."""
-    width, heads, head = (config.get(name) for name in ("hidden_size", "num_attention_heads", "head_dim"))
-    if head is None and "qk_rope_head_dim" not in config and type(width) is type(heads) is int and heads > 0:
-        head = width // heads
-    share = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
-    return int(head * share) // 2 if type(head) is int and type(share) in (int, float) else None
+def changes(module: Any, fresh: Any) -> Iterator[tuple[str, str, str]]:
+    """What a rotary module has otherwise than one made anew: name, value, and value in the new one."""
+    for name, was in vars(module).items():
+        now = vars(fresh).get(name)
+        other = name.endswith(FACTOR) and (now is None or abs(was - now) > ROUNDING * abs(was))
+        if other or (name.endswith(KIND) and was != now):
+            yield name, shown(was), shown(now)
+    kinds = getattr(module, KIND, None)
+    follows_length = any(
+        kind and ("dynamic" in kind or "longrope" in kind)
+        for kind in (kinds.values() if isinstance(kinds, dict) else [kinds])
+    )
+    for name, live in module._buffers.items():
+        if not name.endswith(FREQUENCIES) or live is None or live.is_meta or (follows_length and UNSCALED not in name):
+            continue
+        expected = fresh._buffers.get(name)
+        if expected is None or live.shape != expected.shape:
+            yield name, f"for {len(live)} pairs", f"{0 if expected is None else len(expected)} pairs"
+        elif not alike(live.detach().cpu(), expected):
+            yield name, shown(live.tolist()), f"other frequencies, {shown(expected.tolist())}"
+
+
+def alike(live: Tensor, fresh: Tensor) -> bool:
+    """Whether frequencies are equal up to rounding, or equal once both are cast to half precision."""
+    live, fresh = live.double(), fresh.to(live.dtype).double()  # whatever a model was cast to
+    return bool(((live - fresh).abs() <= ROUNDING * fresh.abs()).all()) or is_cast_of(live, fresh)

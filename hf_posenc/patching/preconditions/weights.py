@@ -7,17 +7,13 @@ PyTorch's attention on CPU turns queries and keys that are not finite into zeros
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
-from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.memory import main_memory
-from hf_posenc.errors import InvalidInput, NoMemory, OptionOutOfRange, UnsupportedModel, WeightsNotFinite, shown
-from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.spec import Plan
+from hf_posenc.errors import InvalidInput, NoMemory, WeightsNotFinite, shown
 
 MAX_UNKNOWN_SHARE = 0.5  # of the tokens of a text
 
@@ -39,25 +35,6 @@ def check_finite(model: nn.Module) -> None:
             raise WeightsNotFinite(
                 f"The weight {name!r} holds values that are not finite numbers, so that this model computes nothing. "
                 "Load or train it again."
-            )
-
-
-def check_floating(model: nn.Module) -> None:
-    """Refuse integer weights in plain layers, which no kernel multiplies.
-
-    Quantised layers have classes of their own, or the model is marked as quantised.
-
-    Raises:
-        UnsupportedModel: an `nn.Linear` or `nn.Embedding` has some.
-    """
-    if any(getattr(module, "is_quantized", False) for module in model.modules()):
-        return
-    for name, module in model.named_modules():
-        weight = getattr(module, "weight", None) if type(module) in (nn.Linear, nn.Embedding) else None
-        if type(weight) is nn.Parameter and not weight.is_floating_point():
-            raise UnsupportedModel(
-                f"The weight of {name!r} holds {weight.dtype} numbers, and this {type(module).__name__} computes with "
-                "floating ones. Load the model with a quantization_config, or in a floating dtype."
             )
 
 
@@ -98,35 +75,7 @@ def check_unknown_share(tokenizer: Any, unknown: int, tokens: int) -> None:
         )
 
 
-UNCHECKED_COUNT = 1 << 28  # parameters up to which no count is needed
 BYTES_PER_NUMBER = 4  # bytes, in float32
-
-
-def check_parameter_memory(chosen: Plan, geometry: Geometry) -> None:
-    """Refuse schemes whose learned parameters take more than half of main memory.
-
-    Raises:
-        OptionOutOfRange: the parameters of a scheme take more.
-    """
-    for cls, options in chosen.parts:
-        counts = [value for value in options.values() if isinstance(value, int)]
-        if max(geometry.target_length, *counts, 0) * geometry.width * geometry.layers <= UNCHECKED_COUNT:
-            continue
-        needed, available = BYTES_PER_NUMBER * parameter_count(cls, options, geometry), main_memory() // 2
-        if needed > available:
-            described = ", ".join(f"{name}={shown(value)}" for name, value in options.items()) or "its defaults"
-            raise OptionOutOfRange(
-                f"Scheme {cls.record.name!r} with {described} learns {needed / 2**30:,.1f} GiB of parameters for "
-                f"{geometry.target_length} positions, and this machine can spare {available / 2**30:,.1f}. "
-                "Ask for fewer positions or a smaller option."
-            )
-
-
-def parameter_count(cls: type[Scheme], options: Mapping[str, Any], geometry: Geometry) -> int:
-    """Number of parameters a scheme learns in all layers, counted on the meta device."""
-    with torch.device("meta"):
-        trial = cls(geometry, **options)
-    return (1 if trial.shared else geometry.layers) * sum(parameter.numel() for parameter in trial.parameters())
 
 
 def check_rank_memory(rank: int, numbers: int, copies: int = 1) -> None:

@@ -19,6 +19,7 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.forward.offloading import offloaded_values
 from hf_posenc.patching.in_forward import own_stack
+from hf_posenc.patching.patched_config import check_unchanged
 from hf_posenc.patching.state import STASH, is_patched, stacks_of
 from hf_posenc.patching.stored.config_guard import SCHEME_KEY
 from hf_posenc.patching.stored.peft_sidecar import BASE_KEY
@@ -44,8 +45,8 @@ class AtomicSave:
         """
         for module in self.model.modules():
             patch = module.__dict__.get(STASH)
-            if patch is not None and patch.record is not None:
-                patch.record.check(module)
+            if patch is not None:
+                check_unchanged(patch)
         check_said(self.model)
         own: Any = getattr(type(self.model), METHOD)
         shared = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")

@@ -27,6 +27,25 @@ model = hf_posenc.from_pretrained("{name}")
 A tokenizer cuts texts at its `model_max_length`: set that to {target_length} or more.
 """
 
+PLAIN_FRONT_MATTER = "---\nlibrary_name: transformers\n---\n\n"
+PLAIN_SECTION = """## Length of texts
+
+Positions were changed by `hf_posenc`: {scheme}, trained on {trained_length} tokens, for texts of {target_length}.
+This checkpoint needs no package beside transformers; its `config.json` says the rotation.
+"""
+
+
+def write_plain_section(folder: Path, scheme: str, trained_length: int, target_length: int) -> None:
+    """Write into the README of ``folder`` what an exported checkpoint is, replacing an earlier section.
+
+    Args:
+        folder: of the checkpoint.
+        scheme: as it was patched, with its options.
+        trained_length, target_length: in tokens.
+    """
+    lengths = {"trained_length": f"{trained_length:,}", "target_length": f"{target_length:,}"}
+    replace_section(folder, PLAIN_SECTION.format(scheme=scheme, **lengths), PLAIN_FRONT_MATTER)
+
 
 def write_section(folder: Path, config: Mapping[str, Any]) -> None:
     """Write the section into the README of ``folder``, replacing an earlier one.

@@ -35,8 +35,7 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import PeftAdapterMismatch, shown
 from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
-from hf_posenc.patching.stored.own_code import own_code
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.stored.scheme_config import SchemeConfig, own_code
 from hf_posenc.patching.text_limits import raise_limits_in
 
 SIDECAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"

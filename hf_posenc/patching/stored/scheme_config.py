@@ -1,19 +1,23 @@
 """The scheme config: what a scheme is on disk, as ``position_scheme`` in ``config.json`` and in PEFT sidecars.
 
 It holds names, options and lengths and nothing that could run: names are looked up among the registered schemes, never
-imported.
+imported. So whoever edits a formula, or a default, of a scheme of one's own changes what all models compute that were
+saved with it: a checkpoint remembers a digest of that code (`own_code`), and loading one says so. Earlier versions
+stored a digest of bytecode, which is compared no further.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from hf_posenc.core.lengths import whole_length
-from hf_posenc.errors import CheckpointMismatch, PosEncError, UnknownScheme, nearest, shown
+from hf_posenc.core.source_digest import digest_of, source_digest
+from hf_posenc.errors import CheckpointMismatch, PosEncError, SchemeCodeChanged, UnknownScheme, nearest, shown
 from hf_posenc.patching.state import is_patched, scheme_holder
 from hf_posenc.patching.stored.config_guard import ROPE_KEY, ROTATION_KEY, SCHEME_KEY
 from hf_posenc.schemes.spec import MOST_PARTS, Layout, Plan, plan
@@ -144,8 +148,6 @@ def _first(error: Exception) -> str:
 FORMAT = 1
 FIELDS = ("format", "scheme", "layers", "trained_length", "target_length", "host_length")
 LENGTHS = ("trained_length", "target_length", "host_length")
-MAX_DEPTH = 20  # objects and lists in each other; a scheme config has four
-MAX_SIZE = 1 << 20  # values and characters; the largest of ours have two numbers a rotated pair
 
 
 def check_fields(value: Any, where: str) -> None:
@@ -156,14 +158,10 @@ def check_fields(value: Any, where: str) -> None:
         where: the file or model it comes from, for messages.
 
     Raises:
-        CheckpointMismatch: it is no object, too large, of another format, or has unknown or missing keys.
+        CheckpointMismatch: it is no object, of another format, or has unknown or missing keys.
     """
     if not isinstance(value, Mapping):
         raise unreadable(where, f"it is no object but {shown(value)}")
-    if is_too_large(value):
-        raise unreadable(
-            where, f"it has more than {MAX_SIZE} values and characters, or more than {MAX_DEPTH} objects in each other"
-        )
     number = value.get("format")
     if isinstance(number, int) and number > FORMAT:
         raise CheckpointMismatch(
@@ -180,24 +178,45 @@ def check_fields(value: Any, where: str) -> None:
             raise unreadable(where, f"it has no {key!r}")
 
 
-def is_too_large(value: Any) -> bool:
-    """Whether a value parsed from JSON is larger or deeper than anything this package writes."""
-    left, seen = [(value, 0)], 0
-    while left:
-        one, depth = left.pop()
-        seen += len(one) if isinstance(one, (str, bytes)) else 1
-        if depth > MAX_DEPTH or seen > MAX_SIZE:
-            return True
-        if isinstance(one, Mapping):
-            left += [(each, depth + 1) for pair in one.items() for each in pair]
-        elif isinstance(one, (list, tuple)):
-            left += [(each, depth + 1) for each in one]
-    return False
-
-
 def unreadable(where: str, reason: str) -> CheckpointMismatch:
     """The error for a scheme config that cannot be read."""
     end = "" if reason.endswith("?") else "."
     return CheckpointMismatch(
         f"The position_scheme of {where} cannot be read: {reason}{end} Save the patched model again."
+    )
+
+
+def digest_of_own(classes: Iterable[type]) -> str:
+    """Digest of the source of those classes that are not of this package; empty where there are none."""
+    own = sorted({digest for cls in classes if (digest := source_digest(cls)) is not None})
+    return digest_of(" ".join(own)) if own else ""
+
+
+def own_code(layout: Layout) -> dict[str, str] | None:
+    """What a checkpoint stores of the code of its schemes; None where all are of this package."""
+    digest = digest_of_own(classes_of(layout))
+    return {"source": digest} if digest else None
+
+
+def classes_of(layout: Layout) -> list[type]:
+    """The classes of the schemes of all layers."""
+    return [cls for plan in (layout.default, *layout.layers.values()) for cls, _ in plan.parts]
+
+
+def warn_of_changed_code(stored: Any, layout: Layout) -> None:
+    """Warn where a checkpoint's schemes have other code now than when it was saved.
+
+    Args:
+        stored: what `own_code` returned then; None of a checkpoint that says nothing.
+        layout: the checkpoint's schemes, as they are registered here.
+    """
+    now = own_code(layout)
+    if not isinstance(stored, dict) or now is None or "source" not in stored or stored == now:
+        return
+    names = ", ".join(sorted({cls.record.name for cls in classes_of(layout) if digest_of_own([cls])}))  # type: ignore[attr-defined]
+    warnings.warn(
+        f"The code of {names}, or a default of an option, is not what this checkpoint was saved with: the model may "
+        "compute something else. Put that code back, or save the model again.",
+        SchemeCodeChanged,
+        stacklevel=2,
     )

@@ -157,8 +157,8 @@ class RoPE(Rotary):
             nn.init.zeros_(self.correction)
 
     def native(self) -> dict[str, Any] | None:
-        """Unscaled; the other options show in the rotation."""
-        return self.scaled_as("default")
+        """Unscaled, unless frequencies are learned; the other options show in the rotation."""
+        return self.scaled_as("default") if self.correction is None else None
 
     def rotation(self) -> Rotation:
         if self.correction is not None:

@@ -1,0 +1,244 @@
+"""Write a patched Llama as one GGUF file, which llama.cpp and the programs built on it read.
+
+Any rotation of fixed frequencies can be written: as llama.cpp's ``linear`` or ``yarn`` where its formula gives the same
+frequencies, else as the tensor ``rope_freqs``, by which it divides each frequency. The temperature is written as
+``rope.scaling.attn_factor``, which llama.cpp reads for every type. Every tensor is read back before the file gets its
+name.
+
+GGUF: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Rotation: ``ggml_rope_ext`` in ``ggml-cpu/ops.cpp``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hf_posenc.checkpoints.gguf_tokenizer import write_tokenizer
+from hf_posenc.checkpoints.native_parameters import acting_part
+from hf_posenc.checkpoints.readers import llama_cpp
+from hf_posenc.checkpoints.readers.stated import Stated, grown
+from hf_posenc.checkpoints.static_rotation import amplitude, divisors, static_rotation
+from hf_posenc.core.files.atomic import replaced
+from hf_posenc.errors import MissingPackage, NotExpressible
+from hf_posenc.forward.current_forward import ATTENTIONS
+from hf_posenc.patching.state import base_model_of, describe
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hf_posenc.schemes.base import Scheme
+
+MODEL_TYPES = ("llama", "mistral")
+"""Model types of transformers that are llama.cpp's architecture ``llama``."""
+TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+INSTEAD = "Use hf_posenc.export or save_pretrained for this model."
+
+
+@dataclass(frozen=True)
+class GgufRope:
+    """A rotation in the words of GGUF.
+
+    Attributes:
+        type: ``none``, ``linear`` or ``yarn``.
+        theta: base of the frequencies.
+        factor: of the type; None where it has none.
+        original_length: from which ``yarn`` counts rotations, in tokens.
+        betas: between which numbers of rotations ``yarn`` passes from one frequency to the other, (fast, slow).
+        attn_factor: by which llama.cpp multiplies cosines and sines, beside its own 0.1 ln s + 1 for ``yarn``.
+        rope_freqs: divisor of each frequency; empty where the type says all.
+    """
+
+    type: str
+    theta: float
+    attn_factor: float
+    factor: float | None = None
+    original_length: int | None = None
+    betas: tuple[float, float] | None = None
+    rope_freqs: tuple[float, ...] = ()
+
+
+def export_gguf(model: Any, file: str | os.PathLike[str], tokenizer: Any = None) -> GgufRope:
+    """Write a patched Llama or Mistral as a GGUF file, in the dtype of the model.
+
+    Args:
+        model: a patched causal model without a PEFT adapter; it is not changed.
+        file: of the new file; one that exists is replaced.
+        tokenizer: of the model. None, and one that llama.cpp cannot be told, leave a file that takes token ids alone.
+
+    Returns:
+        The rotation that was written.
+
+    Warns:
+        TokenizerLeftOut: llama.cpp has no pre-tokenizer like this tokenizer's.
+
+    Raises:
+        NotPatched: the model carries no scheme.
+        NotExpressible: the model is no Llama, or its scheme does more than rotate by fixed frequencies.
+        MissingPackage: the package ``gguf`` is not installed.
+    """
+    try:
+        import gguf
+    except ImportError as error:
+        raise MissingPackage("The package gguf is not installed. Install it with: pip install gguf") from error
+    check_llama(model)
+    rope = rope_of(model)
+    with replaced(Path(file)) as temporary:
+        writer = gguf.GGUFWriter(temporary, "llama")
+        write_config(writer, model, rope)
+        write_tokenizer(writer, tokenizer, model.config.vocab_size)
+        for name, values, dtype in tensors_of(model, rope):
+            writer.add_tensor(name, values, raw_dtype=dtype)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        check_read_back(temporary, model, rope)
+    return rope
+
+
+def check_llama(model: Any) -> None:
+    """Refuse models that are not llama.cpp's architecture ``llama``.
+
+    Raises:
+        NotExpressible: this is another architecture, has a sliding window or an adapter, or is quantised.
+    """
+    config, named = model.config, f"This {type(model).__name__}"
+    if config.model_type not in MODEL_TYPES or not hasattr(model, "lm_head"):
+        raise NotExpressible(f"{named} is no causal Llama or Mistral, which is what is written to GGUF. {INSTEAD}")
+    if hasattr(model, "peft_config"):
+        raise NotExpressible(
+            f"{named} has a PEFT adapter. Call its merge_and_unload() first, and pass what it returns."
+        )
+    if getattr(config, "sliding_window", None):
+        raise NotExpressible(f"{named} has a sliding window, which llama.cpp's 'llama' does not have. {INSTEAD}")
+    if model.dtype not in TYPES or getattr(model, "is_quantized", False):
+        raise NotExpressible(f"{named} is quantised or in {model.dtype}. Load it in float32, float16 or bfloat16.")
+
+
+def rope_of(model: Any) -> GgufRope:
+    """The rotation of a patched model in the words of GGUF.
+
+    Raises:
+        NotPatched: the model carries no scheme.
+        NotExpressible: a scheme does more than rotate by fixed frequencies, or the layers differ.
+    """
+    name = describe(model).scheme
+    schemes = [acting_part(module.scheme) for module in base_model_of(model)[0].__dict__[ATTENTIONS]]
+    found = [gguf_rope(scheme) for scheme in dict.fromkeys(schemes)]
+    if None in found or len(set(found)) != 1:
+        raise NotExpressible(
+            f"Scheme {name!r} is no rotation by fixed frequencies that is the same in all layers, and llama.cpp's "
+            f"'llama' has no other. {INSTEAD}"
+        )
+    return found[0]  # type: ignore[return-value]  # None was refused
+
+
+def gguf_rope(scheme: Scheme) -> GgufRope | None:
+    """The rotation of a scheme in the words of GGUF, or None where it does something else."""
+    rotation = static_rotation(scheme)
+    if rotation is None or rotation.layout != "half" or scheme.geometry.rotary is None:
+        return None
+    scale, native = amplitude(scheme, rotation), scheme.native()
+    if native is not None and native["rope_type"] in ("default", "linear", "yarn"):
+        read = llama_cpp.read(Stated(native, "llama", rotation.dims, False, 1, 1)).frequencies
+        own = rotation.frequencies
+        if isinstance(own, tuple) and all(abs(a - b) <= 1e-6 * b for a, b in zip(read, own, strict=True)):
+            return of_type(native, scale)
+    return GgufRope("none", scheme.geometry.rotary.base, scale, rope_freqs=tuple(divisors(scheme, rotation)))
+
+
+def of_type(native: dict[str, Any], scale: float) -> GgufRope:
+    """A rotation that one of llama.cpp's types computes."""
+    theta, factor = native["rope_theta"], native.get("factor")
+    if native["rope_type"] == "default":
+        return GgufRope("none", theta, scale)
+    if native["rope_type"] == "linear":
+        return GgufRope("linear", theta, scale, factor)
+    betas = native["beta_fast"], native["beta_slow"]
+    length = native["original_max_position_embeddings"]
+    return GgufRope("yarn", theta, scale / grown(native["factor"]), factor, length, betas)
+
+
+def write_config(writer: Any, model: Any, rope: GgufRope) -> None:
+    """Write what llama.cpp has to know of the model beside its weights."""
+    import gguf
+
+    config = model.config
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_type(gguf.GGUFType.MODEL)
+    writer.add_name(os.path.basename(config.name_or_path or "") or type(model).__name__)
+    writer.add_description(f"Position scheme: {describe(model).scheme}, written by hf_posenc")
+    writer.add_file_type(gguf.LlamaFileType[{"F32": "ALL_F32"}.get(TYPES[model.dtype], f"MOSTLY_{TYPES[model.dtype]}")])
+    writer.add_context_length(describe(model).target_length)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_freq_base(rope.theta)
+    writer.add_rope_scaling_type(gguf.RopeScalingType(rope.type))
+    writer.add_rope_scaling_attn_factors(rope.attn_factor)
+    if rope.factor is not None:
+        writer.add_rope_scaling_factor(rope.factor)
+    if rope.original_length is not None:
+        writer.add_rope_scaling_orig_ctx_len(rope.original_length)
+    if rope.betas is not None:
+        writer.add_rope_scaling_yarn_beta_fast(rope.betas[0])
+        writer.add_rope_scaling_yarn_beta_slow(rope.betas[1])
+
+
+def tensors_of(model: Any, rope: GgufRope) -> Iterator[tuple[str, np.ndarray, Any]]:
+    """Name, values and type of every tensor of the file; norms and biases are float32, as llama.cpp computes them."""
+    import gguf
+    import numpy as np
+
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
+    tied = model.config.tie_word_embeddings
+    for name, tensor in model.state_dict().items():
+        if ".posenc." in name or (tied and name == "lm_head.weight"):
+            continue
+        there = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if there is None:
+            raise NotExpressible(f"llama.cpp's 'llama' has no tensor for {name!r} of this model. {INSTEAD}")
+        kind = gguf.GGMLQuantizationType[TYPES[model.dtype] if tensor.dim() > 1 else "F32"]
+        yield there, gguf.quantize(in_neighbouring_pairs(name, tensor, model.config).float().numpy(), kind), kind
+    if rope.rope_freqs:
+        yield "rope_freqs.weight", np.array(rope.rope_freqs, dtype=np.float32), gguf.GGMLQuantizationType.F32
+
+
+def in_neighbouring_pairs(name: str, tensor: torch.Tensor, config: Any) -> torch.Tensor:
+    """Projections of queries and keys with the channels of a pair side by side, as llama.cpp rotates them."""
+    tensor = tensor.detach().cpu()
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+    if heads is None:
+        return tensor
+    return tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
+
+
+def check_read_back(file: Path, model: Any, rope: GgufRope) -> None:
+    """Read the file and compare every tensor with what was to be written.
+
+    Raises:
+        NotExpressible: one differs, or is missing.
+    """
+    import gguf
+    import numpy as np
+
+    read = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
+    written = 0
+    for name, values, kind in tensors_of(model, rope):
+        there = read.get(name)
+        if there is None or there.tensor_type != kind or not np.array_equal(there.data, values):
+            raise NotExpressible(f"The tensor {name!r} was not read back from GGUF as it was written. Write it again.")
+        written += 1
+    assert written == len(read), "a file without other tensors"

@@ -1,0 +1,122 @@
+"""Compare what each engine computes from an exported configuration with what transformers computes from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hf_posenc.checkpoints.plain_config import PlainConfig, plain_config
+from hf_posenc.checkpoints.readers import llama_cpp, mlx_lm, sglang, vllm
+from hf_posenc.checkpoints.readers.stated import ReadRotation, Stated, Unread
+from hf_posenc.core.geometry import HostRotary
+
+Verdict = Literal["exact", "different", "unable"]
+READERS: dict[str, Callable[[Stated], ReadRotation]] = {
+    reader.NAME: reader.read for reader in (vllm, sglang, mlx_lm, llama_cpp)
+}
+ROUNDING = 1e-6
+"""Relative: engines compute frequencies in float32."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What an engine makes of an exported checkpoint.
+
+    Attributes:
+        reader: the engine, and the version that was read.
+        verdict: whether it computes the same as transformers.
+        layers: the type of layers; None for all of a model whose layers share their parameters.
+        logit_scale: factor of the rotated part of the logits against transformers'; None where it is unable.
+        phase: largest difference between two angles of rotation, in radians, at ``length`` tokens; None likewise.
+        length: up to which it is compared, in tokens.
+        reason: why it is unable; empty otherwise.
+    """
+
+    reader: str
+    verdict: Verdict
+    layers: str | None
+    logit_scale: float | None
+    phase: float | None
+    length: int
+    reason: str = ""
+
+    def __str__(self) -> str:
+        where = "" if self.layers is None else f" ({self.layers})"
+        return f"{self.reader}{where}: {self.verdict}{self.explanation()}"
+
+    def explanation(self) -> str:
+        """By how much it differs, or why it is unable; empty where it computes the same."""
+        if self.verdict == "unable":
+            return f": {self.reason}"
+        parts = []
+        if self.logit_scale is not None and abs(self.logit_scale - 1.0) > ROUNDING:
+            parts.append(f"logits times {self.logit_scale:.3g}")
+        if self.verdict == "different" and self.phase:
+            digits = ".2g" if self.phase < 10 else ",.0f"
+            parts.append(f"angles up to {self.phase:{digits}} rad apart at {self.length:,} tokens")
+        return f": {', '.join(parts)}" if parts else ""
+
+
+def read_elsewhere(model: Any) -> list[Reading]:
+    """What engines would compute from the export of a patched model, by their own formulas.
+
+    No engine is run: the formula of each was written from reading its code. A scheme that depends on the length is
+    compared up to the trained length, as its export is.
+
+    Args:
+        model: a patched model that `export_native` can write; it is not changed.
+
+    Returns:
+        One entry for each engine, or for each engine and type of layers.
+
+    Raises:
+        NotPatched: the model carries no scheme.
+        NotExpressible: as `export_native`.
+    """
+    return list(readings(plain_config(model)))
+
+
+def readings(plain: PlainConfig) -> Iterator[Reading]:
+    """What engines compute from a configuration."""
+    for layers, rotary in plain.rotaries.items():
+        stated = stated_for(plain, layers, rotary)
+        for reader, read in READERS.items():
+            try:
+                found = read(stated)
+            except Unread as error:
+                yield Reading(reader, "unable", layers, None, None, stated.served_length, str(error))
+            else:
+                yield compared(reader, layers, found, rotary, stated.served_length)
+
+
+def stated_for(plain: PlainConfig, layers: str | None, rotary: HostRotary) -> Stated:
+    """What a configuration states of the layers of one type."""
+    config, parameters = plain.of_base, plain.parameters if layers is None else plain.parameters[layers]
+    pairs = len(as_tuple(rotary))
+    share = parameters.get("partial_rotary_factor", 1.0)
+    head_dim = 2 * pairs if parameters["rope_type"] == "proportional" else round(2 * pairs / share)
+    return Stated(
+        parameters, config.model_type, head_dim, rotary.rotation.layout == "interleaved",
+        config.max_position_embeddings, plain.compared_length,
+    )  # fmt: skip
+
+
+def compared(reader: str, layers: str | None, found: ReadRotation, rotary: HostRotary, length: int) -> Reading:
+    """What an engine computes, against what transformers does."""
+    own, own_scale = as_tuple(rotary), rotary.logit_scale * rotary.rotation.amplitude**2
+    if len(found.frequencies) != len(own):
+        reason = f"it rotates {2 * len(found.frequencies)} channels of a head, transformers {2 * len(own)}"
+        return Reading(reader, "unable", layers, None, None, length, reason)
+    same = all(math.isclose(a, b, rel_tol=ROUNDING, abs_tol=0) for a, b in zip(found.frequencies, own, strict=True))
+    phase = 0.0 if same else length * max(abs(a - b) for a, b in zip(found.frequencies, own, strict=True))
+    scale = found.amplitude**2 / own_scale
+    exact = same and math.isclose(scale, 1.0, rel_tol=2 * ROUNDING)
+    return Reading(reader, "exact" if exact else "different", layers, scale, phase, length)
+
+
+def as_tuple(rotary: HostRotary) -> tuple[float, ...]:
+    """The frequencies, which an exported configuration always states as numbers."""
+    frequencies = rotary.rotation.frequencies
+    return frequencies if isinstance(frequencies, tuple) else tuple(frequencies.tolist())

@@ -1,0 +1,60 @@
+"""SGLang, and vLLM before its pull request 48351: read in ``srt/layers/rotary_embedding`` of SGLang's repository."""
+
+from __future__ import annotations
+
+from hf_posenc.checkpoints.readers.stated import (
+    ReadRotation,
+    Stated,
+    Unread,
+    grown,
+    interpolated,
+    llama3,
+    longrope_by_length,
+    powers,
+    proportional,
+    unscaled,
+    yarn_frequencies,
+)
+
+NAME = "SGLang, older vLLM"
+
+
+def read(stated: Stated) -> ReadRotation:
+    """What SGLang computes.
+
+    Raises:
+        Unread: it knows no such RoPE type.
+    """
+    formula = FORMULAS.get(stated.rope_type)
+    if formula is None:
+        raise Unread(f"it does not know the RoPE type {stated.rope_type!r}")
+    return formula(stated)
+
+
+def dynamic(stated: Stated) -> ReadRotation:
+    """Static: the base of the longest text at every length."""
+    s, dims = stated.factor, stated.rotary_dim
+    return ReadRotation(powers(stated.theta * (s * s - (s - 1)) ** (dims / (dims - 2)), dims))
+
+
+def yarn(stated: Stated) -> ReadRotation:
+    """``attn_factor`` multiplies the pair of mscales, or 0.1 ln s + 1; ``attention_factor`` is not read."""
+    given = stated.parameters
+    mscale, of_all = given.get("mscale"), given.get("mscale_all_dim")
+    own = grown(stated.factor)
+    if mscale is not None and of_all is not None:
+        own = grown(stated.factor, mscale) / grown(stated.factor, of_all)
+    return ReadRotation(
+        yarn_frequencies(stated, truncate=given.get("truncate", True)), own * given.get("attn_factor", 1.0)
+    )
+
+
+FORMULAS = {
+    "default": unscaled,
+    "linear": interpolated,
+    "dynamic": dynamic,
+    "yarn": yarn,
+    "llama3": llama3,
+    "longrope": longrope_by_length,
+    "proportional": proportional,
+}

@@ -1,0 +1,202 @@
+"""``--set NAME=VALUE``: settings of a command that have no option of their own, among them how texts are read.
+
+A ``--config`` file names them beside the options, or in a mapping ``set``; the command line overrides them one by one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from typer import Context, Option
+
+from hf_posenc.cli.arguments import (
+    MEASUREMENT,
+    is_given,
+    of_measurement,
+    of_text,
+    words_of,
+)
+from hf_posenc.cli.global_options import BadArgument
+from hf_posenc.core.lengths import tokens
+from hf_posenc.errors import nearest, shown
+from hf_posenc.schemes.entry import json_or_text
+
+if TYPE_CHECKING:
+    from hf_posenc.eval.settings import Measurement
+    from hf_posenc.texts import TextSource
+
+SOURCES = "file, folder or hub:NAME:SPLIT; may be repeated"
+LENGTHS, LISTS = ("length", "trained_length"), ("target_modules", "report_to", "eval_lengths")
+"""Settings that are tokens, such as 2k, and those that are several values with commas."""
+ESCAPES = {r"\n": "\n", r"\t": "\t", r"\f": "\f"}
+"""What a shell hardly lets through in a separator."""
+Own = TypeVar("Own", bound="Measurement")
+Text = Annotated[
+    list[str] | None, of_text(help=f"Text to measure on: {SOURCES}; default: held-out sources of the standard library.")
+]
+Lengths = Annotated[
+    list[str] | None,
+    of_measurement(
+        "--lengths",
+        "-l",
+        help="Sequence lengths in tokens, as in 256,512 or 4k; default: multiples of the trained length.",
+    ),
+]
+Tasks = Annotated[
+    list[str] | None,
+    of_measurement("--tasks", "-t", help="lm-eval tasks or groups; default: loss and passkey retrieval."),
+]
+Samples = Annotated[int | None, of_measurement(min=1, help="Windows of text at each length; default: 16.")]
+READING = ("text_field", "document_separator")
+
+
+def set_option(what: str, heading: str = MEASUREMENT) -> Any:
+    """The option ``--set``, with what it may set."""
+    return Option("--set", metavar="NAME=VALUE", help=f"{what}. May be repeated.", rich_help_panel=heading)
+
+
+Settings = Annotated[
+    list[str] | None,
+    set_option(
+        "Any other setting, such as keys=8, scored=64, depths=[0,0.5,1], seed=1, limit=4, longest=8192, "
+        "text_field=body or batch_size=2; or an option of a task, such as data=FILE or scoring=generate"
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the texts of a command are read.
+
+    Attributes:
+        text_field: column of the text in jsonl, json, csv, parquet and datasets; without text, messages is read.
+        document_separator: splits plain text files into documents.
+    """
+
+    text_field: str = "text"
+    document_separator: str | None = None
+
+    @classmethod
+    def taken_from(cls, settings: dict[str, Any]) -> Reading:
+        """The settings of reading, taken out of all of a command."""
+        return cls(**{name: settings.pop(name) for name in READING if name in settings})
+
+    def words(self) -> list[str]:
+        """The options that have another command read the same texts."""
+        changed = {name: value for name, value in vars(self).items() if value != getattr(Reading, name)}
+        return [word for name, value in changed.items() for word in ("--set", f"{name}={value}")]
+
+    def sources(self, *several: Sequence[str] | None, streaming: bool = False) -> list[TextSource | None]:
+        """The texts of a command, of which the first may be streamed; None in place of those that name nothing.
+
+        Each is read with those of the settings that can take effect on it.
+
+        Raises:
+            BadArgument: there is a setting, and no text is named.
+            UnreadableDocuments: a setting fits none of the texts, or there is no such file.
+        """
+        from hf_posenc.errors import UnreadableDocuments
+        from hf_posenc.texts import TextSource
+
+        names = [name for given in several for name in given or ()]
+        if not names:
+            if self != Reading():
+                raise BadArgument(
+                    f"{' '.join(self.words())} has an effect with a text only, and none is named. Pass --text, or "
+                    "leave it out."
+                )
+            return [None] * len(several)
+        separator = self.document_separator
+        for written, meant in ESCAPES.items():
+            separator = separator and separator.replace(written, meant)
+        every = TextSource.of_names(names, field=self.text_field, separator=separator)
+        for part in every.parts:  # refused now, and not after a large model is loaded
+            if isinstance(part, Path) and not os.path.exists(part.expanduser()):
+                raise UnreadableDocuments(
+                    f"There is no file and no folder {shown(str(part))}. Check the path; a dataset is hub:NAME."
+                )
+        every.check_options()
+        return [
+            TextSource.of_names(list(given), streaming=streaming and number == 0).fitted(self.text_field, separator)
+            if given
+            else None
+            for number, given in enumerate(several)
+        ]
+
+
+def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
+    """The values of ``--set`` by their names: lengths are tokens, lists have commas, any other is JSON or text.
+
+    Raises:
+        BadArgument: a word has no ``=``, or names none of the ``known`` settings.
+        LengthContradiction: a length is none.
+    """
+    found: dict[str, Any] = {}
+    for word in merged_words(context):
+        name, _, value = word.partition("=")
+        name = name.replace("-", "_")
+        if name not in known:
+            raise BadArgument(
+                f"--set {word} names no setting: there is no {shown(name)}.{nearest(name, known)} "
+                f"Choose one of {', '.join(known)}."
+            )
+        if name in LISTS:
+            several = words_of([value.strip("[]")])
+            found[name] = tuple(tokens(one, name) if name == "eval_lengths" else one.strip("\"' ") for one in several)
+        elif name in LENGTHS:
+            found[name] = tokens(value, name)
+        else:
+            found[name] = value if name in READING else json_or_text(value)
+    return found
+
+
+def measured_settings(
+    context: Context, kind: type[Own], others: Collection[str], **given: Any
+) -> tuple[Own, dict[str, Any]]:
+    """The settings of ``eval`` or ``compare``, and the values of ``--set`` that are none of them.
+
+    Args:
+        context: of the command, with ``--set``.
+        kind: of the settings.
+        others: names that ``--set`` may have besides them.
+        **given: settings that have an option of their own; None and empty lists leave them at their defaults.
+
+    Raises:
+        PosEncError: a setting is refused, or none of the tasks reads it.
+        BadArgument: a word of ``--set`` has no ``=``, or options of reading are given, and no text.
+    """
+    from hf_posenc.eval.catalogue import TASKS_READING, check_settings_read
+    from hf_posenc.eval.settings import named
+
+    own, options = named(kind, merged_words(context))
+    other = {name: options.pop(name) for name in others if name in options}
+    own |= {name: value for name, value in given.items() if value not in (None, [], (), False)}
+    texts = ("text", "dev_text")
+    sources = Reading.taken_from(own).sources(*(own.pop(name, None) for name in texts))
+    own |= {name: source for name, source in zip(texts, sources, strict=True) if source is not None}
+    settings = kind.of(own | {"options": options})
+    check_settings_read([name for name in TASKS_READING if name in own], settings.tasks)
+    return settings, other
+
+
+def merged_words(context: Context) -> list[str]:
+    """The words of ``--set``: the command line's, and those of ``--config`` whose names it does not have.
+
+    They take the place of the former in the context, so that the command is written as it runs without the file.
+
+    Raises:
+        BadArgument: one has no ``=``.
+    """
+    given = list(context.params["settings"] or ()) if is_given(context, "settings") else []
+    names = {word.partition("=")[0].replace("-", "_") for word in given}
+    of_file = [str(word) for word in (context.default_map or {}).get("settings") or ()]
+    words = [word for word in of_file if word.partition("=")[0].replace("-", "_") not in names] + given
+    for word in words:
+        if not all(word.partition("=")[:2]):
+            raise BadArgument(f"--set takes NAME=VALUE, got {word!r}. Write for example --set seed=1.")
+    context.params["settings"] = words
+    return words

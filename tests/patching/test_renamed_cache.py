@@ -1,0 +1,116 @@
+"""A transformers that renames its KV cache once more is refused in words, before a patched model forgets its text."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, LlamaModel
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer
+
+from hf_posenc import patch_model
+from hf_posenc.core import tested_versions
+from hf_posenc.errors import AdapterInvalid, HostChanged, UntestedVersion
+from hf_posenc.forward import host_calls
+from hf_posenc.forward.host_calls import cache_argument, cache_name, cache_of
+
+TINY = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
+
+
+@pytest.fixture
+def other_release(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """transformers of a later release."""
+    monkeypatch.setattr(tested_versions, "version", lambda package: "5.99.0")
+    tested_versions.beyond_tested.cache_clear()
+    yield
+    tested_versions.beyond_tested.cache_clear()
+
+
+class RenamedModel(LlamaModel):
+    """Takes its KV cache under a name that no release has."""
+
+    def forward(
+        self, input_ids: Any = None, kv: Any = None, position_ids: Any = None, use_cache: bool = False, **call: Any
+    ) -> Any:
+        if use_cache and kv is None:
+            kv = DynamicCache(config=self.config)
+        given = {"use_cache": use_cache, "position_ids": position_ids, **cache_argument(LlamaModel, kv)}
+        return super().forward(input_ids, **given, **call)
+
+
+class StrictModel(LlamaModel):
+    """Takes no keywords of callers."""
+
+    def forward(self, input_ids: Any = None, position_ids: Any = None, use_cache: bool = False) -> Any:
+        return super().forward(input_ids, position_ids=position_ids, use_cache=use_cache)
+
+
+@pytest.fixture
+def renamed_in_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention modules of Llama call their cache otherwise, and their layers hand it on so."""
+    attend, run, name = LlamaAttention.forward, LlamaDecoderLayer.forward, str(cache_name(LlamaAttention))
+
+    def attention(self: Any, hidden_states: Any, kv: Any = None, **call: Any) -> Any:
+        return attend(self, hidden_states, **{name: kv}, **call)
+
+    def layer(self: Any, hidden_states: Any, **call: Any) -> Any:
+        module = self.self_attn
+        renamed = lambda *args, **given: module(*args, kv=given.pop(name, None), **given)  # noqa: E731
+        del self._modules["self_attn"]
+        self.__dict__["self_attn"] = renamed
+        try:
+            return run(self, hidden_states, **call)
+        finally:
+            del self.__dict__["self_attn"]
+            self._modules["self_attn"] = module
+
+    monkeypatch.setattr(LlamaAttention, "forward", attention)
+    monkeypatch.setattr(LlamaDecoderLayer, "forward", layer)
+
+
+@pytest.mark.usefixtures("renamed_in_layers")
+def test_a_cache_of_unknown_name_in_the_layers_is_refused() -> None:
+    model = patch_model(LlamaModel(LlamaConfig(**TINY)), "yarn", factor=2)
+    model.eval()
+    with pytest.raises(HostChanged, match="known name"):
+        model(torch.arange(4)[None], use_cache=True)
+
+
+@pytest.mark.parametrize("cls", [RenamedModel, StrictModel])
+def test_a_model_that_would_forget_is_refused(cls: type[LlamaModel]) -> None:
+    model = cls(LlamaConfig(**TINY))
+    with pytest.raises((HostChanged, AdapterInvalid), match=cls.__name__):
+        patch_model(model, "yarn", factor=2)
+    assert type(model.layers[0].self_attn).__name__ == "LlamaAttention"  # the model is as it was
+
+
+def test_unknown_names_of_the_cache_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
+    monkeypatch.setattr(host_calls, "CACHE_NAMES", ("memory",))
+    with pytest.raises(HostChanged, match="known name"):
+        model(torch.arange(4)[None], use_cache=True)
+
+
+@pytest.mark.usefixtures("other_release")
+def test_an_untested_release_is_warned_of_once() -> None:
+    with pytest.warns(UntestedVersion, match=r"5\.99"):
+        patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UntestedVersion)
+        patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_callers_may_use_either_name(name: str) -> None:
+    """Cached equals uncached, whatever a caller of the base model calls the cache."""
+    model = patch_model(LlamaModel(LlamaConfig(**TINY)), "yarn", factor=2).eval()
+    ids = torch.arange(3, 13)[None]
+    with torch.no_grad():
+        whole, cache = model(ids).last_hidden_state, DynamicCache()
+        model(ids[:, :6], use_cache=True, **{name: cache})
+        out = model(ids[:, 6:], use_cache=True, **{name: cache})
+    assert cache_of(out) is cache
+    torch.testing.assert_close(out.last_hidden_state, whole[:, 6:], atol=1e-5, rtol=0)
