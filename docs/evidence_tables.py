@@ -29,23 +29,23 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     """The tables of a page, by the name in its comments."""
     rows = measured_at(NEAR)
     if page == "start.md":
-        return {"fixed factor": demo_table(demo["fixed"]), "refitted": demo_table(demo["refitted"])}
+        return {"fixed factor": demo_table(demo["fixed"])}
     if page.endswith("README.md"):
         shown = [*rows[:BEST], *(row for row in rows[BEST:] if row.scheme in ("yarn", UNPATCHED))]
         return {"measured": measured_table(shown, "`{name}`", CHINESE_HEAD if page.startswith("zh") else HEAD)}
     return {
         "measured": measured_table(rows, "[{name}](schemes/{name}.md)"),
-        "measured far": measured_table(measured_at(FAR), "[{name}](schemes/{name}.md)"),
+        "measured far": measured_table(measured_at(FAR), "[{name}](schemes/{name}.md)", timed=False),
         "published": published_table(ZERO_SHOT),
         "published with training": published_table(WITH_TRAINING),
     }
 
 
-def measured_table(rows: list[MeasuredRow], link: str, head: str = HEAD) -> str:
-    """Measured rows as a Markdown table; ``link`` formats the name of a scheme."""
+def measured_table(rows: list[MeasuredRow], link: str, head: str = HEAD, *, timed: bool = True) -> str:
+    """Measured rows as a Markdown table; ``link`` formats the name of a scheme. Rough times are left out."""
     far, near = f"{rows[0].length:,} tokens ({rows[0].factor:g}×)", f"{rows[0].trained_length} tokens"
-    head = head.format(far=far, near=near)
-    return "\n".join([head, "|---|---:|---:|---:|---:|", *(measured_line(row, link) for row in rows)])
+    lines = [head.format(far=far, near=near), "|---|---:|---:|---:|---:|", *(measured_line(row, link) for row in rows)]
+    return "\n".join(lines if timed else [line.rsplit("|", 2)[0] + "|" for line in lines])
 
 
 def measured_line(row: MeasuredRow, link: str) -> str:
@@ -59,8 +59,8 @@ def measured_line(row: MeasuredRow, link: str) -> str:
 
 def published_table(claims: Iterable[Shown]) -> str:
     """Published claims as a Markdown table."""
-    lines = [f"| {linked(one.scheme)} | {claim_of(one)} | {source_of(one.source)} |" for one in claims]
-    return "\n".join(["| scheme | published claim | source |", "|---|---|---|", *lines])
+    lines = [f"| {linked(one.scheme)} | {kind_of(one)}[{one.claim}]({address(one.source)}) |" for one in claims]
+    return "\n".join(["| scheme | published claim |", "|---|---|", *lines])
 
 
 def linked(scheme: str) -> str:
@@ -68,16 +68,15 @@ def linked(scheme: str) -> str:
     return " + ".join(f"[{part}](schemes/{part}.md)" for part in scheme.split("+"))
 
 
-def claim_of(one: Shown) -> str:
-    """A claim, and what its model keeps positions in where that is no rotation."""
-    kinds = {"rotation": "", "table": "model with a position table: ", "bias": "model with ALiBi: "}
-    return kinds[one.kind] + one.claim
+def kind_of(one: Shown) -> str:
+    """What the model of a claim keeps positions in, where that is no rotation."""
+    return {"rotation": "", "table": "position table: ", "bias": "ALiBi: "}[one.kind]
 
 
-def source_of(source: str) -> str:
-    """A source as a link."""
+def address(source: str) -> str:
+    """The address of a source."""
     name = source.removeprefix("arXiv:")
-    return f"[{source}](https://arxiv.org/abs/{name})" if name != source else f"[{source}](https://{source})"
+    return f"https://arxiv.org/abs/{name}" if name != source else f"https://{source}"
 
 
 def demo_table(results: dict[str, Any]) -> str:

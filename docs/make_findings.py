@@ -24,27 +24,26 @@ PAGE, SNAPSHOT = FOLDER / "findings.md", FOLDER / "findings.json"
 HEAD = """# Published findings
 
 What papers found about positional encodings, run again on the models that ship with this package. Each finding is a
-short script with its claims, source and settings:
+short script with its claims, source and settings, and with what its model cannot show (`--quick`: a smaller budget):
 
 ```console
 $ python examples/findings/zero_shot_order.py
 ```
 
-A claim says that one variant is better than another at a point. It is decided by their difference *on the same
-documents*, with standard errors over documents and seeds; p-values are corrected for all claims of the finding
+A claim says that one variant is better than another at a point. Their difference *on the same documents* decides, with
+standard errors over documents and seeds; p-values are corrected for all claims of the finding
 ([Holm](https://www.jstor.org/stable/4615733)).
 
 - *Reproduced*: all claims surely hold.
 - *Not reproduced*: one is surely reversed.
 - *Not decidable at this size*: otherwise, and where the model cannot do what the finding needs.
 
-`--quick` takes a smaller budget. Budgets were raised after a first look that decided nothing; nothing else was tuned.
-Schemes on a trained model are refitted per length, as most papers have them. Each script says what its model cannot
-show.
-`docs/findings.json` has every interval. Costs are CPU seconds of one thread; {versions}.
+Budgets were raised after a first look that decided nothing; nothing else was tuned. Schemes on a trained model are
+refitted per length, as most papers have them. `docs/findings.json` has every interval. Costs are CPU seconds of one
+thread; {versions}.
 
-| finding | source | verdict | claims that hold | cost | command |
-|---|---|---|---:|---:|---|
+| `python examples/findings/….py` | source | verdict | claims that hold | cost |
+|---|---|---|---:|---:|
 """
 
 
@@ -66,8 +65,8 @@ def page(entries: Mapping[str, Mapping[str, Any]]) -> str:
     text = HEAD.format(versions="; ".join(dict.fromkeys(entry["versions"] for entry in entries.values())))
     for name, entry in entries.items():
         holds = sum(claim["outcome"] == "holds" for claim in entry["claims"])
-        cells = name, import_module(name).FINDING.source, entry["verdict"], f"{holds} of {len(entry['claims'])}"
-        text += f"| {' | '.join(cells)} | {entry['cpu_seconds']:.0f} s | `python examples/findings/{name}.py` |\n"
+        cells = f"`{name}`", import_module(name).FINDING.source, entry["verdict"], f"{holds} of {len(entry['claims'])}"
+        text += f"| {' | '.join(cells)} | {entry['cpu_seconds']:.0f} s |\n"
     return text
 
 

@@ -12,7 +12,7 @@ from hf_posenc.schemes.registry import list_schemes
 BEGIN = "<!-- schemes: written by python docs/make_schemes.py -->"
 END = "<!-- end of schemes -->"
 PAGE = Path(__file__).parent / "schemes.md"
-HEAD = "| scheme | also called | what it is | defined for | learned | use | paper |\n|---|---|---|---|---|---|---|"
+HEAD = "| scheme | also called | what it is | defined for | use | paper |\n|---|---|---|---|---|---|"
 
 
 def scheme_table(records: Sequence[SchemeRecord]) -> str:
@@ -23,10 +23,10 @@ def scheme_table(records: Sequence[SchemeRecord]) -> str:
 def row(record: SchemeRecord) -> str:
     """Format one record as a line of the table."""
     also = ", ".join(f"`{alias}`" for alias in record.aliases)
-    yes = {True: "yes", False: "", None: "by its options"}
+    learned = {True: ", learned", False: "", None: ", learned by its options"}
     paper = f"[{paper_name(record.paper)}]({paper_address(record.paper)})" if record.paper else ""
     cells = (f"`{record.name}`", also, record.summary.replace("``", "`"), record.defined_for,
-             yes[record.learned], record.use, paper)  # fmt: skip
+             record.use + learned[record.learned], paper)  # fmt: skip
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -34,10 +34,6 @@ class PatchedGPTNeoXAttention(PatchedAttention, gpt_neox.GPTNeoXAttention):
 
     host_eager = staticmethod(gpt_neox.eager_attention_forward)
 
-    @property
-    def live_dropout(self):
-        return self.attention_dropout if self.training else 0.0
-
     def project(self, x):
         """q, k and v of ``x [..., width]``, each ``[..., heads, head_dim]``."""
         return self.query_key_value(x).unflatten(-1, (-1, 3 * self.head_size)).chunk(3, dim=-1)

@@ -26,13 +26,9 @@ from hf_posenc.schemes.base import Scheme
 class PatchedBertSelfAttention(PatchedAttention, BertSelfAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
-    dropout: nn.Dropout
+    dropout_name = "dropout"
     batches_continuously = not MODULES_FILL_PAGES  # its model asks the paged cache for a length, which that has not
     host_eager = staticmethod(eager_attention_forward)
-
-    @property
-    def live_dropout(self) -> float:
-        return self.dropout.p if self.training else 0.0
 
     def project_query(self, x: Tensor) -> Tensor:
         return self.query(x).unflatten(-1, (-1, self.attention_head_size)).transpose(0, 1)

@@ -25,12 +25,6 @@ TRAINED_LENGTH = 2048  # of all BLOOM models: Le Scao et al. 2022, arXiv:2211.05
 class PatchedBloomAttention(InlineAttention, BloomAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
-    attention_dropout: nn.Dropout
-
-    @property
-    def live_dropout(self) -> float:
-        return self.attention_dropout.p if self.training else 0.0
-
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         fused = self.query_key_value(x).unflatten(-1, (-1, 3, self.head_dim))
         q, k, v = fused.permute(3, 0, 2, 1, 4).unbind()

@@ -41,7 +41,7 @@ from hf_posenc.schemes.host_rotation import HostRotation
 class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
-    dropout: nn.Dropout
+    dropout_name = "dropout"
     is_causal = False
     score_factor = "factor"
 
@@ -49,10 +49,6 @@ class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttentio
     def factor(self) -> float:
         """Of q · k: 1 / √((1 + terms) d)."""
         return float((self.attention_head_size * (1 + len(terms_of(self)))) ** -0.5)
-
-    @property
-    def live_dropout(self) -> float:
-        return self.dropout.p if self.training else 0.0
 
     def project_query(self, x: Tensor) -> Tensor:
         return heads_of(self, self.query_proj(x))

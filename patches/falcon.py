@@ -27,12 +27,10 @@ from hf_posenc.schemes.bias.slopes import code_slopes
 class PatchedFalconAttention(InlineAttention, FalconAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
-    attention_dropout: nn.Dropout
-
     @property
     def live_dropout(self) -> float:
         """Beside a rotation the host drops no weights, whatever ``attention_dropout`` says."""
-        return self.attention_dropout.p if self.training and self.config.alibi else 0.0
+        return super().live_dropout if self.config.alibi else 0.0
 
     @property
     def num_key_value_groups(self) -> int:

@@ -20,13 +20,9 @@ from hf_posenc.schemes.base import Scheme
 class PatchedGPT2Attention(PatchedAttention, GPT2Attention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
-    attn_dropout: nn.Dropout
+    dropout_name = "attn_dropout"
     host_eager = staticmethod(eager_attention_forward)
     flattens_ids = True
-
-    @property
-    def live_dropout(self) -> float:
-        return self.attn_dropout.p if self.training else 0.0
 
     def project_query(self, x: Tensor) -> Tensor:
         return self.c_attn(x).split(self.split_size, dim=-1)[0].unflatten(-1, (-1, self.head_dim)).transpose(0, 1)

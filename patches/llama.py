@@ -25,12 +25,7 @@ from hf_posenc.schemes.base import Scheme, implements
 class PatchedLlamaAttention(PatchedAttention, LlamaAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
-    attention_dropout: float
     host_eager = staticmethod(eager_attention_forward)
-
-    @property
-    def live_dropout(self) -> float:
-        return self.attention_dropout if self.training else 0.0
 
     def project_query(self, x: Tensor) -> Tensor:
         return self.q_proj(x).unflatten(-1, (-1, self.head_dim)).transpose(0, 1)

@@ -33,7 +33,7 @@ FIRST = 2  # row of the table, and number of the first token: those before belon
 class PatchedMPNetSelfAttention(LookupAttention, MPNetSelfAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
-    dropout: nn.Dropout
+    dropout_name = "dropout"
     is_causal = False
     score_factor = "factor"
 
@@ -41,10 +41,6 @@ class PatchedMPNetSelfAttention(LookupAttention, MPNetSelfAttention):
     def factor(self) -> float:
         """Of q · k."""
         return float(self.attention_head_size**-0.5)
-
-    @property
-    def live_dropout(self) -> float:
-        return self.dropout.p if self.training else 0.0
 
     def project_query(self, x: Tensor) -> Tensor:
         return self.q(x).unflatten(-1, (-1, self.attention_head_size)).transpose(-3, -2)

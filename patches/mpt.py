@@ -24,10 +24,7 @@ class PatchedMptAttention(InlineAttention, MptAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
     factor_name = "softmax_scale"
-
-    @property
-    def live_dropout(self) -> float:
-        return self.attn_dropout_p if self.training else 0.0  # type: ignore[return-value]
+    dropout_name = "attn_dropout_p"
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         fused = self.Wqkv(x)

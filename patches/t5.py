@@ -49,13 +49,9 @@ class PatchedT5Like(PatchedAttention):
     k: nn.Linear
     v: nn.Linear
     o: nn.Linear
-    dropout: float
+    dropout_name = "dropout"
     key_value_proj_dim: int
     host_eager = staticmethod(eager_attention_forward)
-
-    @property
-    def live_dropout(self) -> float:
-        return self.dropout if self.training else 0.0
 
     def project_query(self, x: Tensor) -> Tensor:
         return heads_of(self, self.q(x))

@@ -73,14 +73,11 @@ def model_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
         PosEncError: there is no such model; see `ModelName.of`.
     """
     hub = {key: options[key] for key in HUB_OPTIONS if options.get(key) is not None}
-    peft = options.get("peft")
-    found = ModelName.of(peft, base=name, hub=hub) if peft else ModelName.of(name, hub=hub)
-    chosen = {**options, "pretrained": found.model, "peft": found.adapter}
-    if found.adapter is not None and not peft and hub.keys() & set(OF_ONE_NAME):  # the adapter's, and not the base's
-        chosen["peft"] = str(local_folder(found.adapter, hub))
-        chosen = {key: value for key, value in chosen.items() if key not in OF_ONE_NAME}
-    if found.revision is not None:
-        chosen["revision"] = found.revision
+    found = ModelName.of(name, adapter=options.get("peft") or None, hub=hub)
+    own = {key: value for key, value in options.items() if key not in hub}
+    chosen = {**own, **found.hub, "pretrained": found.model, "peft": found.adapter}
+    if found.adapter is not None and found.adapter_hub.keys() & set(OF_ONE_NAME):
+        chosen["peft"] = str(local_folder(found.adapter, found.adapter_hub))
     if chosen.get("tokenizer") is None and is_guarded(found.tokenizer):
         given = {key: options[key] for key in TOKENIZER_OPTIONS if options.get(key) is not None}
         chosen["tokenizer"] = load_tokenizer(found.tokenizer, **given)

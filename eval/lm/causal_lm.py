@@ -21,8 +21,7 @@ import transformers
 from lm_eval.models.utils import resolve_max_length
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.checkpoints.load import from_pretrained
-from hf_posenc.checkpoints.request import option_names
+from hf_posenc.checkpoints.load import from_pretrained, option_names
 from hf_posenc.core import plugins
 from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange

@@ -228,7 +228,7 @@ def tokenizer_of(metadata: dict[str, Any]) -> Any:
     if isinstance(given, str):
         hub = hub_options(metadata)  # a revision among them is that of the model
         own = of_other_names(hub) if metadata.get("tokenizer") else hub
-        return named_tokenizer(ModelName.of(given, hub=own), **own)
+        return named_tokenizer(ModelName.of(given, hub=own))
     if not callable(given):
         raise TaskOptionOutOfRange(
             'The task has no tokenizer to size its prompts with. Pass --metadata \'{"tokenizer": "path or name"}\'.'

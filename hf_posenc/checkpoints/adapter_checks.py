@@ -1,4 +1,4 @@
-"""Whether a PEFT adapter fits the base model it is loaded on, and fits into memory."""
+"""Whether a PEFT adapter fits the base model it is loaded on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from hf_posenc.checkpoints.adapter_folder import PEFT_WEIGHTS, AdapterFolder
 from hf_posenc.checkpoints.restore import apply_scheme
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.patch import unpatch_model
-from hf_posenc.patching.preconditions.weights import check_rank_memory
 from hf_posenc.patching.state import base_model_of, parts_of
 from hf_posenc.patching.stored.peft_sidecar import position_parameters
 from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
 if TYPE_CHECKING:
-    from peft import PeftConfig, PeftModel
+    from peft import PeftModel
 
 
 def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None:
@@ -73,19 +72,6 @@ def check_other_adapters(model: PeftModel, name: str, parameters: Mapping[str, T
                 f"The PEFT adapter in {folder} was trained with another {key!r} than this model's adapters share. "
                 'Load it on a base of its own, or train such adapters with modules_to_save=["posenc"].'
             )
-
-
-def check_rank(config: PeftConfig, weights: Mapping[str, Tensor]) -> None:
-    """Refuse a rank that PEFT would allocate memory for before it sees that the file has another.
-
-    Raises:
-        NoMemory: matrices of that rank do not fit into memory.
-    """
-    pattern = getattr(config, "rank_pattern", None)
-    asked = [getattr(config, name, None) for name in ("r", "num_virtual_tokens", "encoder_hidden_size")]
-    asked += pattern.values() if isinstance(pattern, Mapping) else ()
-    rank = max((value for value in asked if isinstance(value, int)), default=0)
-    check_rank_memory(rank, sum(max(value.shape) for value in weights.values() if value.ndim == 2))
 
 
 def check_complete(model: PeftModel, weights: Mapping[str, Tensor], folder: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Read a saved PEFT adapter: its folder, the scheme it was trained under, its weights and position parameters."""
+"""Read a saved PEFT adapter: scheme, weights, position parameters, and its configuration, with known keys only."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load
@@ -17,7 +17,7 @@ from torch import Tensor
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.core.lazy import explained_imports
-from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, PosEncError
+from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, PosEncError, nearest, shown
 from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
 from hf_posenc.patching.stored.peft_sidecar import (
     DIGEST,
@@ -27,8 +27,13 @@ from hf_posenc.patching.stored.peft_sidecar import (
     SIDECAR,
     read_json,
     sidecar_digest,
+    unguard_adapter_config,
 )
 from hf_posenc.patching.stored.scheme_config import SchemeConfig, warn_of_changed_code
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+
 
 PEFT_WEIGHTS = "adapter_model.safetensors"
 
@@ -86,26 +91,19 @@ def explained_peft_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def base_of_adapter(folder: str) -> str | None:
-    """Name or path of an adapter's base model, if ``folder`` holds an adapter and no model.
+def stated_base(folder: Path) -> tuple[str, str | None]:
+    """Name and revision of the base model that the adapter in ``folder`` was trained on; None for no revision.
 
     Raises:
-        PeftAdapterMismatch: the adapter does not name its base.
+        PeftAdapterMismatch: The adapter does not name its base.
     """
-    if not (Path(folder) / PEFT_CONFIG).is_file() or (Path(folder) / "config.json").exists():
-        return None
-    base = read_json(Path(folder) / PEFT_CONFIG).get("base_model_name_or_path")
+    config = read_json(folder / PEFT_CONFIG)
+    base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(base, str) or not base:
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} does not name its base. Load that, and pass peft_adapter=."
         )
-    return base
-
-
-def base_revision(folder: str) -> str | None:
-    """Revision of the base model that the adapter in ``folder`` was trained on; None where it names none."""
-    revision = read_json(Path(folder) / PEFT_CONFIG).get("revision")
-    return revision if isinstance(revision, str) and revision else None
+    return base, revision if isinstance(revision, str) and revision else None
 
 
 def read_sidecar(folder: Path) -> SchemeConfig | None:
@@ -186,10 +184,7 @@ def read_adapter_weights(folder: Path) -> dict[str, Tensor]:
     file = folder / PEFT_WEIGHTS
     if not file.is_file():
         raise PeftAdapterMismatch(f"{folder} has no {PEFT_WEIGHTS}. Save the adapter again, as safetensors.")
-    try:
-        weights = load(file.read_bytes())
-    except SafetensorError as error:
-        raise PeftAdapterMismatch(f"{file} cannot be read: {error}. Copy or save the adapter again.") from error
+    weights = tensors_of(file, file.read_bytes())
     for name, value in weights.items():
         if not value.isfinite().all():
             raise PeftAdapterMismatch(f"{file} has numbers that are not finite in {name!r}. Train the adapter again.")
@@ -209,7 +204,59 @@ def read_position_parameters(folder: Path) -> dict[str, Tensor]:
     data = file.read_bytes() if file.is_file() else b""
     if hashlib.sha256(data).hexdigest() != digest:
         raise PeftAdapterMismatch(f"{file} is not what {SIDECAR} describes. Copy or save the adapter again.")
+    return tensors_of(file, data)
+
+
+def tensors_of(file: Path, data: bytes) -> dict[str, Tensor]:
+    """The tensors in the content of a file.
+
+    Raises:
+        PeftAdapterMismatch: The content is no whole safetensors file.
+    """
     try:
         return load(data)
     except SafetensorError as error:
         raise PeftAdapterMismatch(f"{file} cannot be read: {error}. Copy or save the adapter again.") from error
+
+
+def read_peft_config(folder: Path) -> PeftConfig:
+    """The configuration of the adapter in ``folder``. PEFT's own errors about its values are passed on.
+
+    Raises:
+        PeftAdapterMismatch: The file cannot be read, has unknown keys, or names a module that PEFT would import.
+    """
+    from peft import PeftConfig
+
+    config = unguard_adapter_config(read_json(folder / PEFT_CONFIG), str(folder / PEFT_CONFIG))
+    mapping = config.get("auto_mapping") or {}
+    library = mapping.get("parent_library", "transformers") if isinstance(mapping, Mapping) else mapping
+    if str(library).partition(".")[0] != "transformers" or config.get("megatron_core") not in (None, "megatron.core"):
+        raise PeftAdapterMismatch(
+            f"{folder / PEFT_CONFIG} names a module to import. Remove that, or load it with PEFT itself."
+        )
+    return PeftConfig.from_peft_type(**drop_unset_unknown_keys(config, str(folder / PEFT_CONFIG)))
+
+
+def drop_unset_unknown_keys(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A configuration without keys that this PEFT does not know and that ask for nothing.
+
+    PEFT adds options from release to release, each off by default, and writes all of them.
+
+    Raises:
+        PeftAdapterMismatch: an unknown key asks for something, or the kind of adapter is unknown.
+    """
+    from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftConfig
+
+    kind, kinds = config.get("peft_type"), PEFT_TYPE_TO_CONFIG_MAPPING
+    advice = "Correct it, or update PEFT if a later one wrote it: pip install -U peft."
+    if not isinstance(kind, str) or kind not in kinds:
+        names = [str(one.value) for one in kinds]
+        close = nearest(kind, names)  # type: ignore[arg-type]
+        raise PeftAdapterMismatch(f"{where} has the kind {shown(kind)}, which is none of this PEFT's.{close} {advice}")
+    known = {field.name for cls in (kinds[kind], PeftConfig) for field in fields(cls)}
+    for name in config.keys() - known:
+        if config[name] not in (None, False, "", [], {}):
+            raise PeftAdapterMismatch(
+                f"{where} has the key {shown(name)}, which this PEFT does not know.{nearest(name, known)} {advice}"
+            )
+    return {name: value for name, value in config.items() if name in known}

@@ -16,8 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.checkpoints.adapter_folder import read_sidecar
 from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.checkpoints.config import config_content
-from hf_posenc.checkpoints.remote_code import check_no_remote_code
+from hf_posenc.checkpoints.config import check_no_remote_code, config_content
 from hf_posenc.checkpoints.restore import PATCHED_CLASS_MARK, load_weights, patched_class
 from hf_posenc.core.tested_versions import host_changed
 from hf_posenc.errors import PeftAdapterMismatch

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import transformers
@@ -16,9 +15,8 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.config import config_content
-from hf_posenc.checkpoints.hub import hub_options, of_other_names, with_hub_options
+from hf_posenc.checkpoints.hub import hub_options, with_hub_options
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.validate import check_folder, check_layer_count
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, UnsupportedModel, shown
 from hf_posenc.patches.registry import adapter_names
@@ -28,28 +26,24 @@ from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model's folder or Hub name whose files, configuration and schemes have been checked.
+    """A model whose files, configuration and schemes have been checked.
 
     Attributes:
-        name: folder or Hub name of the model, as transformers takes it.
-        path: the local folder; None for a Hub name.
+        named: where the model and its adapter are, and with which options of the Hub each is loaded.
         config: content of ``config.json``, without the config guard; or of the configuration the caller passed.
         model_scheme: the scheme the model was saved with; None for a plain model.
         adapter: the PEFT adapter to load on top; None for a model alone.
-        hub: options of the Hub that the model is loaded with; a revision of the adapter is not among them.
     """
 
-    name: str
-    path: Path | None
+    named: ModelName
     config: Mapping[str, Any]
     model_scheme: SchemeConfig | None
     adapter: AdapterFolder | None
-    hub: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def open(
         cls,
-        name_or_path: str | os.PathLike[str],
+        name_or_path: str | os.PathLike[str] | ModelName,
         *,
         peft_adapter: str | os.PathLike[str] | None = None,
         **hf_kwargs: Any,
@@ -71,26 +65,19 @@ class Checkpoint:
             HostConfigInvalid: its configuration has positions out of range.
             PeftAdapterMismatch: the adapter is damaged or incomplete.
         """
-        given = hub_options(hf_kwargs)
-        if peft_adapter is None:
-            named = ModelName.of(name_or_path, hub=given)
-        else:
-            named = ModelName.of(peft_adapter, base=name_or_path, hub=given)
-        name, folder = named.model, named.adapter
-        of_adapter = given if peft_adapter is None else of_other_names(given)
-        hub = given if folder is None or peft_adapter is not None else of_other_names(given)
-        if named.revision is not None:
-            hub = hub | {"revision": named.revision}
-        hf_kwargs = with_hub_options(hf_kwargs, hub)
-        check_folder(name)
-        with explained_errors(name):
-            config = config_content(name, hf_kwargs)
-            check_lengths_and_rotation(config, name)
-            if hf_kwargs.get("config") is None and not hf_kwargs.get("subfolder"):
-                check_layer_count(config, name)  # else weights and configuration are not those of this folder
-        model_scheme = SchemeConfig.of_config(config, name)
-        adapter = None if folder is None else AdapterFolder.open(folder, **of_adapter)
-        return cls(name, Path(name) if os.path.isdir(name) else None, config, model_scheme, adapter, hub)
+        named = name_or_path
+        if not isinstance(named, ModelName):
+            named = ModelName.of(named, adapter=peft_adapter, hub=hub_options(hf_kwargs))
+        with explained_errors(named.model):
+            config = config_content(named.model, with_hub_options(hf_kwargs, named.hub))
+            check_lengths_and_rotation(config, named.model)
+        adapter = None if named.adapter is None else AdapterFolder.open(named.adapter, **named.adapter_hub)
+        return cls(named, config, SchemeConfig.of_config(config, named.model), adapter)
+
+    @property
+    def name(self) -> str:
+        """Folder or Hub name of the model, as transformers takes it."""
+        return self.named.model
 
     @property
     def scheme(self) -> SchemeConfig | None:
@@ -108,11 +95,6 @@ class Checkpoint:
         """Names of the model classes in the configuration."""
         listed = self.config.get("architectures")
         return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-
-    @property
-    def dtype(self) -> str | None:
-        """Data type of the weights where none is asked for; None for that in which they are stored."""
-        return ModelName(self.name).dtype
 
     def hf_config(self) -> PreTrainedConfig:
         """The configuration as an object of transformers.

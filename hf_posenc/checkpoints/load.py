@@ -8,24 +8,31 @@ constructor, so that transformers' loader finds a place for every parameter.
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal
 
+import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from hf_posenc.checkpoints.auto import disable_auto, enable_auto
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import with_hub_options
 from hf_posenc.checkpoints.peft import attach_adapter
-from hf_posenc.checkpoints.request import SchemeRequest, option_names
 from hf_posenc.checkpoints.restore import load_weights
 from hf_posenc.core.lazy import explained_imports
-from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.schemes.spec import SchemeSpec
+from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched
+from hf_posenc.patching.patch import patch_model
+from hf_posenc.patching.stored.scheme_config import SchemeConfig, describe_plan
+from hf_posenc.schemes.spec import Plan, SchemeSpec, option_names_of, parts_of_spec, plan
 
-if TYPE_CHECKING:
-    from torch import nn
+LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer")
+LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h)\.(\d+)\.")
 
 __all__ = ["disable_auto", "enable_auto", "from_pretrained"]
 
@@ -77,11 +84,13 @@ def from_pretrained(
     request.check_agreement(checkpoint)
     chosen = checkpoint.model_class(model_class)
     keywords = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
-    if checkpoint.dtype is not None and not hf_kwargs.keys() & {"dtype", "torch_dtype"}:
-        hf_kwargs["dtype"] = checkpoint.dtype
-    hf_kwargs = with_hub_options(hf_kwargs, checkpoint.hub)
+    if checkpoint.named.dtype is not None and not hf_kwargs.keys() & {"dtype", "torch_dtype"}:
+        hf_kwargs["dtype"] = checkpoint.named.dtype
+    hf_kwargs = with_hub_options(hf_kwargs, checkpoint.named.hub)
     model, info = load_weights(checkpoint, chosen, keywords=keywords, **require_safetensors(hf_kwargs))
     check_no_missing_weights(model, info, checkpoint.name)
+    if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
+        check_layer_count(checkpoint, info.get("unexpected_keys", ()))
 
     loaded: nn.Module = model
     if checkpoint.adapter is not None:
@@ -110,13 +119,8 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
 
     Heads and poolers may be missing: a base model is saved without them.
 
-    Args:
-        model: as it was loaded.
-        info: transformers' loading report.
-        name: of the checkpoint, for messages.
-
     Raises:
-        CheckpointMismatch: a weight is missing, or has another shape.
+        CheckpointMismatch: By transformers' loading report ``info``, a weight is missing, or has another shape.
     """
     prefix = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
     missing = sorted(
@@ -126,8 +130,115 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
     )
     mismatched = sorted(str(one[0]) for one in info.get("mismatched_keys", ()))
     if missing or mismatched:
-        shape = f"has the weight {mismatched[0]!r} in another shape" if mismatched else ""
-        problem = f"lacks the weight {missing[0]!r}" if missing else shape
+        found = f"has the weight {mismatched[0]!r} in another shape" if mismatched else ""
+        problem = f"lacks the weight {missing[0]!r}" if missing else found
         raise CheckpointMismatch(
             f"The checkpoint {name} {problem}, which transformers would initialise at random. Copy or save it again."
         )
+
+
+@dataclass(frozen=True)
+class SchemeRequest:
+    """Scheme, options, lengths and layers as `patch_model` takes them; what is None is not asked for."""
+
+    scheme: SchemeSpec | None
+    options: Mapping[str, Any]
+    layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None
+    lengths: Mapping[str, Any]
+
+    def check_agreement(self, checkpoint: Checkpoint) -> None:
+        """Refuse a request that contradicts the scheme a checkpoint carries, or that belongs to no scheme.
+
+        Raises:
+            CheckpointMismatch: scheme, options, lengths or layers differ from those of the model or of its adapter.
+            NotPatched: lengths or layers are given, and neither the request nor the checkpoint has a scheme.
+        """
+        for where, stored in checkpoint.schemes.items():
+            if difference := self.difference(stored):
+                raise CheckpointMismatch(
+                    f"{where} carries scheme {stored}, but {difference}. Leave that out; unpatch_model removes the "
+                    "scheme, and hf-posenc compare measures others on the same weights."
+                )
+        given = [name for name, value in {**self.lengths, "layers": self.layers or None}.items() if value is not None]
+        if checkpoint.scheme is None and self.scheme is None and given:
+            raise NotPatched(
+                f"{given[0]} needs a scheme, and neither the call nor the checkpoint has one. Pass scheme (--scheme)."
+            )
+
+    def difference(self, stored: SchemeConfig) -> str:
+        """The first contradiction with a stored scheme, as a clause; empty where there is none."""
+        if self.scheme is not None and not agree(wanted := plan(self.scheme, self.options), stored.layout.default):
+            return f"scheme {describe_plan(wanted)} was asked for"
+        if self.layers == "all" and stored.layout.layers:
+            return "it was asked for in all layers"
+        for key, spec in self.layers.items() if isinstance(self.layers, Mapping) else ():
+            layer = stored.layout.layers.get(str(key))
+            if layer is None or not agree(plan(spec), layer):
+                return f"scheme {describe_plan(plan(spec))} was asked for in layers {key}"
+        factor = self.lengths.get("factor")
+        if factor is not None and round(stored.trained_length * factor) != stored.target_length:
+            return f"factor {factor:g} was asked for"
+        for name in ("trained_length", "target_length"):
+            if self.lengths.get(name) not in (None, getattr(stored, name)):
+                return f"{name} {self.lengths[name]} was asked for"
+        return ""
+
+    def patch(self, model: nn.Module) -> None:
+        """Patch a plain model as asked. Raises as `patch_model` does."""
+        if self.scheme is not None:
+            patch_model(model, self.scheme, layers=self.layers, **self.lengths, **self.options)
+
+
+def option_names(spec: SchemeSpec | None) -> set[str]:
+    """Names of all options the schemes of ``spec`` take. Raises `UnknownScheme` as `patch_model` does."""
+    return set() if spec is None else {name for cls, _ in parts_of_spec(spec) for name in option_names_of(cls)}
+
+
+def agree(wanted: Plan, stored: Plan) -> bool:
+    """Same schemes, and every option asked for has the stored value (or the default, where none is stored)."""
+    if [cls for cls, _ in wanted.parts] != [cls for cls, _ in stored.parts]:
+        return False
+    return all(
+        value == theirs.get(name, inspect.signature(cls.__init__).parameters[name].default)
+        for (cls, mine), (_, theirs) in zip(wanted.parts, stored.parts, strict=True)
+        for name, value in mine.items()
+    )
+
+
+def check_layer_count(checkpoint: Checkpoint, unexpected: Iterable[str]) -> None:
+    """Refuse a checkpoint with weights of more layers than its configuration says, which transformers would leave out.
+
+    Raises:
+        CheckpointMismatch: An unexpected weight is that of a further layer.
+    """
+    depth = next((checkpoint.config[key] for key in LAYER_COUNT_KEYS if key in checkpoint.config), None)
+    numbers = {int(found[1]) for weight in unexpected if (found := LAYER.search(weight))}
+    if depth is not None and max(numbers, default=0) >= depth:
+        raise CheckpointMismatch(
+            f"The checkpoint {checkpoint.name} has weights of {max(numbers) + 1} layers, and its configuration says "
+            f"{depth}. Correct the number, or pass config= for a part of the model."
+        )
+
+
+def four_bit_keywords() -> dict[str, Any]:
+    """Keywords of ``from_pretrained`` that quantise linear layers: NF4, constants quantised too, bfloat16 computation.
+
+    Raises:
+        MissingPackage: bitsandbytes is not installed.
+    """
+    if find_spec("bitsandbytes") is None:
+        raise MissingPackage(
+            "Weights in 4 bits need bitsandbytes, which is not installed. Run: pip install bitsandbytes"
+        )
+    from transformers import BitsAndBytesConfig
+
+    quantised = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )  # fmt: skip
+    return {"quantization_config": quantised, "dtype": torch.bfloat16}
+
+
+def is_quantised(model: nn.Module) -> bool:
+    """Whether weights of a model are integers, whichever library packed them; torchao's say that they are floating."""
+    return getattr(model, "is_quantized", False) or any(not weight.is_floating_point() for weight in model.parameters())

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.export import check_mergeable, merge_adapter
-from hf_posenc.checkpoints.hub import hub_options, of_other_names, without_hub_options
+from hf_posenc.checkpoints.hub import without_hub_options
 from hf_posenc.checkpoints.load import from_pretrained
-from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.plain_config import is_expressible
 from hf_posenc.checkpoints.tokenizer import copy_tokenizer
 from hf_posenc.core.files.paths import check_disk_space, folder_to_write, nearest_existing
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable, MergeFailed, NotExpressible, PeftAdapterMismatch, shown
+from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import describe, is_patched
 from hf_posenc.patching.text_limits import raise_limits_in
 
@@ -79,17 +79,16 @@ def merge(
         FolderUnusable: the folder is a file, or is not empty.
         NoDiskSpace: the disk has less free space than the checkpoint takes.
     """
-    given = hub_options(hf_kwargs)
-    named = ModelName.of(adapter, base=base, hub=given)
-    hub = of_other_names(given) if base is None else given
+    name, on_top = (adapter, None) if base is None else (base, adapter)
+    checkpoint = Checkpoint.open(name, peft_adapter=on_top, **hf_kwargs)
+    named = checkpoint.named
     if named.adapter is None:
         raise PeftAdapterMismatch(
             f"{shown(named.model)} is a model without a PEFT adapter, and there is nothing to merge. Name the folder "
             "of the adapter."
         )
     target = empty_folder(folder)
-    name, on_top = (adapter, None) if base is None else (base, adapter)
-    check_not_quantised(Checkpoint.open(name, peft_adapter=on_top, **hf_kwargs), hf_kwargs)
+    check_not_quantised(checkpoint, hf_kwargs)
     model: Any = from_pretrained(name, peft_adapter=on_top, **hf_kwargs).eval()
     check_mergeable(model)
     ids = random_text(model)
@@ -104,7 +103,7 @@ def merge(
         merged.save_pretrained(staging)
         scheme = describe(merged).scheme if is_patched(merged) else None
         expressible = is_expressible(merged)
-        copied = copy_tokenizer(named, staging, **hub)
+        copied = copy_tokenizer(named, staging)
         raise_limits_in(staging, merged)
         del model, merged
         again = from_pretrained(staging, **{**without_hub_options(hf_kwargs), "dtype": dtype}).eval()
@@ -120,7 +119,7 @@ def empty_folder(given: str | os.PathLike[str]) -> Path:
     """A folder that is new or empty.
 
     Raises:
-        FolderUnusable: it is neither.
+        FolderUnusable: The folder has files in it, or a file has its name.
     """
     folder = Path(folder_to_write(given))
     if folder.exists() and any(folder.iterdir()):
@@ -146,7 +145,7 @@ def check_close(got: Tensor, want: Tensor, name: str) -> float:
     """The deviation of the merged logits; see `Merged`.
 
     Raises:
-        MergeFailed: it is larger than rounding explains: half of the digits of the data type.
+        MergeFailed: The deviation is larger than rounding explains: half of the digits of the data type.
     """
     spread = want.std().item() or 1.0
     deviation = (got - want).square().mean().sqrt().item() / spread
@@ -173,3 +172,23 @@ def logits_of(model: nn.Module, ids: Tensor) -> Tensor:
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}  # type: ignore[union-attr]
     with torch.no_grad():
         return model(input_ids=ids, **more)[0]
+
+
+def load_unpatched(name_or_path: str | os.PathLike[str], **hf_kwargs: Any) -> tuple[nn.Module, str | None]:
+    """Load a model; merge its PEFT adapter into the weights, and remove its scheme.
+
+    Args:
+        name_or_path, **hf_kwargs: as `from_pretrained` takes them.
+
+    Returns:
+        The model without scheme, and the name of the scheme it was saved with; None where it had none.
+
+    Raises:
+        NotExpressible: its adapter cannot be merged.
+        PosEncError: as `from_pretrained`.
+    """
+    model = merge_adapter(from_pretrained(name_or_path, **hf_kwargs))
+    if not is_patched(model):
+        return model, None
+    scheme = describe(model).scheme
+    return unpatch_model(model), scheme

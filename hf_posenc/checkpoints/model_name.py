@@ -13,20 +13,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import CONFIG_NAME
+from transformers import CONFIG_NAME, logging
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_posenc.checkpoints.adapter_folder import base_of_adapter, base_revision, local_folder
+from hf_posenc.checkpoints.adapter_folder import local_folder, stated_base
 from hf_posenc.checkpoints.hub import is_hub_adapter, of_other_names
-from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders, last_complete
+from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, shown
 from hf_posenc.patching.stored.peft_sidecar import PEFT_CONFIG
 from hf_posenc.starters.loading import DTYPE, FOLDER, PREFIX, starter_path
 
+logger = logging.get_logger(__name__)
+
+RUN, MANIFEST = "run.json", "complete.json"
+"""Files of a fine-tuning run: what it was, and, in each of its checkpoints, a manifest of all other files."""
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 
 
@@ -37,48 +42,58 @@ class ModelName:
     Attributes:
         model: folder or Hub name of the model itself.
         adapter: folder or Hub name of the PEFT adapter to load on top; None for a model alone.
-        revision: of the model, where the adapter names one.
+        hub: options of the Hub that the model is loaded with.
+        adapter_hub: those of the adapter.
     """
 
     model: str
     adapter: str | None = None
-    revision: str | None = None
+    hub: Mapping[str, Any] = field(default_factory=dict)
+    adapter_hub: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls,
         given: str | os.PathLike[str],
         *,
-        base: str | os.PathLike[str] | None = None,
+        adapter: str | os.PathLike[str] | None = None,
         hub: Mapping[str, Any] | None = None,
     ) -> ModelName:
         """Find a model by its name; nothing but configurations is read.
 
         Args:
-            given: name of a model, of a PEFT adapter, or of a bundled model.
-            base: name of the model an adapter is loaded on; by default the one that the adapter names.
-            hub: keywords of ``from_pretrained`` about the Hub. A ``revision`` is that of the base, if one is given, and
-                else of ``given``; a ``token`` holds for both.
+            given: name of a model, of a bundled model, or of a PEFT adapter, which is loaded on the model it names.
+            adapter: name of a PEFT adapter to load on the model.
+            hub: keywords of ``from_pretrained`` about the Hub. A ``revision`` or ``subfolder`` is that of ``given``;
+                a ``token`` and the like hold for the other name as well.
 
         Raises:
-            WrongKind: a name is neither text nor a path.
-            UnknownStarter: there is no starter of that name.
-            ModelNotFound: there is no such folder, or the Hub cannot be asked; or the base of an adapter is not there.
-            PeftAdapterMismatch: an adapter names no base, or one that is an adapter itself; or a base was given for
-                what is no adapter.
-            CheckpointMismatch: the folder holds a fine-tuning run without a result and without a complete checkpoint.
+            WrongKind: A name is neither text nor a path.
+            UnknownStarter: There is no starter of that name.
+            ModelNotFound: There is no such folder, or the Hub cannot be asked; or the base of an adapter is not there.
+            PeftAdapterMismatch: An adapter names no base, or its base is an adapter; or ``adapter`` is none.
+            CheckpointMismatch: The folder holds a fine-tuning run without a result and without a complete checkpoint.
         """
-        name, hub = folder_of_run(local_name(given)), hub or {}
-        if base is None:
-            if not is_adapter(name, hub):
-                return cls(name)
-            return cls(model_under(name, None, hub), name, base_revision(str(local_folder(name, hub))))
-        if Path(name).is_dir() and not (Path(name) / PEFT_CONFIG).is_file():
-            raise PeftAdapterMismatch(
-                f"{shown(name)} holds no PEFT adapter (no {PEFT_CONFIG}), and a base belongs to one. Leave the base "
-                "out, or name the folder of the adapter."
-            )
-        return cls(model_under(name, base, hub), name)
+        name, hub = folder_of_run(local_name(given)), dict(hub or {})
+        of_other = of_other_names(hub)
+        if adapter is not None:
+            on_top = folder_of_run(local_name(adapter))
+            check_is_adapter(on_top)
+            check_is_model(name, hub, on_top)
+            return cls(name, on_top, hub, of_other)
+        if not is_adapter(name, hub):
+            return cls(name, hub=hub)
+        stated, revision = stated_base(local_folder(name, hub))
+        try:
+            base = local_name(moved_bundled(stated))
+            check_is_model(base, of_other, name)
+        except ModelNotFound as error:
+            raise ModelNotFound(
+                f"The base of the PEFT adapter {shown(name)} is {shown(stated)}, which is not available: "
+                f"{str(error).partition('. ')[0]}. Pass the base as the model, and the adapter as "
+                "peft_adapter= (--base names the base)."
+            ) from error
+        return cls(base, name, of_other if revision is None else {**of_other, "revision": revision}, hub)
 
     @property
     def tokenizer(self) -> str:
@@ -126,36 +141,31 @@ def is_adapter(name: str, hub: Mapping[str, Any]) -> bool:
     return not hub.get("subfolder") and is_hub_adapter(name, hub)
 
 
-def model_under(adapter: str, base: str | os.PathLike[str] | None, hub: Mapping[str, Any]) -> str:
-    """Name of the model that an adapter is loaded on.
-
-    Args:
-        adapter: folder or Hub name.
-        base: that was given, or None for the one that the adapter names.
-        hub: options of the Hub: of the base if it was given, else of the adapter.
+def check_is_adapter(name: str) -> None:
+    """Refuse a folder without a PEFT adapter where one is asked for.
 
     Raises:
-        ModelNotFound: it is not there.
-        PeftAdapterMismatch: the adapter names none, or one that is an adapter itself.
+        PeftAdapterMismatch: It holds none.
     """
-    named = base_of_adapter(str(local_folder(adapter, hub))) if base is None else base
-    if named is None:
-        raise PeftAdapterMismatch(f"{shown(adapter)} holds a model beside an adapter. Name the base of the adapter.")
-    try:
-        found = local_name(moved_bundled(os.fspath(named)))
-        itself_adapter = is_adapter(found, of_other_names(hub) if base is None else hub)
-    except ModelNotFound as error:
-        raise ModelNotFound(
-            f"The base of the PEFT adapter {shown(adapter)} is {shown(os.fspath(named))}, which is not available: "
-            f"{str(error).partition('. ')[0]}. Pass the base as the model, and the adapter as "
-            "peft_adapter= (--base names the base)."
-        ) from error
-    if itself_adapter:
+    if Path(name).is_dir() and not (Path(name) / PEFT_CONFIG).is_file():
         raise PeftAdapterMismatch(
-            f"The base of the PEFT adapter {shown(adapter)} is {shown(found)}, which is an adapter itself. "
+            f"{shown(name)} holds no PEFT adapter (no {PEFT_CONFIG}), and a base belongs to one. Leave the base "
+            "out, or name the folder of the adapter."
+        )
+
+
+def check_is_model(base: str, hub: Mapping[str, Any], adapter: str) -> None:
+    """Refuse an adapter as the base of another one.
+
+    Raises:
+        ModelNotFound: The base is not there.
+        PeftAdapterMismatch: It is an adapter.
+    """
+    if is_adapter(base, hub):
+        raise PeftAdapterMismatch(
+            f"The base of the PEFT adapter {shown(adapter)} is {shown(base)}, which is an adapter itself. "
             "Merge that one first: hf-posenc merge."
         )
-    return found
 
 
 def is_bundled(folder: str) -> bool:
@@ -168,3 +178,33 @@ def moved_bundled(base: str) -> str:
     path = Path(base)
     moved = path.parts[-3:-1] == FOLDER.parts[-2:] and (FOLDER / path.name).is_dir() and not path.exists()
     return f"{PREFIX}{path.name}" if moved else base
+
+
+def last_complete(folder: Path) -> str | None:
+    """The newest checkpoint whose files all match its manifest; None where there is none."""
+    for checkpoint in reversed(checkpoint_folders(folder)):
+        try:
+            listed: Any = read_object(checkpoint / MANIFEST)
+        except (OSError, ValueError):
+            listed = None
+        if listed is not None and listed == file_sizes(checkpoint):
+            return str(checkpoint)
+        logger.warning(f"{checkpoint} is not complete and is skipped. Delete it to save space.")
+    return None
+
+
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """The checkpoint folders of a run, oldest first."""
+    found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rpartition("-")[2].isdigit()]
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint folder was written after, from its name."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Bytes of every file in a checkpoint, by name, the manifest's own left out."""
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+    return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}

@@ -11,7 +11,6 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,15 +19,13 @@ from torch import nn
 from hf_posenc.checkpoints.adapter_checks import (
     check_complete,
     check_other_adapters,
-    check_rank,
-    load_position_parameters,
     match_base,
 )
-from hf_posenc.checkpoints.adapter_config import read_peft_config
 from hf_posenc.checkpoints.adapter_folder import (
     AdapterFolder,
     explained_peft_errors,
     read_adapter_weights,
+    read_peft_config,
     read_position_parameters,
 )
 from hf_posenc.checkpoints.hub import hub_options, without_hub_options
@@ -40,8 +37,8 @@ from hf_posenc.errors import PosEncError, TrainingImpossible, UnsupportedModel, 
 from hf_posenc.forward.offloading import offloads_of
 from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.rollback import rollback_on_error
-from hf_posenc.patching.state import is_patched, scheme_holder
-from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR, write_sidecar_on_save
+from hf_posenc.patching.state import is_patched
+from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.text_limits import raise_limits_in
 
 if TYPE_CHECKING:
@@ -77,7 +74,7 @@ def get_peft_model(model: nn.Module, config: PeftConfig, **kwargs: Any) -> PeftM
                 raise TrainingImpossible(OFFLOADED.format(kind=type(model).__name__))
             if kwargs.get("autocast_adapter_dtype", True):
                 keep_in_float32(wrapped)
-            return write_scheme_on_save(wrapped)
+            return wrapped
     except PosEncError:
         raise
     except ValueError as error:
@@ -93,12 +90,6 @@ def without_peft_noise() -> Iterator[None]:
         yield
 
 
-def write_scheme_on_save(model: PeftModel) -> PeftModel:
-    """Make this PEFT model's own ``save_pretrained`` (which `Trainer` calls) write the sidecar as well."""
-    model.save_pretrained = partial(save_peft_adapter, model)
-    return model
-
-
 def save_peft_adapter(model: PeftModel, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
     """Save a PEFT adapter with the scheme of its base and the position parameters PEFT leaves out, atomically.
 
@@ -111,16 +102,21 @@ def save_peft_adapter(model: PeftModel, save_directory: str | os.PathLike[str], 
         WrongKind: ``model`` is no PEFT model.
         FolderUnusable: the folder cannot be written to.
     """
-    patched = is_patched(model)
     if not hasattr(model, "peft_config"):
         raise WrongKind(f"A PEFT model is needed, got a {type(model).__name__}. Wrap it with get_peft_model first.")
-    save_directory = folder_to_write(save_directory)
-    write_sidecar_on_save(scheme_holder(model) if patched else model, model.peft_config)
-    if kwargs.get("push_to_hub") or not kwargs.get("is_main_process", True):
-        return type(model).save_pretrained(model, str(save_directory), **kwargs)
-    with staged(save_directory, companions=(SIDECAR, PARAMETERS)) as staging:
-        type(model).save_pretrained(model, str(staging), **kwargs)
-        raise_limits_in(Path(save_directory), model, into=staging)
+    folder = folder_to_write(save_directory)
+    if is_patched(model):  # PEFT's own, with the hook that stages
+        return model.save_pretrained(folder, **kwargs)
+    with adapter_staged(model, folder) as staging:
+        model.save_pretrained(staging, **kwargs)
+
+
+@contextmanager
+def adapter_staged(model: nn.Module, folder: str) -> Iterator[str]:
+    """A folder to save an adapter into, whose files then replace those in ``folder``: all of them, or none."""
+    with staged(folder, companions=(SIDECAR, PARAMETERS)) as staging:
+        yield str(staging)
+        raise_limits_in(Path(folder), model, into=staging)
 
 
 def load_peft_adapter(
@@ -144,7 +140,6 @@ def load_peft_adapter(
         The PEFT model; its ``save_pretrained`` writes the scheme again.
 
     Raises:
-        NoMemory: matrices of its rank do not fit into memory.
         UnsupportedModel: ``model`` is no live model, or its weights are offloaded by something else than a device map,
             which PEFT would follow.
         WrongKind: ``patch`` is neither word.
@@ -172,26 +167,21 @@ def attach_adapter(
     if offloads_of(model) and not any(hasattr(module, "hf_device_map") for module in model.modules()):
         raise UnsupportedModel(OFFLOADED.format(kind=type(model).__name__))
     folder = adapter.path
-    with explained_peft_errors(folder):
+    with explained_peft_errors(folder), rollback_on_error(model), without_peft_noise():
         config = read_peft_config(folder)
         weights, parameters = read_adapter_weights(folder), read_position_parameters(folder)
         if parameters and getattr(config, "modules_to_save", None):  # named before there was one: PEFT saved none
             config.modules_to_save = [name for name in config.modules_to_save if name != "posenc"] or None
-        check_rank(config, weights)
-    if isinstance(model, PeftModel):
-        check_other_adapters(model, adapter_name, parameters, folder)
-    with explained_peft_errors(folder), rollback_on_error(model):
-        match_base(model, adapter, patch=patch and not isinstance(model, PeftModel))
-        with without_peft_noise():
-            if isinstance(model, PeftModel):
-                model.add_adapter(adapter_name, config)
-                model.load_adapter(str(folder), adapter_name, **kwargs)
-                adapted = model
-            else:
-                adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)
-            if kwargs.get("autocast_adapter_dtype", True) and keep_in_float32(adapted):  # as it was trained
-                adapted.load_adapter(str(folder), adapter_name, **kwargs)
+        if isinstance(model, PeftModel):
+            check_other_adapters(model, adapter_name, parameters, folder)
+            match_base(model, adapter, patch=False)
+            model.add_adapter(adapter_name, config)
+            model.load_adapter(str(folder), adapter_name, **kwargs)
+            adapted = model
+        else:
+            match_base(model, adapter, patch=patch)
+            adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)
+        if kwargs.get("autocast_adapter_dtype", True) and keep_in_float32(adapted):  # as it was trained
+            adapted.load_adapter(str(folder), adapter_name, **kwargs)
         check_complete(adapted, weights, folder, adapter_name)
-        if adapter.scheme is not None:
-            load_position_parameters(adapted, parameters, folder)
-    return write_scheme_on_save(adapted)
+    return adapted

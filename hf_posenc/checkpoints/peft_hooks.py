@@ -16,10 +16,13 @@ merge    what trained in float32 gets the dtype of the base
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import peft
+from packaging.version import Version
 from torch import nn
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
@@ -29,25 +32,32 @@ from hf_posenc.checkpoints.adapter_checks import (
     load_position_parameters,
     match_base,
 )
-from hf_posenc.checkpoints.adapter_folder import read_adapter_weights, read_position_parameters
+from hf_posenc.checkpoints.adapter_folder import AdapterFolder, read_adapter_weights, read_position_parameters
 from hf_posenc.checkpoints.auto import auto_enabled
+from hf_posenc.checkpoints.hub import hub_options
+from hf_posenc.checkpoints.peft import adapter_staged
 from hf_posenc.checkpoints.peft_methods import FOLDER_ARGUMENTS, check_methods
-from hf_posenc.checkpoints.prompts import fill_in_shapes
-from hf_posenc.checkpoints.prompts import preparing as preparing
-from hf_posenc.checkpoints.scheme_adapter import scheme_adapter
+from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.tested_versions import beyond_tested
+from hf_posenc.forward.host_calls import cache_name
 from hf_posenc.patches.shared.position_table import check_adapted_tables
 from hf_posenc.patching.float32 import keep_in_float32, restore_dtype
 from hf_posenc.patching.rollback import rollback_on_error
-from hf_posenc.patching.state import is_patched, scheme_holder
+from hf_posenc.patching.state import base_model_of, is_patched, scheme_holder, scheme_of, stacks_of
+from hf_posenc.patching.stored.config_guard import GUARD_KEY
 from hf_posenc.patching.stored.peft_sidecar import (
     CONVERTED_FROM,
+    PEFT_CONFIG,
+    SIDECAR,
     position_parameters,
     unguard_adapter_config,
     write_sidecar_on_save,
 )
 
 Hook = Callable[..., Any]
+OF_KEYS = ("PREFIX_TUNING", "CARTRIDGE")  # methods that train keys and values; others train embeddings
+NAME = "past_key_values"  # what PEFT calls the KV cache; from transformers 5.24 on it is ``cache``
+OF_OLD = Version(peft.__version__) < Version("0.22")  # put prompts before a text whenever a step holds no `NAME`
 
 
 def refusing(original: Hook, *args: Any, **kwargs: Any) -> Any:
@@ -119,13 +129,21 @@ def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def saving(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """``save_pretrained``: the scheme of the base is written beside the adapter."""
-    if is_patched(model):
-        write_sidecar_on_save(scheme_holder(model), model.peft_config)
-    given = inspect.signature(original).bind(model, *args, **kwargs).arguments
-    begun = CONVERTED_FROM.set(given.get("path_initial_model_for_weight_conversion"))
+    """``save_pretrained``: the scheme of the base is written beside the adapter, and all files replace the old ones.
+
+    What goes to the Hub, or is written by one of several processes, is not staged.
+    """
+    call = inspect.signature(original).bind(model, *args, **kwargs)
+    given, options = call.arguments, {**call.arguments, **call.arguments.get("kwargs", {})}
+    begun = CONVERTED_FROM.set(options.get("path_initial_model_for_weight_conversion"))
     try:
-        return original(model, *args, **kwargs)
+        if not is_patched(model):
+            return original(model, *args, **kwargs)
+        write_sidecar_on_save(scheme_holder(model), model.peft_config)
+        if options.get("push_to_hub") or not options.get("is_main_process", True):
+            return original(model, *args, **kwargs)
+        with adapter_staged(model, given["save_directory"]) as given["save_directory"]:
+            return original(*call.args, **call.kwargs)
     finally:
         CONVERTED_FROM.reset(begun)
 
@@ -164,3 +182,70 @@ def join_training(model: Any, *, float32: bool) -> None:
     if float32:
         keep_in_float32(model)
     write_sidecar_on_save(scheme_holder(model), model.peft_config)
+
+
+def scheme_adapter(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> AdapterFolder | None:
+    """The adapter of that name if it was trained under a scheme; None for any other, of which PEFT says what is wrong.
+
+    Args:
+        name: folder or Hub name.
+        hub: keywords of the call that loads it, of which those of the Hub are read (such as ``revision``).
+
+    Raises:
+        PeftAdapterMismatch: it was trained under a scheme, and its sidecar is damaged or missing.
+    """
+    options = {key: value for key, value in hub_options(hub).items() if value and key not in ("proxies", "subfolder")}
+    subfolder = hub.get("subfolder") or ""
+    folder = Path(name)
+    try:
+        if not folder.is_dir():
+            from huggingface_hub import hf_hub_download
+
+            folder = Path(hf_hub_download(str(name), PEFT_CONFIG, subfolder=subfolder or None, **options)).parent
+        else:
+            folder = folder / subfolder
+        guarded = GUARD_KEY in read_object(folder / PEFT_CONFIG)
+    except (OSError, ValueError):
+        return None
+    if not guarded and not (folder / SIDECAR).exists():
+        return None
+    return AdapterFolder.open(name, **options, subfolder=subfolder)
+
+
+def fill_in_shapes(config: Any, base: nn.Module) -> None:
+    """Complete the PEFT configuration of prompts or prefixes by the geometry of a patched base; leave all others.
+
+    PEFT reads ``num_attention_heads`` and ``num_key_value_heads``. MPT calls the former ``n_heads``; Falcon says by
+    ``multi_query`` that one head of keys serves all queries. A patched model caches the heads of its geometry.
+    """
+    if not getattr(config, "is_prompt_learning", False) or not is_patched(base) or stacks_of(base):
+        return
+    model: Any = base_model_of(base)[0]
+    if "num_key_value_heads" in model.config.get_text_config().to_dict():
+        return
+    geometry, prefix = scheme_of(base).geometry, config.peft_type in OF_KEYS
+    if config.num_layers is None:  # which PEFT before 0.19 asks for
+        config.num_layers = geometry.layers
+    if config.num_attention_heads is None:
+        config.num_attention_heads = geometry.kv_heads if prefix else geometry.heads
+    if config.token_dim is None and prefix:
+        config.token_dim = geometry.kv_heads * geometry.head_dim
+
+
+def preparing(original: Hook, model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """``prepare_inputs_for_generation``: the inputs of a step, whose KV cache PEFT finds under the name it knows."""
+    base = model.get_base_model()
+    name = cache_name(type(base))
+    if not OF_OLD or name in (None, NAME) or not model.active_peft_config.is_prompt_learning or not is_patched(base):
+        return original(model, *args, **kwargs)
+    prepare = model.base_model_prepare_inputs_for_generation
+
+    def renamed(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {NAME if key == name else key: value for key, value in prepare(*args, **kwargs).items()}
+
+    model.base_model_prepare_inputs_for_generation = renamed
+    try:
+        inputs = original(model, *args, **kwargs)
+    finally:
+        model.base_model_prepare_inputs_for_generation = prepare
+    return {name if key == NAME else key: value for key, value in inputs.items()}

@@ -40,7 +40,7 @@ READ = {
     "injecting": ("peft_config", "adapter_config"),
     "loading_on_base": FOLDER_ARGUMENTS,
     "loading_into": FOLDER_ARGUMENTS,
-    "saving": ("path_initial_model_for_weight_conversion",),
+    "saving": ("save_directory",),
     "describing": ("output_dir",),
     "unguarding": ("path_json_file",),
 }

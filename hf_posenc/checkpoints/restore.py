@@ -13,10 +13,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, logging
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.checkpoints.missing_parameters import initialise_missing
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, PosEncError
 from hf_posenc.patching.patch import patch_model
@@ -27,8 +26,11 @@ from hf_posenc.patching.stored.config_guard import CODE_KEY, PATCH_KEYS, guarded
 from hf_posenc.patching.stored.scheme_config import SchemeConfig, warn_of_changed_code
 from hf_posenc.patching.swap import freeze, out_of_use
 from hf_posenc.patching.text_limits import raise_limits
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.spec import Plan, SchemeSpec
 
+logger = logging.get_logger(__name__)
 M = TypeVar("M", bound=nn.Module)
 INITIALISER = "initialize_weights"  # as the loader calls it
 PATCHED_CLASS_MARK = "posenc_restoring"  # marks the classes of `patched_class`
@@ -180,3 +182,32 @@ def apply_scheme(scheme: SchemeConfig, model: M) -> M:
 
 def _spec(chosen: Plan) -> SchemeSpec:
     return [(cls.record.name, options) for cls, options in chosen.parts]
+
+
+def initialise_missing(model: nn.Module, missing: set[str]) -> None:
+    """Initialise the parameters that a checkpoint lacks; those that were loaded keep their values.
+
+    Args:
+        model: patched, with its weights loaded.
+        missing: names of parameters in ``model``.
+
+    Raises:
+        CheckpointMismatch: they have been offloaded already.
+    """
+    for prefix, scheme in model.named_modules():
+        if not isinstance(scheme, Scheme) or isinstance(scheme, Composition):
+            continue
+        lost = [name for name, _ in scheme.named_parameters() if f"{prefix}.{name}" in missing]
+        if not lost:
+            continue
+        if any(weight.is_meta for weight in scheme.parameters()):
+            raise CheckpointMismatch(
+                f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.extra_repr()!r}, and the device map "
+                "offloads them, so that they cannot be initialised. Load it without a device_map, train and save it."
+            )
+        logger.warning(
+            f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.extra_repr()!r}. Train the model before use."
+        )
+        kept = {name: p.detach().clone() for name, p in scheme.named_parameters() if name not in lost}
+        scheme.reset_parameters()
+        scheme.load_state_dict(kept, strict=False)

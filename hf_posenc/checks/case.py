@@ -5,18 +5,18 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.backends import cuda
 
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model, tiny_template
 from hf_posenc.checks.tolerances import tolerance_of
-from hf_posenc.checks.torch_settings import restore_settings
 from hf_posenc.core.plugins import imported_files
 from hf_posenc.core.torch_state import drawn_from, evaluation_mode
 from hf_posenc.patching.patch import patch_model, unpatch_model
@@ -29,6 +29,7 @@ from hf_posenc.schemes.spec import SchemeSpec, plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
 
 PATCH_KEYWORDS = ("factor", "target_length", "trained_length", "layers")
 
@@ -214,3 +215,33 @@ def reset_learned_parameters(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Scheme):
             module.reset_parameters()
+
+
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "default_device": (torch.get_default_device, torch.set_default_device),
+    "num_threads": (torch.get_num_threads, torch.set_num_threads),
+    "grad_enabled": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "deterministic_algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "math_sdp": (cuda.math_sdp_enabled, cuda.enable_math_sdp),
+    "flash_sdp": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+    "mem_efficient_sdp": (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
+}
+
+
+def current_settings() -> dict[str, Any]:
+    """Values of all settings, by name."""
+    return {name: getter() for name, (getter, _) in SETTINGS.items()}
+
+
+@contextmanager
+def restore_settings() -> Iterator[None]:
+    """Restore on exit every setting that was changed in the block."""
+    before = current_settings()
+    try:
+        yield
+    finally:
+        for name, (getter, setter) in SETTINGS.items():
+            if getter() != before[name]:
+                setter(before[name])

@@ -1,4 +1,4 @@
-"""Check of far positions: up to a million, outputs equal the formula and tables stay finite."""
+"""Checks of positions far out: up to a million outputs equal the formula, and past its end a scheme raises."""
 
 from __future__ import annotations
 
@@ -92,3 +92,29 @@ def _is_refused(model: PreTrainedModel, tokens: Tensor, start: int) -> bool:
     except PositionOutOfTable:
         return True
     return False
+
+
+@register_check("length")
+def runs_or_raises(case: Case) -> Deviation:
+    """Texts of the trained length, one more and four times that give finite outputs; past its end a scheme raises.
+
+    The value is the number of lengths at which neither happened.
+    """
+    with case.patched() as model:
+        end = position_limit(model)
+        lengths = {
+            case.trained_length,
+            case.trained_length + 1,
+            4 * case.trained_length,
+            *(() if end is None else (end, end + 1)),
+        }
+        invalid = []
+        for length in sorted(lengths):
+            past_end = end is not None and length > end
+            try:
+                valid = bool(forward(model, random_tokens(model, length)).isfinite().all()) and not past_end
+            except PositionOutOfTable:
+                valid = past_end
+            if not valid:
+                invalid.append(length)
+    return case.deviation("length", float(len(invalid)), f"lengths {invalid}" if invalid else "no length")

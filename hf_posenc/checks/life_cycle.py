@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.checks.case import Case, perturb_parameters
+from hf_posenc.checks.case import Case, current_settings, perturb_parameters
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import (
     config_of,
@@ -21,7 +21,6 @@ from hf_posenc.checks.forward import (
 )
 from hf_posenc.checks.registry import register_check
 from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model
-from hf_posenc.checks.torch_settings import current_settings
 from hf_posenc.errors import AlreadyPatched
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched

@@ -54,9 +54,9 @@ class Check:
             return False
         return not (self.needs_cache and case.needs_whole_text) and not (self.needs_determinism and case.randomises)
 
-    def __call__(self, case: Case) -> Deviation:
-        """Measure a case with the default parameters of the function."""
-        return self.function(case)
+    def __call__(self, case: Case, **parameters: Any) -> Deviation:
+        """Measure a case, with the function's default parameters unless others are given."""
+        return self.function(case, **parameters)
 
     def __str__(self) -> str:
         return self.name

@@ -1,15 +1,21 @@
-"""Checks of shifts: outputs at shifted positions agree with the scheme's claim and with its formula."""
+"""Checks of shifts: outputs at shifted positions agree with the scheme's claim and with its formula.
+
+What a scheme claims is read from its terms: that only distances matter, that absolute positions matter, or neither.
+Rotations and biases of distance (`ToeplitzBias`) claim the first by construction; remapped positions and bands claim
+it if they are equal for a shifted text. Embeddings and position tables claim the second. Scales and content biases
+claim neither.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case, position_limit
-from hf_posenc.checks.claimed_properties import Claim, claim_of
 from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import max_deviation, random_tokens
 from hf_posenc.checks.reference_model import (
@@ -21,8 +27,13 @@ from hf_posenc.checks.reference_model import (
 )
 from hf_posenc.checks.registry import register_check
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
+from hf_posenc.core.terms import BlockBias, KeyBias
 from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
+from hf_posenc.patching.reference_attention import ReferenceTerms, in_band
+from hf_posenc.schemes.base import implements
 
+Claim = Literal["distance", "position"] | None
+TOLERANCE = 1e-4  # of positions, terms of which are equal for a shifted text
 MIN_LOG_WEIGHT = math.log(1e-6)  # smaller attention weights are zeros or rounding errors
 
 
@@ -31,7 +42,7 @@ def shifted_positions_match_claim(case: Case) -> Deviation:
     """Outputs of a shifted text equal the unshifted ones if the scheme claims that only distances matter.
 
     Otherwise they equal the formula at the shifted positions; and they must differ from the unshifted outputs if the
-    scheme claims that absolute positions matter. See `hf_posenc.checks.claimed_properties`.
+    scheme claims that absolute positions matter. See `hf_posenc.checks.shift`.
     """
     with case.patched() as model:
         tokens = random_tokens(model, shiftable_length(case, model))
@@ -131,3 +142,52 @@ def _largest_spread(logits: Tensor, *, causal: bool) -> tuple[float, int]:
         spread = line.nan_to_num(nan=-math.inf).amax(-1) - line.nan_to_num(nan=math.inf).amin(-1)
         worst = max(worst, (float(spread.clamp(min=0.0).max()), distance))
     return worst
+
+
+def claim_of(unshifted: list[ReferenceTerms], *shifted: list[ReferenceTerms]) -> Claim:
+    """Claim of a model's scheme, from the terms of all layers for one text at several offsets; None for neither."""
+    if any(implements(one.scheme, "embed") or _reads_table(one) for one in unshifted):
+        vanishing = any(getattr(part, "may_vanish", False) for part in unshifted[0].scheme.schemes)
+        return None if vanishing else "position"
+    distance_only = (
+        _same_up_to_shift(one, two) for terms in shifted for one, two in zip(unshifted, terms, strict=True)
+    )
+    return "distance" if all(distance_only) else None
+
+
+def _reads_table(ref: ReferenceTerms) -> bool:
+    scheme = ref.scheme
+    return scheme.geometry.table is not None and (scheme.keeps_table or not scheme.replaces_host)
+
+
+def _same_up_to_shift(one: ReferenceTerms, two: ReferenceTerms) -> bool:
+    rotation = one.scheme.rotation()
+    if one.terms.row_rotation is not None or (rotation is not None and rotation.axes is not None):
+        return False
+    if implements(one.scheme, "query_scale") or implements(one.scheme, "row_scale"):
+        return False  # piecewise constant scales may be equal at the offsets that were tried
+    if any(isinstance(bias, BlockBias) for bias in one.terms.bias) or one.terms.values:
+        return False
+    return all(_equal(x, y) for x, y in zip(_position_tensors(one), _position_tensors(two), strict=True))
+
+
+def _position_tensors(ref: ReferenceTerms) -> list[Tensor]:
+    """All tensors of the terms that depend on positions: equal for two offsets if only distances matter."""
+    terms, ctx = ref.terms, ref.ctx
+    query, key = ctx.query_positions[:, :, None], ctx.key_positions[:, None, :]
+    ordered = query >= key if ctx.causal else torch.ones_like(query - key, dtype=torch.bool)
+    rotation = ref.scheme.rotation()
+    decays = rotation is not None and bool(rotation.decay)
+    found = [in_band(terms.visible, query, key) & ordered]
+    for region in terms.regions:
+        mine = in_band(region.band, query, key) & ordered
+        distance = region.query_at(query) - region.key_at(key)
+        decay_steps = region.query_decay_steps(query) + region.key_decay_steps(key)
+        found += [mine, distance.double() * mine, decay_steps.double() * mine * decays]
+    for bias in terms.bias:
+        found += [bias.values[..., None, :] - bias.values[..., None]] if isinstance(bias, KeyBias) else []
+    return found
+
+
+def _equal(one: Tensor, two: Tensor) -> bool:
+    return one.shape == two.shape and bool((one.double() - two.double()).abs().max() <= TOLERANCE)

@@ -19,32 +19,10 @@ NOISE_FLOOR = 1e-6  # noise of a deterministic model: a float32 rounding error, 
 # float64 models.
 LOGITS = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 3e-1}
 LOGIT_CHECKS = (
-    *(
-        "identity",
-        "cache",
-        "long_text",
-        "cache_reorder",
-        "padded_decoding",
-        "batch",
-        "padding",
-        "packed",
-        "backend",
-        "torch_compile",
-        "flex_attention",
-    ),
-    *(
-        "formula",
-        "shift",
-        "distance",
-        "far_positions",
-        "cache_crop",
-        "generate",
-        "lora",
-        "native_export",
-        "position_ids",
-        "custom_mask",
-    ),
-    *("continuous_batching", "torch_export", "jit_trace", "recompilation"),
+    *("identity", "cache", "long_text", "cache_reorder", "padded_decoding", "batch", "padding", "packed", "backend"),
+    *("torch_compile", "flex_attention", "formula", "shift", "distance", "far_positions", "cache_crop", "generate"),
+    *("lora", "native_export", "position_ids", "custom_mask", "continuous_batching", "torch_export", "jit_trace"),
+    "recompilation",
 )
 
 TOLERANCES: dict[str, dict[torch.dtype, float]] = {

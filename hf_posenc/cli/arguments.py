@@ -117,7 +117,7 @@ def model_named(given: str, base: str | None = None) -> ModelName:
     """Resolve ``--model`` and ``--base``; errors are those of `ModelName.of`."""
     from hf_posenc.checkpoints.model_name import ModelName
 
-    return ModelName.of(given, base=base)
+    return ModelName.of(given) if base is None else ModelName.of(base, adapter=given)
 
 
 def loading_of(named: ModelName, dtype: str | None) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def loading_of(named: ModelName, dtype: str | None) -> dict[str, Any]:
     everywhere.
     """
     path = os.path.abspath(named.model) if os.path.isdir(named.model) else named.model
-    return {"name_or_path": path, "peft_adapter": named.adapter, "dtype": dtype_of(named, dtype)}
+    return {"name_or_path": path, "peft_adapter": named.adapter, "dtype": dtype_of(named, dtype), **named.hub}
 
 
 def dtype_of(named: ModelName, given: str | None) -> str:

@@ -67,6 +67,7 @@ class PatchedAttention(nn.Module):
         host_eager: the host's own eager attention function.
         heeded_keywords: what the host's own forward passes to its attention function and the engine computes as well.
         score_factor: name of the attribute that is the factor of q · k.
+        dropout_name: name of the attribute that drops attention weights, a module or a probability.
         flattens_ids: whether the base model takes ids with more axes, such as ``[batch, choice, token]``, as rows.
         batches_continuously: whether the model hands its attention what continuous batching hands to the model.
     """
@@ -78,6 +79,7 @@ class PatchedAttention(nn.Module):
     host_eager: ClassVar[Callable[..., tuple[Tensor, Tensor | None]]]
     heeded_keywords: ClassVar[frozenset[str]] = frozenset()
     score_factor: ClassVar[str] = "scaling"
+    dropout_name: ClassVar[str] = "attention_dropout"
     flattens_ids: ClassVar[bool] = False
     batches_continuously: ClassVar[bool] = True
 
@@ -105,7 +107,8 @@ class PatchedAttention(nn.Module):
     @property
     def live_dropout(self) -> float:
         """Probability of dropping an attention weight now; 0 outside training."""
-        raise NotImplementedError
+        own = getattr(self, self.dropout_name)
+        return float(own.p if isinstance(own, nn.Module) else own) if self.training else 0.0
 
     def project_query(self, x: Tensor) -> Tensor:
         """The layer's query projection, ``[n, width]`` to ``[heads, n, head_dim]``."""

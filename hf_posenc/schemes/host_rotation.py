@@ -9,9 +9,9 @@ frequencies in place of unscaled ones:
     ω'_m = stretched(ω_m)        ω_m: as the model has them, with any scaling that its configuration describes
     score' = a · a' · score      a: the temperature of the model's own scaling, a': that of the scheme
 
-Numbers of rotations, by which YaRN and its like tell fast pairs from slow ones, are then those of ω_m within the
-trained length, which is by default the length that the model reaches with its own scaling
-(``max_position_embeddings``). On a model without scaling this is the scheme itself.
+YaRN and its like tell fast pairs from slow ones by numbers of rotations, then those of ω_m within the trained length.
+That is by default the length that the model reaches with its own scaling (``max_position_embeddings``). On a model
+without scaling this is the scheme itself.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
+from hf_posenc.checkpoints.model_name import last_complete, step_of
 from hf_posenc.checkpoints.peft import get_peft_model
-from hf_posenc.checkpoints.run_checkpoints import last_complete, step_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.patching.rollback import rollback_on_error

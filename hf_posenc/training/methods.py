@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import Conv1D
 
-from hf_posenc.checkpoints.four_bit import is_quantised
+from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.patching.preconditions.weights import check_rank_memory
 from hf_posenc.training.trained_layers import (

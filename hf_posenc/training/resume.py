@@ -16,9 +16,9 @@ from accelerate import PartialState
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_posenc.checkpoints.run_checkpoints import MANIFEST as MANIFEST
-from hf_posenc.checkpoints.run_checkpoints import RUN, checkpoint_folders, file_sizes
-from hf_posenc.checkpoints.run_checkpoints import last_complete as last_complete
+from hf_posenc.checkpoints.model_name import MANIFEST as MANIFEST
+from hf_posenc.checkpoints.model_name import RUN, checkpoint_folders, file_sizes
+from hf_posenc.checkpoints.model_name import last_complete as last_complete
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import CheckpointMismatch, shown

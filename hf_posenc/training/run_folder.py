@@ -16,7 +16,7 @@ from torch import nn
 from transformers import Trainer
 from transformers.trainer import TRAINING_ARGS_NAME
 
-from hf_posenc.checkpoints.four_bit import is_quantised
+from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.checkpoints.model_digest import sampled_weights_digest
 from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.paths import check_disk_space

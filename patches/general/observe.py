@@ -21,10 +21,9 @@ from hf_posenc.patches.general.hankel import HankelProducts
 from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import AttentionObservation, Observation, Stand
 from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
-from hf_posenc.patches.general.several_axes import with_axes
 from hf_posenc.patches.general.softmax_scale import with_softmax_scale
 from hf_posenc.patches.general.stand_in import OWN_NUMBER, StandIn, stand_in
-from hf_posenc.patches.general.stated_frequencies import as_host_rotary, stated_frequencies
+from hf_posenc.patches.general.stated_frequencies import as_host_rotary, stated_frequencies, with_axes
 from hf_posenc.patches.shared.rope_parameters import rotations
 
 TOKENS = 16  # of a model that counts positions itself

@@ -1,27 +1,21 @@
-"""The operator that carries calls in compiled graphs: against the formula, and in whole models against eager mode."""
+"""The operator that carries calls in compiled graphs, against the formula."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from hf_posenc import patch_model
 from hf_posenc.attention import custom_operator
+from hf_posenc.checks import Case
+from hf_posenc.checks.forward import forward, max_deviation, random_tokens
+from hf_posenc.checks.tiny_models import LAYERS
 
 from .formula import ALL, Problem
 
 NOT_CARRIED = ("rows", "content", "values", "regions with a bias")
 CARRIED = tuple(kind for kind in ALL if kind not in NOT_CARRIED)
-HEADS = 4
-LENGTHS = (40, 61, 150)
-SCHEMES = {
-    "alibi": {}, "t5": {}, "fox": {}, "rerope": {"window": 16}, "dca": {"chunk": 16}, "window": {"size": 16},
-}  # fmt: skip
 
 
 def deviation(problem: Problem) -> float:
@@ -40,7 +34,9 @@ def test_equals_the_formula(kind: str, queries: int) -> None:
     assert deviation(problem) <= problem.limit
 
 
-@pytest.mark.parametrize("kind", ["key bias", "learned table", "two regions", "sink", "scaled rows"])
+@pytest.mark.parametrize(
+    "kind", ["key bias", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("learned table", "two regions"))]
+)
 def test_the_operator_is_well_formed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's own check: schema, shapes without values, and no tensor changed or returned."""
     given: list[tuple[Any, ...]] = []
@@ -50,88 +46,22 @@ def test_the_operator_is_well_formed(kind: str, monkeypatch: pytest.MonkeyPatch)
     assert set(torch.library.opcheck(custom_operator.operator, given[0]).values()) == {"SUCCESS"}
 
 
-@dataclass
-class Graphs:
-    """A backend that runs graphs as they were traced, and measures them."""
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["alibi", "rerope"])
+def test_a_compiled_model_calls_it(scheme: str) -> None:
+    """Once a layer, in one graph for all lengths: no graph holds the scores of all pairs."""
+    graphs: list[torch.fx.GraphModule] = []
 
-    count: int = 0
-    operators: int = 0
-    largest: list[int] = field(default_factory=list)
+    def noted(graph: torch.fx.GraphModule, example: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
 
-    def __call__(self, graph: torch.fx.GraphModule, example: object) -> Callable[..., Any]:
-        self.count += 1
-        for node in graph.graph.nodes:
-            self.operators += "hf_posenc.attend" in str(node.target)
-        return _Measured(graph, self.largest).run
-
-
-class _Measured(torch.fx.Interpreter):
-    """Notes the elements of every tensor of a run."""
-
-    def __init__(self, graph: torch.fx.GraphModule, sizes: list[int]) -> None:
-        super().__init__(graph)
-        self.sizes = sizes
-
-    def run_node(self, node: torch.fx.Node) -> Any:
-        result = super().run_node(node)
-        self.sizes += [
-            x.numel() for x in (result if isinstance(result, (tuple, list)) else [result]) if torch.is_tensor(x)
-        ]
-        return result
-
-
-def compiled(scheme: str, *, grad: bool = False, mask: torch.Tensor | None = None) -> tuple[Graphs, float, int]:
-    """What the graphs of a patched model are, how far its logits are from eager mode, and heads · length²."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=HEADS,
-        num_key_value_heads=2, max_position_embeddings=32,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
-    patch_model(model, scheme, **SCHEMES[scheme])
     torch.compiler.reset()
-    graphs, deviations = Graphs(), []
-    whole = torch.compile(model, fullgraph=True, backend=graphs, dynamic=True)
-    with torch.set_grad_enabled(grad):
-        for length in LENGTHS if mask is None else [mask.shape[1]]:
-            graphs.largest.clear()
-            ids = torch.randint(64, (2, length))
-            real = torch.ones(2, length) if mask is None else mask
-            told = {} if mask is None else {"attention_mask": mask}
-            difference = (whole(ids, **told, use_cache=False).logits - model(ids, **told, use_cache=False).logits).abs()
-            deviations.append(float((difference * real[..., None]).max()))
-    torch.compiler.reset()
-    return graphs, max(deviations), HEADS * length**2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_one_graph_for_all_lengths_holds_no_scores(scheme: str) -> None:
-    graphs, deviation, scores = compiled(scheme)
-    assert deviation <= 1e-5
-    assert (graphs.count, graphs.operators) == (1, 2)  # one a layer
-    assert max(graphs.largest) < scores
-
-
-@pytest.mark.slow
-def test_scores_are_seen_where_they_are_held() -> None:
-    """The control: graphs with gradients go without the operator."""
-    graphs, deviation, scores = compiled("alibi", grad=True)
-    assert deviation <= 1e-5
-    assert graphs.operators == 0
-    assert max(graphs.largest) >= scores
-
-
-@pytest.mark.slow
-def test_an_exported_file_holds_no_operator() -> None:
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1,
-                                         num_attention_heads=4, num_key_value_heads=2)).eval()  # fmt: skip
-    patch_model(model, "alibi")
-    length = torch.export.Dim("length", min=2, max=256)
-    with torch.no_grad():
-        program = torch.export.export(
-            model, (torch.randint(64, (1, 40)),), {"use_cache": False},
-            dynamic_shapes={"input_ids": {1: length}, "use_cache": None}, strict=False,
-        )  # fmt: skip
-    assert not any("hf_posenc" in str(node.target) for node in program.graph.nodes)
+    with Case("llama", scheme, factor=4).patched() as model, torch.no_grad():
+        compiled = torch.compile(model, fullgraph=True, backend=noted, dynamic=True)
+        for length in (40, 61, 150):
+            tokens = random_tokens(model, length)
+            found = compiled(tokens, use_cache=False).logits
+            assert max_deviation(found, forward(model, tokens))[0] <= 1e-4
+    (graph,) = graphs
+    assert sum("hf_posenc.attend" in str(node.target) for node in graph.graph.nodes) == LAYERS

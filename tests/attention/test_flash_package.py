@@ -15,12 +15,7 @@ from transformers import (
     BertModel,
     LlamaConfig,
     LlamaForCausalLM,
-    ModernBertConfig,
-    ModernBertModel,
     PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    StaticCache,
 )
 
 from hf_posenc import patch_model
@@ -30,7 +25,6 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.errors import BackendCannotCarry
-from hf_posenc.forward import attention
 
 from .formula import Problem, repeated_heads, slopes, tokens
 
@@ -213,47 +207,3 @@ def test_whole_models(padded: bool, scheme: str | tuple[str, dict[str, int]], na
         held = model(ids[:, :20], use_cache=True).past_key_values
         last = model(ids[:, 20:21], past_key_values=held)[0]
         assert float((last[:, 0] - theirs[:, 20]).abs().max()) < 1e-5
-
-
-def with_own_windows(name: str) -> PreTrainedModel:
-    sizes = {"vocab_size": 32, "hidden_size": 16 * HEADS, "intermediate_size": 32, "num_attention_heads": HEADS}
-    torch.manual_seed(0)
-    if name == "qwen2":
-        kinds = {"layer_types": ["full_attention", "sliding_attention"], "use_sliding_window": True}
-        return Qwen2ForCausalLM(
-            Qwen2Config(**sizes, **kinds, num_hidden_layers=2, num_key_value_heads=2, sliding_window=WINDOW)
-        ).eval()
-    kinds = {"local_attention": 2 * WINDOW, "global_attn_every_n_layers": 2, "num_hidden_layers": 3}
-    special = {"pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2}
-    return ModernBertModel(ModernBertConfig(**sizes, **kinds, **special)).eval()
-
-
-@pytest.mark.usefixtures("package")
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", ["qwen2", "modernbert"])
-@torch.no_grad()
-def test_windows_of_the_model_itself(name: str, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No mask says to the package what a layer sees: without its window, as a control, the outputs are others."""
-    model, ids = patch_model(with_own_windows(name), "alibi"), torch.arange(60).view(2, 30) % 29 + 3
-    mask = torch.tensor([[0] * 7 + [1] * 23, [1] * 30]) if padded else torch.ones(2, 30, dtype=torch.long)
-    theirs = model(ids, attention_mask=mask)[0]
-    model.config._attn_implementation = "flash_attention_2"
-    ours = model(ids, attention_mask=mask)[0]
-    assert float((ours - theirs)[mask.bool()].abs().max()) < 1e-5
-    monkeypatch.setattr(attention, "within_window", lambda terms, window: terms)
-    assert float((model(ids, attention_mask=mask)[0] - theirs)[mask.bool()].abs().max()) > 1e-3
-
-
-@pytest.mark.usefixtures("package")
-@torch.no_grad()
-def test_whole_models_with_unsupported_terms_are_refused() -> None:
-    """What it cannot compute it refuses: other biases, and keys nobody has written yet."""
-    ids = torch.arange(30)[None]
-    model = patch_model(tiny("llama"), "t5")
-    model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(BackendCannotCarry, match="not linear"):
-        model(ids)
-    model = patch_model(tiny("llama"), "alibi")
-    model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(BackendCannotCarry, match="static cache"):
-        model(ids, past_key_values=StaticCache(config=model.config, max_cache_len=64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -49,10 +50,19 @@ def deviation(problem: Problem) -> float:
     return float(difference.max())
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+CASES: dict[str, dict[str, Any]] = {
+    "one key head": {"queries": 150, "kv_heads": 1},
+    "a new token": {"queries": 1, "keys": 40},
+    "a chunk in a static cache": {"queries": 7, "keys": 40, "unwritten": 9},
+    "padded left": {"queries": 40, "real": LEFT},
+    "packed": {"queries": 40, "document": DOCUMENTS},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", SUPPORTED)
-def test_causal(kind: str, kv_heads: int) -> None:
-    problem = Problem(kind, queries=150, kv_heads=kv_heads)
+def test_causal(kind: str, case: str) -> None:
+    problem = Problem(kind, **CASES[case])
     assert deviation(problem) <= problem.limit
 
 
@@ -75,25 +85,6 @@ def test_visited_tiles_hold_every_visible_pair(kind: str, queries: int, keys: in
         by_tile = whole.unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
         assert not (by_tile.any(3).any(1) & ~found.some[0, 0]).any()
         assert not (found.every[0, 0] & ~by_tile.all(3).all(1)).any()
-
-
-@pytest.mark.parametrize(("queries", "unwritten"), [(1, 0), (7, 0), (1, 9), (7, 9)])
-@pytest.mark.parametrize("kind", SUPPORTED)
-def test_cache(kind: str, queries: int, unwritten: int) -> None:
-    problem = Problem(kind, queries=queries, keys=40, unwritten=unwritten)
-    assert deviation(problem) <= problem.limit
-
-
-@pytest.mark.parametrize("kind", SUPPORTED)
-def test_left_padding(kind: str) -> None:
-    problem = Problem(kind, queries=40, real=LEFT)
-    assert deviation(problem) <= problem.limit
-
-
-@pytest.mark.parametrize("kind", SUPPORTED)
-def test_packed_documents(kind: str) -> None:
-    problem = Problem(kind, queries=40, document=DOCUMENTS)
-    assert deviation(problem) <= problem.limit
 
 
 @pytest.mark.parametrize(

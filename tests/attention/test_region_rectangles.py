@@ -13,9 +13,8 @@ from hf_posenc.attention.routes import (
     band_cuts,
 )
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Band, Region
-from hf_posenc.core.terms import RowRotation, Terms
+from hf_posenc.core.terms import Terms
 
 from .formula import mix
 
@@ -85,29 +84,3 @@ def test_regions_on_a_text_and_on_its_last_rows(kind: str, queries: int) -> None
     theirs = torch.autograd.grad((expected * weight.double()).sum(), [x for some in exact for x in some])
     for one, other in zip(ours, theirs, strict=True):
         assert float((one.double() - other).abs().max() / other.abs().max().clamp(min=1e-9)) <= LIMIT
-
-
-def by_length(step: int) -> RowRotation:
-    frequencies = lambda n: tuple((50 / n) * 0.3**m for m in range(4))  # noqa: E731
-    return RowRotation(lambda p: p // step * step + step, lambda n: Rotation(frequencies(n)))
-
-
-@pytest.mark.parametrize("first", [0, 1_000_000])
-@pytest.mark.parametrize(("queries", "step"), [(300, 64), (140, 64), (20, 1)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_runs_of_equal_length_equal_the_general_route(queries: int, step: int, first: int, dtype: torch.dtype) -> None:
-    """Against the same terms through the general route, which asks for a mask and gets one that hides nothing."""
-    q, k, v = (x.to(dtype) for x in sides(2, 4, 300, 8))
-    leaves = [q[:, :, -queries:].requires_grad_(), k[:, :2].requires_grad_(), v[:, :2].requires_grad_()]
-    ctx = context(300, queries, first)
-    fast = AttentionCall((leaves[0],), (leaves[1],), leaves[2], Terms(row_rotation=by_length(step)), ctx, None, 8**-0.5)
-    seen = ctx.query_positions[0, :, None] >= ctx.key_positions[0]
-    general = AttentionCall(
-        (leaves[0],), (leaves[1],), leaves[2], Terms(row_rotation=by_length(step)), ctx, seen[None, None], 8**-0.5
-    )
-    both = [dispatch.attend(call) for call in (fast, general)]
-    gradients = [torch.autograd.grad(mixed.float().square().sum(), leaves) for mixed in both]
-    # bfloat16 keeps eight bits, and the two ways round after different sums.
-    limit = LIMIT if dtype == torch.float32 else 5e-2
-    for one, other in zip((both[0], *gradients[0]), (both[1], *gradients[1]), strict=True):
-        assert float(((one - other).abs().max() / other.abs().max()).detach()) <= limit

@@ -10,9 +10,9 @@ import torch
 from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.routes import hankel_view, unpadded
+from hf_posenc.attention.routes import unpadded
 
-from .formula import Problem, mix, tokens
+from .formula import Problem, tokens
 
 LENGTH = 40
 KINDS = ("key bias", "toeplitz", "learned table", "two tables", "two regions", "chunks", "first keys", "window")
@@ -48,15 +48,6 @@ def test_padding_is_removed(kind: str, real: torch.Tensor, mask_kind: str, monke
     taken = routes_taken(Padded(kind, queries=LENGTH, real=real, mask_kind=mask_kind), monkeypatch)
     assert len(taken) == 2, "one call a sample"
     assert "dense_blocks" not in taken
-
-
-@pytest.mark.parametrize("real", [LEFT, RIGHT], ids=["left", "right"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_values_of_a_padded_batch(kind: str, real: torch.Tensor) -> None:
-    problem = Padded(kind, queries=LENGTH, real=real, mask_kind="bool")
-    ours, exact = problem.engine(), problem.expected()
-    assert torch.isfinite(ours).all()
-    assert (ours.double() - exact).masked_fill(~real.bool()[:, None, :, None], 0.0).abs().max() <= problem.limit
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,23 +95,6 @@ def test_the_window_of_a_mask_is_recognised(
 
 
 @needs_kernel
-def test_what_a_float_mask_adds_to_content() -> None:
-    """Amounts between 0 and −∞ are added to the logits; a control without them differs."""
-    problem = Problem("content", queries=150, mask_kind="float")
-    added = 3 * torch.rand(2, 1, 150, 150, generator=torch.Generator().manual_seed(3))
-    call = problem.call()
-    call = replace(call, mask=call.mask + added)
-    query, key, value, learned = (t.double() for t in problem.leaves)
-    distance = problem.query_positions()[:, :, None] - problem.key_positions()[:, None, :]
-    bias = problem.position.bias(distance, query, learned) + added.double()
-    expected = mix([query], [key], value, problem.seen(), scaling=problem.scaling, bias=bias)
-    with torch.no_grad():
-        assert dispatch.route(call) == "content_bias"
-        assert (dispatch.attend(call).double() - expected).abs().max() <= problem.limit
-    assert (problem.expected() - expected).abs().max() > 0.1
-
-
-@needs_kernel
 @pytest.mark.parametrize("mask_kind", ["bool", "float"])
 @pytest.mark.parametrize("kind", ["content", "values", "rows"])
 def test_a_chunk_whose_mask_hides_nothing(kind: str, mask_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,19 +110,3 @@ def test_a_chunk_whose_mask_hides_nothing(kind: str, mask_kind: str, monkeypatch
     call.mask[0, 0, 30, 2] = False if mask_kind == "bool" else torch.finfo(torch.float32).min
     dispatch.prepare(call)
     assert seen[-1] is not None, "control: one pair less"
-
-
-@needs_kernel
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("queries", [300, 40])
-@pytest.mark.parametrize("kind", ["toeplitz", "learned table"])
-def test_long_chunks_with_a_cache(kind: str, queries: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way of long texts, on short ones; in bfloat16 it must round no more than the way of short ones."""
-    problem = Problem(kind, queries=queries, keys=300, dtype=dtype, grad=True)
-    limits = (problem.limit, problem.limit)
-    if dtype == torch.bfloat16:
-        limits = (1.1 * problem.deviation() + 1e-3, 8 * torch.finfo(dtype).eps)
-    for name, value in {"LONG": 64, "TOGETHER": 96, "ROWS": 32}.items():
-        monkeypatch.setattr(hankel_view, name, value)
-    assert problem.deviation() <= limits[0]
-    assert max(problem.gradient_deviations()) <= limits[1]

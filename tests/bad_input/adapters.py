@@ -90,10 +90,10 @@ CHANGES: list[tuple[str, str, Change]] = [
 def rows() -> list[Row]:
     """All of them."""
     right: tuple[str, dict[str, Any]] = ("kerple", {})
-    memory, training = errors.NoMemory, errors.TrainingImpossible
+    training = errors.TrainingImpossible
     return [
         *(Row(f"adapter {name}", ODD, key, put_on(change), patch=right) for name, key, change in CHANGES),
-        Row("absurd rank", memory, "10{12}", put_on(content(CONFIG, r=10**12))),
+        Row("absurd rank", ODD, "not enough memory|allocate", put_on(content(CONFIG, r=10**12)), patch=right),
         Row("plain base", ODD, "none", put_on(unchanged)),
         Row("base of another scheme", ODD, "kerple.+yarn", put_on(unchanged), patch=("yarn", {"factor": 2})),
         Row("base of another kind", (ODD, training), "modules|not found", put_on(unchanged), "gpt2", right),

@@ -9,13 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
 from hf_posenc.checkpoints.adapter_folder import read_position_parameters, read_sidecar
-from hf_posenc.checkpoints.validate import check_folder
 from hf_posenc.errors import PosEncError
 from hf_posenc.patching.preconditions.host_config import check_lengths_and_rotation
 from hf_posenc.patching.stored.config_guard import unguard
@@ -83,15 +81,6 @@ def test_configuration(value: Any) -> None:
         only_ours(lambda: unguard(value, "here"))
         only_ours(lambda: check_lengths_and_rotation(value, "here"))
         only_ours(lambda: SchemeConfig.of_config(value, "here"))
-
-
-@many
-@given(bitten(json.dumps(CONFIG).encode()), bitten(save({"model.norm.weight": torch.ones(4)})))
-def test_folder_of_a_model(config: bytes, weights: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_bytes(config)
-        (Path(folder) / "model.safetensors").write_bytes(weights)
-        only_ours(lambda: check_folder(folder))
 
 
 @many

@@ -40,19 +40,3 @@ def test_drafts_of_the_first_layer_change_no_token(scheme: str) -> None:
     drafted = model.generate(ids, max_new_tokens=NEW, do_sample=False, assistant_early_exit=1)
     assert drafted.tolist() == whole_forwards(model, ids).tolist()
     assert model.config.num_hidden_layers == layers  # transformers leaves it lowered where drafting raises
-
-
-@pytest.mark.parametrize("scheme", ["alibi", "dynamic_ntk"])
-def test_a_layer_taken_out_of_a_patched_model(scheme: str) -> None:
-    """As plain transformers allows it: the layers are numbered again, and the configuration says how many there are."""
-    models = [patch_model(four_layers(), scheme, factor=2), four_layers()]
-    for model in models:
-        del model.model.layers[1]
-        model.config.num_hidden_layers = len(model.model.layers)
-        for number, layer in enumerate(model.model.layers):
-            layer.self_attn.layer_idx = number
-    patch_model(models[1], scheme, factor=2)
-    ids = torch.arange(3, 40)[None]
-    with torch.no_grad():
-        logits = [model(ids, use_cache=True).logits for model in models]
-    assert (logits[0] - logits[1]).abs().max() < 1e-6  # the same float32 operations

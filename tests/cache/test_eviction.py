@@ -115,22 +115,6 @@ def test_evicted_keys_cannot_be_restored() -> None:
         cache.crop(-1)
 
 
-def test_cropping_no_tokens_changes_nothing() -> None:
-    """Assisted generation crops by zero tokens wherever every guess was right."""
-    model, ids = patch_model(tiny_model("llama"), "sinks", factor=4), text(3 * TRAINED_LENGTH)
-    cache, cut = DynamicCache(config=model.config), 2 * TRAINED_LENGTH
-    with torch.no_grad():
-        model(ids[:, :cut], past_key_values=cache)
-        cache.crop(0)
-        parts = [model(ids[:, cut : cut + 5], past_key_values=cache).logits]
-        cache.crop(0)
-        parts.append(model(ids[:, cut + 5 :], past_key_values=cache).logits)
-        whole = model(ids, use_cache=False).logits
-    assert cache.layers[0].gaps
-    assert cache.get_seq_length() == 3 * TRAINED_LENGTH
-    assert (torch.cat(parts, dim=1) - whole[:, cut:]).abs().max() < 1e-4
-
-
 def test_a_learned_sink_with_eviction() -> None:
     """gpt-oss: one more logit in the softmax, and its column dropped."""
     model = patch_model(tiny_model("llama"), "sinks", learned_logit=True, sinks=0, recent=4 * TRAINED_LENGTH, factor=4)

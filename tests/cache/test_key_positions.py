@@ -71,15 +71,6 @@ def test_a_copied_cache_keeps_its_positions(remake: object) -> None:
         assert (read(model, ids[:, first:], positions[:, first:], one) - whole).abs().max() < 1e-4
 
 
-def test_a_cropped_cache_continues_at_other_positions() -> None:
-    model = patch_model(tiny_model("llama"), "alibi", factor=4)
-    ids, positions, cache = text(), jumping(9), DynamicCache(config=tiny_model("llama").config)
-    read(model, ids, jumping(2), cache)
-    cache.crop(-(LENGTH - LENGTH // 2))
-    after = read(model, ids[:, LENGTH // 2 :], positions[:, LENGTH // 2 :], cache)
-    assert (after - read(model, ids, positions)[:, LENGTH // 2 :]).abs().max() < 1e-4
-
-
 def test_tokens_added_by_other_code() -> None:
     model = patch_model(tiny_model("llama"), "alibi", factor=4)
     cache = DynamicCache(config=model.config)

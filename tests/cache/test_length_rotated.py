@@ -61,30 +61,6 @@ def test_other_tokens_behind_a_cropped_text(granularity: int, change: str) -> No
     assert (whole[:, : unchanged.shape[1]] - unchanged).abs().max() > 0.1  # control: other tokens are another text
 
 
-@pytest.mark.parametrize("granularity", [1, 16])
-def test_rows_chosen_repeated_and_emptied(granularity: int) -> None:
-    """Every other change of a cache, each against the whole text read at once."""
-    model = patch_model(tiny_model("llama"), "dynamic_ntk", granularity=granularity, factor=4)
-    length = TRAINED_LENGTH + 6
-    three = torch.cat([text(length + 2).roll(n, 1) for n in range(3)])
-    cache = DynamicCache(config=model.config)
-    with torch.no_grad():
-        for t in range(length):
-            model(three[:, t : t + 1], past_key_values=cache)
-        cache.batch_select_indices(torch.tensor([2, 0]))
-        chosen = three[[2, 0]]
-        after = model(chosen[:, length : length + 1], past_key_values=cache).logits
-        assert (after - model(chosen[:, : length + 1], use_cache=False).logits[:, -1:]).abs().max() < 1e-4
-        cache.batch_repeat_interleave(2)
-        repeated = chosen.repeat_interleave(2, 0)
-        after = model(repeated[:, length + 1 : length + 2], past_key_values=cache).logits
-        assert (after - model(repeated, use_cache=False).logits[:, -1:]).abs().max() < 1e-4
-        cache.reset()
-        fresh = three.flip(1)[:, : TRAINED_LENGTH + 3]
-        after = model(fresh, past_key_values=cache).logits
-        assert (after - model(fresh, use_cache=False).logits).abs().max() < 1e-4
-
-
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 def test_the_gradient_through_decoded_tokens_is_that_of_one_pass(backend: str) -> None:
     """Runs of queries are recomputed in the backward pass, when a rotated copy of the keys would have grown."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import DynamicLayer
 
-from hf_posenc import patch_model
 from hf_posenc.cache.preallocated import CAPACITY_STEP, PreallocatedLayer
 
 
@@ -72,16 +69,6 @@ def test_decoding_copies_rarely() -> None:
     assert len({keys.data_ptr() for keys in held}) == 3
 
 
-def test_inference_mode_and_back() -> None:
-    layer, expected = PreallocatedLayer(), states(4, 0)
-    with torch.inference_mode():
-        layer.update(expected[0][:, :, :2], expected[1][:, :, :2])
-        layer.update(expected[0][:, :, 2:3], expected[1][:, :, 2:3])
-    with torch.no_grad():
-        keys, _ = layer.update(expected[0][:, :, 3:], expected[1][:, :, 3:])
-    assert torch.equal(keys, expected[0])
-
-
 def test_gradients_reach_earlier_keys() -> None:
     layer, (keys, values) = PreallocatedLayer(), states(3, 0)
     keys.requires_grad_()
@@ -89,25 +76,3 @@ def test_gradients_reach_earlier_keys() -> None:
     out, _ = layer.update(keys[:, :, 2:], values[:, :, 2:])
     out.sum().backward()
     assert torch.equal(keys.grad, torch.ones_like(keys))
-
-
-def tiny() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-            vocab_size=16, max_position_embeddings=32,
-        )
-    ).eval()  # fmt: skip
-
-
-@pytest.mark.parametrize("mode", ["own", "given"])
-@torch.no_grad()
-def test_a_patched_model_uses_it(mode: str) -> None:
-    model = patch_model(tiny(), "rope")
-    cache = DynamicCache(config=model.config) if mode == "given" else None
-    out = model(torch.arange(8)[None], past_key_values=cache, use_cache=True)
-    assert [type(layer) for layer in out.past_key_values.layers] == [PreallocatedLayer] * 2
-    model = tiny()
-    out = model(torch.arange(8)[None], use_cache=True)  # control: not the stock model
-    assert [type(layer) for layer in out.past_key_values.layers] == [DynamicLayer] * 2

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from hf_posenc.core.files.atomic import write_bytes, write_json
+from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import FolderUnusable
 
@@ -63,11 +63,6 @@ def test_permissions_are_those_of_any_other_file(tmp_path) -> None:
     assert private.stat().st_mode & 0o777 == 0o600
     assert link.is_symlink()
     assert private.read_bytes() == b"2"
-
-
-def test_json_is_utf8_and_ends_its_last_line(tmp_path) -> None:
-    write_json(tmp_path / "a.json", {"θ": 1})
-    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n "θ": 1\n}\n'
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links are POSIX's")

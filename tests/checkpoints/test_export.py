@@ -103,18 +103,6 @@ def test_a_model_that_transformers_does_not_rotate_is_refused(model: str, scheme
         export_native(patch_model(tiny_model(model), scheme, factor=2), tmp_path / "plain")
 
 
-@pytest.mark.parametrize("options", [{"layout": "interleaved"}, {"rotary_dim": 8}, {"on_v": True}])
-def test_options_that_change_the_rotation_are_seen(options: dict, tmp_path) -> None:
-    with pytest.raises(NotExpressible):
-        export_native(patch_model(tiny_model("llama"), "rope", factor=4, **options), tmp_path / "plain")
-
-
-@pytest.mark.parametrize("scheme", ["fire", "cope", "shaw"])
-def test_weights_of_each_layer_are_not_taken_for_schemes_of_their_own(scheme: str, tmp_path) -> None:
-    with pytest.raises(NotExpressible, match="no counterpart among transformers' RoPE types"):
-        export_native(patch_model(tiny_model("llama"), scheme, factor=4), tmp_path / "plain")
-
-
 def test_layers_and_unpatched_models(tmp_path) -> None:
     with pytest.raises(NotExpressible):
         export_native(patch_model(tiny_model("llama"), "irope", factor=4), tmp_path)
@@ -143,13 +131,6 @@ def test_exported_parameters_are_compared_with_the_scheme(wrong: str, tmp_path, 
     with pytest.raises(NotExpressible, match="another rotation"):
         export_native(patch_model(tiny_model("llama"), "yarn", factor=4), tmp_path / "plain")
     assert not (tmp_path / "plain").exists()
-
-
-def test_the_generation_config_is_exported(tmp_path) -> None:
-    model = patch_model(tiny_model("llama"), "yarn", factor=4)
-    model.generation_config.temperature, model.generation_config.do_sample = 0.25, True
-    export_native(model, tmp_path)
-    assert json.loads((tmp_path / "generation_config.json").read_text())["temperature"] == 0.25
 
 
 def test_learned_frequencies_are_stated_as_a_list(tmp_path) -> None:

@@ -8,15 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from hf_posenc import from_pretrained, get_peft_model, load_peft_adapter, patch_model, unpatch_model
+from hf_posenc import from_pretrained, get_peft_model, load_peft_adapter, patch_model
 from hf_posenc.checkpoints.peft import save_peft_adapter
-from hf_posenc.patching import float32
-from hf_posenc.patching.stored.peft_sidecar import position_parameters
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 
 FACTOR, RATE, STEPS = 4, 2e-4, 20
-LEARNED = ["t5", "cable", "cope", "deberta", "fire", "fox", "kerple", "shaw", "ssmax", "transformer_xl"]
+LEARNED = ["t5", "fox", "transformer_xl"]
 TARGETS = {
     "llama": {"target_modules": ["q_proj", "v_proj"], "modules_to_save": ["embed_tokens", "norm", "input_layernorm"]},
     "gpt2": {"target_modules": ["c_attn"], "modules_to_save": ["wte", "ln_1", "ln_f"], "fan_in_fan_out": True},
@@ -95,17 +93,6 @@ def test_the_rest_of_the_model_computes_in_its_own_dtype(adapted, kind, autocast
     assert set(dtypes.values()) == {torch.bfloat16}
 
 
-def test_unpatching_gives_copies_that_were_there_before_their_dtype_back(make_model, logits_of) -> None:
-    model = peft.get_peft_model(make_model("llama").to(torch.bfloat16), peft.LoraConfig(r=2, **TARGETS["llama"]))
-    before, dtypes = logits_of(model), {name: weight.dtype for name, weight in model.named_parameters()}
-    patch_model(model, "yarn", factor=FACTOR)
-    assert {name: weight.dtype for name, weight in model.named_parameters()} != dtypes  # they train in float32
-    unpatch_model(model)
-    assert {name: weight.dtype for name, weight in model.named_parameters()} == dtypes
-    assert not any(float32.MARK in module.__dict__ or module._forward_hooks for module in model.modules())
-    assert torch.equal(logits_of(model), before)
-
-
 @pytest.mark.parametrize("scheme", LEARNED)
 @pytest.mark.parametrize("loader", ["package", "peft"])
 def test_a_saved_adapter_has_the_logits_of_the_trained_model(
@@ -118,16 +105,6 @@ def test_a_saved_adapter_has_the_logits_of_the_trained_model(
     again = load_peft_adapter(base, tmp_path) if loader == "package" else peft.PeftModel.from_pretrained(base, tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
     assert torch.equal(logits_of(again), logits_of(model))
-
-
-def test_control_a_model_without_a_scheme_is_saved_and_loaded_alike(make_model, logits_of, tmp_path) -> None:
-    model = get_peft_model(make_model("llama").bfloat16(), peft.LoraConfig(r=2, **TARGETS["llama"]))
-    train(model, autocast=False, steps=3)
-    save_peft_adapter(model, tmp_path)
-    again = load_peft_adapter(make_model("llama").bfloat16(), tmp_path)
-    assert torch.equal(logits_of(again), logits_of(model))
-    alone = peft.PeftModel.from_pretrained(make_model("llama").bfloat16(), tmp_path)
-    assert not torch.equal(logits_of(alone), logits_of(model))  # control: PEFT rounds the copies
 
 
 def test_merging_and_unloading_give_the_dtype_back(adapted, logits_of, tmp_path) -> None:
@@ -143,43 +120,3 @@ def test_merging_and_unloading_give_the_dtype_back(adapted, logits_of, tmp_path)
     assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(merged))
     plain = adapted().unload()
     assert {weight.dtype for weight in plain.parameters()} == {torch.bfloat16}
-
-
-def test_tied_embeddings_stay_tied(make_model) -> None:
-    model = make_model("llama").bfloat16()
-    model.config.tie_word_embeddings = True
-    model.tie_weights()
-    wrapped = get_peft_model(
-        patch_model(model, "yarn", factor=FACTOR),
-        peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=True),
-    )
-    copies = [w for name, w in wrapped.named_parameters(remove_duplicate=False) if "modules_to_save" in name]
-    assert len(copies) == 2
-    assert copies[0] is copies[1]
-    assert copies[0].dtype == torch.float32
-    assert wrapped(texts()).logits.dtype == torch.bfloat16
-
-
-def test_positions_put_under_an_adapter_train_in_float32(make_model, logits_of, tmp_path) -> None:
-    model = peft.get_peft_model(make_model("llama").bfloat16(), peft.LoraConfig(r=2, target_modules=["q_proj"]))
-    patch_model(model, "fox", factor=FACTOR)
-    assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
-    assert share_moved(model)["positions"] == 1
-    model.save_pretrained(tmp_path)
-    again = load_peft_adapter(make_model("llama").bfloat16(), tmp_path, patch="apply")
-    assert torch.equal(logits_of(again), logits_of(model))
-    unpatch_model(model)
-    assert {w.dtype for w in model.parameters() if not w.requires_grad} == {torch.bfloat16}
-
-
-def test_peft_is_told_to_keep_the_dtype(make_model) -> None:
-    model = patch_model(make_model("llama").bfloat16(), "t5", factor=FACTOR)
-    kept = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"]), autocast_adapter_dtype=False)
-    assert {weight.dtype for weight in position_parameters(kept).values()} == {torch.bfloat16}
-
-
-def test_values_inside_other_values_are_cast() -> None:
-    half = torch.ones(2, dtype=torch.bfloat16)
-    found = float32.cast({"a": [half, 1], "b": (half.long(), None)}, float32.HALF, torch.float32)
-    assert found["a"][0].dtype == torch.float32
-    assert found["b"][0].dtype == torch.int64

@@ -13,8 +13,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_posenc import (
-    advise,
-    check_scheme,
     describe,
     export_native,
     from_pretrained,
@@ -22,8 +20,7 @@ from hf_posenc import (
     load_starter,
     patch_model,
 )
-from hf_posenc.checkpoints.model_name import ModelName, is_bundled, local_name, moved_bundled
-from hf_posenc.checkpoints.run_checkpoints import MANIFEST, RUN, file_sizes
+from hf_posenc.checkpoints.model_name import MANIFEST, RUN, ModelName, file_sizes
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, UnknownStarter, WrongKind
 from hf_posenc.insight.bench import bench
 from hf_posenc.insight.probe import probe
@@ -62,13 +59,6 @@ def test_starters(tmp_path: Path) -> None:
         from_pretrained("starter:lama")
 
 
-def test_functions_take_the_same_names(adapter: Callable[..., Path]) -> None:
-    tuned = adapter()
-    assert advise("starter:llama", "2k").trained_length == 256
-    assert "yarn" in advise(tuned, "2k").positions
-    assert not any(one.failed for one in check_scheme("starter:llama", "yarn", factor=2, checks=["identity"]))
-
-
 def test_probe_bench_and_export_take_names(adapter: Callable[..., Path], tmp_path: Path) -> None:
     tuned = adapter()
     live, tokenizer = from_pretrained(tuned), load_starter("llama")[1]
@@ -94,7 +84,7 @@ def test_probe_bench_and_export_take_names(adapter: Callable[..., Path], tmp_pat
 def test_an_adapter_finds_its_base(adapter: Callable[..., Path], tmp_path: Path) -> None:
     tuned = adapter()
     assert ModelName.of(tuned) == ModelName(STARTER, str(tuned))
-    assert ModelName.of(tuned, base="starter:llama") == ModelName(STARTER, str(tuned))
+    assert ModelName.of("starter:llama", adapter=tuned) == ModelName(STARTER, str(tuned))
     moved = adapter("moved", "/another/env/lib/python3.12/site-packages/hf_posenc/starters/llama")
     assert ModelName.of(moved).model == STARTER
     lost = adapter("lost", str(tmp_path / "gone"))
@@ -105,7 +95,7 @@ def test_an_adapter_finds_its_base(adapter: Callable[..., Path], tmp_path: Path)
     with pytest.raises(PeftAdapterMismatch, match="adapter itself"):
         from_pretrained(on_itself)
     with pytest.raises(PeftAdapterMismatch, match="holds no PEFT adapter"):
-        ModelName.of(STARTER, base=STARTER)
+        ModelName.of(STARTER, adapter=STARTER)
 
 
 def test_the_tokenizer_of_an_adapter(adapter: Callable[..., Path]) -> None:
@@ -139,27 +129,3 @@ def test_a_name_of_the_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(ModelNotFound, match=r"Hub cannot be asked.*hf download owner/name"):
         from_pretrained("owner/name", cache_dir=tmp_path)
     assert time.monotonic() - started < 5
-
-
-def test_a_misspelt_folder_is_not_to_be_downloaded() -> None:
-    with pytest.raises(ModelNotFound) as refused:
-        from_pretrained("my modell")
-    assert str(refused.value).startswith("There is no folder 'my modell'")
-    assert "download" not in str(refused.value)
-
-
-@pytest.mark.parametrize("wrong", [None, 3, b"folder", "", "a/b/c", "./absent"])
-def test_what_is_no_name(wrong: Any) -> None:
-    with pytest.raises((WrongKind, ModelNotFound)):
-        ModelName.of(wrong)
-
-
-@pytest.mark.parametrize("name", ["starter:llama", "starter:bert"])
-def test_a_bundled_model_of_another_installation_is_that_of_this_one(name: str) -> None:
-    here = Path(local_name(name))
-    elsewhere = Path("/elsewhere").joinpath(*here.parts[-3:])
-    assert moved_bundled(str(elsewhere)) == name
-    assert moved_bundled(str(here)) == str(here)  # it is there
-    assert moved_bundled(str(elsewhere.with_name("other"))) == str(elsewhere.with_name("other"))
-    assert is_bundled(str(here))
-    assert not is_bundled(str(elsewhere))

@@ -98,11 +98,6 @@ def test_an_adapter_folder_says_so_too(saved: Path, tmp_path: Path) -> None:
     assert loaded()
 
 
-def test_a_file_may_have_another_name(saved: Path) -> None:
-    register(module="renamed")
-    assert warned(saved) == []
-
-
 def test_a_digest_of_bytecode_of_an_earlier_version_says_nothing(saved: Path) -> None:
     register(strength=0.2)
     config = json.loads((saved / "config.json").read_text())
@@ -110,10 +105,3 @@ def test_a_digest_of_bytecode_of_an_earlier_version_says_nothing(saved: Path) ->
     config["position_scheme_code"] = {"python": "3.11", "digest": "0" * 32}
     (saved / "config.json").write_text(json.dumps(config))
     assert warned(saved) == []
-
-
-def test_nothing_is_stored_of_the_schemes_of_this_package(tmp_path: Path) -> None:
-    model = llama()
-    patch_model(model, "yarn", factor=4)
-    model.save_pretrained(tmp_path)
-    assert "position_scheme_code" not in json.loads((tmp_path / "config.json").read_text())

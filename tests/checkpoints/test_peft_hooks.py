@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import re
-import sys
-from types import ModuleType
 
 import pytest
 import torch
 import transformers
 from packaging.version import Version
-from safetensors.torch import load_file, save_file
 from transformers import (
     FalconConfig,
     FalconForCausalLM,
@@ -26,7 +21,6 @@ from transformers.integrations.peft import MIN_PEFT_VERSION
 
 from hf_posenc import describe, enable_auto, from_pretrained, patch_model
 from hf_posenc.checkpoints.auto import disable_auto
-from hf_posenc.core.after_import import after_import
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.stored.peft_sidecar import position_parameters
 
@@ -114,20 +108,6 @@ def test_stock_loaders_refuse_another_base(base, peft_adapter, make_model, logit
     with pytest.raises(PeftAdapterMismatch, match="trained under scheme 't5'"):
         model.load_adapter(folder)
     assert torch.equal(logits_of(model), before)
-
-
-@pytest.mark.filterwarnings("ignore:Found missing adapter keys")  # PEFT's own word, besides our error
-@pytest.mark.parametrize("damage", ["half", "nan"])
-def test_stock_loaders_refuse_a_damaged_file(damage, peft_adapter, make_patched) -> None:
-    folder, _ = peft_adapter()
-    weights = load_file(folder / "adapter_model.safetensors")
-    if damage == "half":
-        weights = dict(list(weights.items())[::2])
-    else:
-        next(iter(weights.values())).fill_(float("nan"))
-    save_file(weights, folder / "adapter_model.safetensors")
-    with pytest.raises(PeftAdapterMismatch, match="lacks" if damage == "half" else "not finite"):
-        peft.PeftModel.from_pretrained(make_patched(), folder)
 
 
 def test_auto_classes_of_peft_patch_the_base(peft_adapter, make_model, logits_of, tmp_path) -> None:
@@ -227,23 +207,6 @@ def test_trainer_resumes_learned_positions(order, make_model, logits_of, tmp_pat
     assert torch.equal(logits_of(resumed), logits_of(whole))
 
 
-@pytest.mark.parametrize("order", [patched_first, adapted_first], ids=lambda f: f.__name__)
-def test_trainer_loads_the_positions_of_the_best_model(order, make_model, logits_of, tmp_path) -> None:
-    model = order(make_model)
-    trainer = trainer_of(
-        model, tmp_path, 4, load_best_model_at_end=True, eval_strategy="steps", eval_steps=2,
-        metric_for_best_model="loss", greater_is_better=True,
-    )  # fmt: skip
-    trainer.train()
-    best = trainer.state.best_model_checkpoint
-    assert best is not None
-    assert torch.equal(logits_of(peft.PeftModel.from_pretrained(patched(make_model), best)), logits_of(model))
-
-
-def patched(make_model):
-    return patch_model(make_model("llama"), "t5", factor=FACTOR)
-
-
 def test_the_card_says_what_the_adapter_needs(peft_adapter, make_patched) -> None:
     folder, _ = peft_adapter(scheme="yarn")
     card = (folder / "README.md").read_text()
@@ -255,50 +218,6 @@ def test_the_card_says_what_the_adapter_needs(peft_adapter, make_patched) -> Non
     card = (folder / "README.md").read_text()
     assert card.startswith("My own words.")
     assert re.findall(r"scheme \| `(\w+)`", card) == ["pi"]
-
-
-def test_no_line_of_a_save_leaves_a_configuration_that_loads_without_the_package(make_patched, tmp_path) -> None:
-    """PEFT's own type of adapter, read by its own loader, must not be there even if the save is killed at that line."""
-    model, seen = peft.get_peft_model(make_patched(), CONFIGS["lora"]()), set()
-
-    def watch(frame, event, argument):
-        if (file := tmp_path / "adapter_config.json").exists():
-            seen.add(json.loads(file.read_text() or "{}").get("peft_type"))
-        return watch
-
-    tracing = sys.gettrace()
-    sys.settrace(lambda *call: watch if "peft" in call[0].f_code.co_filename else None)
-    try:
-        model.peft_config["default"].save_pretrained(str(tmp_path))
-    finally:
-        sys.settrace(tracing)
-    assert len(seen) == 1
-    assert "LORA" not in seen
-
-
-def test_a_model_without_a_scheme_is_left_to_peft(make_model, tmp_path) -> None:
-    model = peft.get_peft_model(make_model("llama").bfloat16(), peft.LoraConfig(**LORA, modules_to_save=["norm"]))
-    copies = [weight for name, weight in model.named_parameters() if "modules_to_save" in name]
-    assert {weight.dtype for weight in copies} == {torch.bfloat16}
-    model.save_pretrained(tmp_path)
-    assert "hf_posenc" not in (tmp_path / "README.md").read_text()
-    peft.PeftModel.from_pretrained(make_model("llama"), tmp_path)
-
-
-def test_a_call_after_an_import_happens_once(tmp_path, monkeypatch) -> None:
-    calls: list[str] = []
-    (tmp_path / "imported_later.py").write_text("value = 1")
-    monkeypatch.syspath_prepend(tmp_path)
-    after_import("imported_later", lambda: calls.append("later"))
-    assert importlib.util.find_spec("imported_later") is not None  # asking is not importing
-    assert calls == []
-    import imported_later  # type: ignore[import-not-found]
-
-    assert isinstance(imported_later, ModuleType)
-    assert (imported_later.value, calls) == (1, ["later"])
-    after_import("imported_later", lambda: calls.append("at once"))
-    assert calls == ["later", "at once"]
-    del sys.modules["imported_later"]
 
 
 def test_pissa_is_converted_to_lora_with_the_trained_positions(make_model, make_patched, logits_of, tmp_path):

@@ -7,18 +7,15 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, RobertaConfig, RobertaForMaskedLM, Trainer, TrainingArguments
 
+from hf_posenc import get_peft_model as with_scheme
 from hf_posenc import (
-    describe,
-    from_pretrained,
     load_peft_adapter,
     patch_model,
 )
-from hf_posenc import get_peft_model as with_scheme
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
-from hf_posenc.errors import PeftAdapterMismatch, TrainingImpossible, UnsupportedModel
+from hf_posenc.errors import PeftAdapterMismatch, TrainingImpossible
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 
@@ -46,16 +43,7 @@ def test_every_method_comes_back(method, scheme, make_model, logits_of, perturb,
     assert torch.equal(logits_of(load_peft_adapter(make_model("llama"), tmp_path / "copy", patch="apply")), want)
 
 
-@pytest.mark.parametrize("method", ["prompt", "prefix"])
-def test_a_scheme_put_under_a_prompt_is_saved_too(method, make_model, logits_of, perturb, tmp_path) -> None:
-    """In this order PEFT's own model is known, and nothing of this package needs to save it."""
-    model = patch_model(peft.get_peft_model(make_model("llama"), METHODS[method]()), "yarn", factor=FACTOR)
-    perturb(model)
-    peft.PeftModel.save_pretrained(model, str(tmp_path))
-    assert torch.equal(logits_of(load_peft_adapter(make_model("llama"), tmp_path, patch="apply")), logits_of(model))
-
-
-@pytest.mark.parametrize("scheme", ["fire", "dyn_bias", "transformer_xl", "fox", "deberta", "yarn"])
+@pytest.mark.parametrize("scheme", ["fire", "fox", "deberta", "yarn"])
 def test_all_linear_layers_adapt_as_they_merge(scheme, make_model, logits_of, perturb) -> None:
     """PEFT finds the layers by their class, in a scheme as well."""
     config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
@@ -68,7 +56,7 @@ def test_all_linear_layers_adapt_as_they_merge(scheme, make_model, logits_of, pe
 WPE = {"r": 2, "target_modules": ["wpe"], "init_lora_weights": False}
 
 
-@pytest.mark.parametrize("scheme", ["alibi", "sinusoidal", "learned_interp", "learned_hier"])
+@pytest.mark.parametrize("scheme", ["alibi", "learned_hier"])
 def test_rows_of_a_table_that_is_not_read_by_rows(scheme, make_model, logits_of) -> None:
     """LoRA would bring back positions that the scheme has taken out, and merging would drop them."""
     model = patch_model(make_model("gpt2"), scheme, factor=FACTOR)
@@ -78,35 +66,6 @@ def test_rows_of_a_table_that_is_not_read_by_rows(scheme, make_model, logits_of)
             wrap(model, peft.LoraConfig(**WPE))
         assert [name for name, _ in model.named_modules()] == names
         assert torch.equal(logits_of(model, SHORT), want)
-
-
-def test_rows_of_a_table_that_stays(make_model, logits_of) -> None:
-    model = peft.get_peft_model(patch_model(make_model("gpt2"), "logn"), peft.LoraConfig(**WPE))
-    adapted = logits_of(model, SHORT)
-    with model.disable_adapter():
-        assert (logits_of(model, SHORT) - adapted).abs().max() > 1e-4
-    assert torch.allclose(logits_of(model.merge_and_unload(), SHORT), adapted, atol=1e-5)
-
-
-def roberta() -> PreTrainedModel:
-    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64}
-    return RobertaForMaskedLM(RobertaConfig(**sizes, vocab_size=96, max_position_embeddings=34, pad_token_id=1)).eval()
-
-
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("kind", ["gpt2", "roberta"])
-def test_a_table_that_peft_has_wrapped_is_not_patched(kind, whole, make_model, logits_of) -> None:
-    """The wrapper would go on to add the model's own positions."""
-    model, table, layer = {
-        "gpt2": lambda: (make_model("gpt2"), "wpe", "c_attn"),
-        "roberta": lambda: (roberta(), "position_embeddings", "query"),
-    }[kind]()
-    how = {"target_modules": [layer], "modules_to_save": [table]} if whole else {"target_modules": [table]}
-    model = peft.get_peft_model(model, peft.LoraConfig(r=2, **how))
-    want = logits_of(model, SHORT)
-    with pytest.raises(UnsupportedModel, match=f"{table}, the position table .* wrapped"):
-        patch_model(model, "alibi", factor=FACTOR)
-    assert torch.equal(logits_of(model, SHORT), want)
 
 
 def adapted(scheme: str | None, method: str, kind: str = "llama") -> nn.Module:
@@ -142,8 +101,7 @@ def padded_and_alone(model: nn.Module, virtual: int) -> tuple[float, float]:
 
 
 ROUNDING = 1e-4  # of logits of about 1
-SCHEMES = ["rope", "yarn", "alibi", "none", "t5", "dynamic_ntk", "dca", "sinks", "cope", "shaw", "sinusoidal", "xpos"]
-SCHEMES += ["rerope", "self_extend", "longrope", "fox", "lm_infinite", "string"]  # keys wider than one head
+SCHEMES = ["yarn", "alibi", "t5", "dynamic_ntk", "dca", "sinks", "sinusoidal", "longrope"]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -196,37 +154,3 @@ def test_a_second_adapter_of_another_scheme_or_other_shared_positions(make_model
         load_peft_adapter(base, tmp_path / "pi", adapter_name="second", patch="apply")
     with pytest.raises(PeftAdapterMismatch, match="on a base of its own"):
         load_peft_adapter(base, tmp_path / "t5", adapter_name="second")
-
-
-def test_trainer_saves_the_scheme_and_resumes(make_model, logits_of, tmp_path) -> None:
-    rows = [{"input_ids": torch.arange(5, 29), "labels": torch.arange(5, 29)}] * 4
-
-    def train(steps: int, **how) -> nn.Module:
-        model = peft.get_peft_model(
-            patch_model(make_model("llama"), "t5", factor=FACTOR), lora(modules_to_save=["posenc"])
-        )
-        arguments = TrainingArguments(
-            str(tmp_path), max_steps=steps, save_steps=2, per_device_train_batch_size=1, use_cpu=True, report_to="none",
-            learning_rate=1e-2, disable_tqdm=True, seed=0, lr_scheduler_type="constant",
-        )  # fmt: skip
-        Trainer(model, arguments, train_dataset=rows).train(**how)
-        return model
-
-    through = train(4)
-    loaded = load_peft_adapter(make_model("llama"), tmp_path / "checkpoint-4", patch="apply")
-    assert torch.equal(logits_of(loaded), logits_of(through))
-    resumed = train(4, resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert torch.allclose(logits_of(resumed), logits_of(through), atol=1e-4)
-
-
-@pytest.mark.parametrize("merge", ["merge_and_unload", "unload"])
-@pytest.mark.parametrize("scheme", ["yarn", "alibi", "dynamic_ntk"])
-def test_merged_or_unloaded_models_are_saved_with_their_scheme(
-    merge, scheme, make_model, logits_of, perturb, tmp_path
-) -> None:
-    model = peft.get_peft_model(patch_model(make_model("llama"), scheme, factor=FACTOR), lora())
-    perturb(model)
-    bare = getattr(model, merge)()
-    assert describe(bare).scheme == scheme
-    bare.save_pretrained(tmp_path)
-    assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(bare))

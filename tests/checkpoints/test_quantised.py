@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 
 import pytest
 import torch
@@ -11,10 +10,9 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM, TorchAoConfig
 
 from hf_posenc import from_pretrained, patch_model, unpatch_model
-from hf_posenc.checkpoints.four_bit import is_quantised
+from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.checkpoints.model_digest import model_digest, sampled_weights_digest
 from hf_posenc.checks.tiny_models import tiny_model as contract_model
-from hf_posenc.errors import WeightsNotFinite
 
 
 class PackedLinear(nn.Module):
@@ -76,54 +74,6 @@ def test_quantised_projections_are_called_and_their_weights_not_used(cases) -> N
         with torch.no_grad():
             deviation = (packed(ids).logits - twin(ids).logits).abs().max().item()
         assert deviation <= 1e-5, (case, deviation)
-
-
-def test_bitsandbytes() -> None:
-    """A scheme of every route on its 4-bit layers: it has an effect, weights stay packed, and unpatching undoes it."""
-    bnb = pytest.importorskip("bitsandbytes", reason="no dependency of this package; it quantises where installed")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    ids = torch.randint(3, 96, (1, 40), generator=torch.Generator().manual_seed(0)).to(device)
-    for scheme in ("yarn", "t5", "rerope", "deberta", "dynamic_ntk"):
-        model = contract_model("llama")
-        for layer in model.model.layers:
-            for name, linear in list(layer.self_attn.named_children()):
-                small = bnb.nn.Linear4bit(linear.in_features, linear.out_features, bias=False, quant_type="nf4")
-                small.load_state_dict(linear.state_dict())
-                setattr(layer.self_attn, name, small)
-        model = model.to(device).eval()
-        with torch.no_grad():
-            plain = model(ids).logits
-        packed = {name: weight.clone() for name, weight in model.named_parameters() if weight.dtype == torch.uint8}
-        patch_model(model, scheme, factor=4)
-        assert packed
-        assert all(torch.equal(weight, model.get_parameter(name)) for name, weight in packed.items())
-        with torch.no_grad():
-            assert (model(ids).logits - plain).abs().max() > 0.01
-        unpatch_model(model)
-        with torch.no_grad():
-            assert torch.equal(model(ids).logits, plain)
-
-
-class NamedFloating(Tensor):
-    """A quantiser's tensor class, such as torchao's: it says that it is floating, and has few operations."""
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        if func is Tensor.aminmax:
-            raise NotImplementedError("Int8Tensor dispatch: attempting to run unimplemented operator/function")
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-
-def test_a_weight_whose_class_cannot_be_searched_for_nan_is_left_alone() -> None:
-    model = contract_model("llama")
-    projection = model.model.layers[0].self_attn.q_proj
-    projection.weight = nn.Parameter(projection.weight.detach().as_subclass(NamedFloating))
-    with pytest.raises(NotImplementedError):
-        projection.weight.aminmax()
-    patch_model(model, "yarn", factor=4)
-    projection.weight = nn.Parameter(torch.full_like(projection.weight.as_subclass(Tensor), math.nan))
-    with pytest.raises(WeightsNotFinite):  # an ordinary one is searched
-        patch_model(unpatch_model(model), "yarn", factor=4)
 
 
 def test_torchao(tmp_path) -> None:

@@ -10,7 +10,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForSequenceClassification,
-    BertForMaskedLM,
     BertModel,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -22,14 +21,10 @@ from transformers import (
 from hf_posenc import (
     describe,
     from_pretrained,
-    is_patched,
     patch_model,
     unpatch_model,
 )
-from hf_posenc.checkpoints import restore
 from hf_posenc.errors import CheckpointMismatch, NotPatched, UnknownScheme
-from hf_posenc.patching import patch as patch_module
-from hf_posenc.patching.proof import EffectProbe
 
 FACTOR, TRAINED = 4, 16
 PAIRS = [
@@ -74,14 +69,6 @@ def test_unpatching_a_loaded_model_gives_the_base_model(kind, make_model, logits
     assert all(p.requires_grad for p in loaded.parameters())
 
 
-def test_control_the_base_model_differs_from_what_was_saved(make_model, logits_of, perturb, tmp_path) -> None:
-    """Control: the comparison above sees a scheme that was dropped."""
-    model = patch_model(make_model("llama"), "t5", factor=FACTOR)
-    perturb(model)
-    model.save_pretrained(tmp_path)
-    assert (logits_of(unpatch_model(from_pretrained(tmp_path))) - logits_of(model)).abs().max() > 0.1
-
-
 def test_parameters_are_in_the_weights_and_the_scheme_in_the_configuration(make_model, tmp_path) -> None:
     patch_model(make_model("llama"), "t5", factor=FACTOR, num_buckets=16).save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
@@ -93,24 +80,6 @@ def test_parameters_are_in_the_weights_and_the_scheme_in_the_configuration(make_
         FACTOR * TRAINED,
         TRAINED,
     )
-
-
-def test_a_model_saved_in_shards_loads_to_the_same_logits(make_model, logits_of, perturb, tmp_path) -> None:
-    model = patch_model(make_model("gpt2"), "t5", factor=FACTOR)
-    perturb(model)
-    model.save_pretrained(tmp_path, max_shard_size="20KB")
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(model))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_a_loaded_model_has_the_dtype_it_was_saved_in(dtype, make_model, logits_of, perturb, tmp_path) -> None:
-    model = patch_model(make_model("llama"), "t5", factor=FACTOR)
-    perturb(model)
-    model.to(dtype).save_pretrained(tmp_path)
-    loaded = from_pretrained(tmp_path)
-    assert {p.dtype for p in loaded.parameters()} == {dtype}
-    assert torch.equal(logits_of(loaded), logits_of(model))
 
 
 def test_per_layer_schemes(make_model, logits_of, perturb, tmp_path) -> None:
@@ -143,17 +112,6 @@ def test_other_heads(kind, scheme, model_class, make_model, logits_of, perturb, 
     assert describe(loaded).scheme == scheme
 
 
-def test_a_patched_classifier_keeps_its_head(make_model, logits_of, tmp_path) -> None:
-    make_model("bert").save_pretrained(tmp_path / "plain")
-    model = from_pretrained(
-        tmp_path / "plain", model_class=AutoModelForSequenceClassification, scheme="alibi", factor=FACTOR
-    )
-    model.save_pretrained(tmp_path / "patched")
-    loaded = from_pretrained(tmp_path / "patched")
-    assert type(loaded).__name__ == "BertForSequenceClassification"
-    assert torch.equal(logits_of(loaded), logits_of(model))
-
-
 def test_missing_parameters_are_initialised_by_the_scheme(make_model, tmp_path) -> None:
     """Transformers would draw an embedding of width 32 from N(0, 0.3); T5's rule is N(0, 1 / 32)."""
     patch_model(make_model("llama"), "t5", factor=FACTOR, num_buckets=512, max_distance=1024).save_pretrained(tmp_path)
@@ -162,26 +120,6 @@ def test_missing_parameters_are_initialised_by_the_scheme(make_model, tmp_path) 
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     loaded = from_pretrained(tmp_path)
     assert loaded.model.posenc.table.weight.std().item() == pytest.approx(32**-0.5, rel=0.1)
-
-
-def test_a_plain_checkpoint_can_be_patched(make_model, logits_of, tmp_path) -> None:
-    make_model("llama").save_pretrained(tmp_path)
-    loaded = from_pretrained(tmp_path, scheme="yarn", factor=FACTOR, beta_fast=16.0)
-    assert torch.equal(
-        logits_of(loaded), logits_of(patch_model(make_model("llama"), "yarn", factor=FACTOR, beta_fast=16.0))
-    )
-    assert not is_patched(from_pretrained(tmp_path))
-
-
-def test_a_matching_request_is_accepted(make_model, tmp_path) -> None:
-    patch_model(make_model("llama"), "yarn", factor=FACTOR, beta_fast=16.0).save_pretrained(tmp_path)
-    for agreeing in (
-        {"scheme": "yarn"},
-        {"scheme": "yarn", "beta_fast": 16.0, "beta_slow": 1.0},
-        {"factor": 4},
-        {"target_length": 64},
-    ):
-        assert describe(from_pretrained(tmp_path, **agreeing)).scheme == "yarn"
 
 
 CONTRADICTIONS = [
@@ -209,30 +147,6 @@ def test_requests_that_would_have_no_effect(make_model, tmp_path) -> None:
         from_pretrained(tmp_path, scheme="yarm")
     with pytest.raises(CheckpointMismatch, match="pickled"):
         from_pretrained(tmp_path, use_safetensors=False)
-
-
-def test_the_loading_info_is_returned(make_model, tmp_path) -> None:
-    patch_model(make_model("bert"), "alibi", factor=FACTOR).save_pretrained(tmp_path)
-    model, info = from_pretrained(tmp_path, model_class=BertForMaskedLM, output_loading_info=True)
-    assert is_patched(model)
-    assert not info["missing_keys"]
-
-
-def test_every_kind_of_layer_is_probed_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers that slide have a rotation of their own: what proves a patch proves what was loaded."""
-    probed = []
-
-    class Recorded(EffectProbe):
-        def __init__(self, plan) -> None:
-            super().__init__(plan)
-            probed.append(self.layers)
-
-    for module in (patch_module, restore):
-        monkeypatch.setattr(module, "EffectProbe", Recorded)
-    patch_model(gemma3(), "alibi", factor=4, layers="all").save_pretrained(tmp_path)
-    from_pretrained(tmp_path)
-    before, after = probed[0], probed[-1]
-    assert after == before == [0, 1]
 
 
 def gemma3() -> Gemma3ForCausalLM:

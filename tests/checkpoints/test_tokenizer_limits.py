@@ -14,7 +14,6 @@ from hf_posenc import export_native, from_pretrained, get_peft_model, load_start
 from hf_posenc.checkpoints.merge import merge
 from hf_posenc.cli import main
 from hf_posenc.errors import LimitKept
-from hf_posenc.training import Training, finetune
 
 peft = pytest.importorskip("peft", reason="adapters need the extra `train`")
 TRAINED, FACTOR = 256, 4
@@ -95,12 +94,6 @@ def test_an_adapter_that_is_saved_where_a_tokenizer_is(base: Path, wrap: Callabl
     assert stated(base) == (FACTOR * TRAINED,) * 2
 
 
-def test_the_callers_tokenizer_is_unchanged(base: Path, tmp_path: Path) -> None:
-    model, tokenizer = from_pretrained(base, scheme="yarn", factor=FACTOR), AutoTokenizer.from_pretrained(base)
-    finetune(model, tokenizer, TEXTS, Training(steps=1, length=64, eval_lengths=(64,)), out=tmp_path / "run")
-    assert (tokenizer.model_max_length, stated(tmp_path / "run")[0]) == (TRAINED, FACTOR * TRAINED)
-
-
 @pytest.mark.parametrize("write", ["save", "export"])
 def test_a_model_that_is_saved_where_a_tokenizer_is(base: Path, write: str) -> None:
     """And a limit of sentence-transformers, whose other entries stay."""
@@ -131,8 +124,3 @@ def test_other_limits_stay(limit: int, tmp_path: Path) -> None:
     else:
         from_pretrained(base, scheme="yarn", factor=FACTOR).save_pretrained(base)
     assert stated(base) == (limit, limit)
-
-
-def test_an_unpatched_model_moves_nothing(base: Path) -> None:
-    load_starter("llama")[0].save_pretrained(base)
-    assert stated(base) == (TRAINED, TRAINED)

@@ -28,13 +28,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
 
 def test_of_the_model_with_the_revision_that_its_adapter_names(asked: list, tmp_path: Path) -> None:
-    assert not copy_tokenizer(ModelName("owner/base", str(tmp_path), revision="v1"), tmp_path, **OPTIONS)
+    assert not copy_tokenizer(ModelName("owner/base", str(tmp_path), hub={**OPTIONS, "revision": "v1"}), tmp_path)
     assert asked == [("owner/base", {"trust_remote_code": False, **OPTIONS, "revision": "v1"})]
 
 
 def test_a_revision_of_the_model_is_none_of_its_adapter(asked: list, tmp_path: Path) -> None:
     (tmp_path / TOKENIZER_FILES[0]).write_text("{}")
-    assert not copy_tokenizer(ModelName("owner/base", str(tmp_path)), tmp_path, **OPTIONS, revision="v1")
+    assert not copy_tokenizer(
+        ModelName("owner/base", str(tmp_path), adapter_hub={**OPTIONS, "revision": "v1"}), tmp_path
+    )
     assert asked == [(str(tmp_path), {"trust_remote_code": False, **OPTIONS})]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hf_posenc import checks
 from hf_posenc.checks import Case
-from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.base import implements
+from hf_posenc.schemes.build import build
+from hf_posenc.schemes.spec import plan
 
 HOOKS = (
     *("embed", "read_table", "reposition", "rotation", "row_rotation", "regions", "prepare", "extra_key_channels"),
@@ -52,15 +53,13 @@ COMPOSED = [
 ALL_CASES = [*CASES, *COMPOSED]
 DECODERS = [case for case in ALL_CASES if case.causal]
 CACHEABLE = [case for case in DECODERS if not case.needs_whole_text]
-DETERMINISTIC = [case for case in ALL_CASES if not case.randomises]
 
 
 def hooks_of(case: Case) -> tuple[str, ...]:
     """The model, and the hooks that the scheme overrides: these decide the route through adapter and engine."""
-    with case.patched() as model:
-        scheme = scheme_of(model)
-        keeps_table = ("keeps table",) if scheme.keeps_table else ()
-        return (case.model_name, *keeps_table, *(hook for hook in HOOKS if implements(scheme, hook)))
+    scheme = build(plan(case.scheme), case.geometry, case.model_name)
+    keeps_table = ("keeps table",) if scheme.keeps_table else ()
+    return (case.model_name, *keeps_table, *(hook for hook in HOOKS if implements(scheme, hook)))
 
 
 def first_of_each(cases: list[Case]) -> list[Case]:
@@ -72,4 +71,6 @@ def first_of_each(cases: list[Case]) -> list[Case]:
 
 
 ONE_PER_HOOKS = first_of_each(CASES)
+# A BERT decoder shares its modules with BERT and its masks with GPT-2.
+QUICK = [case for case in ONE_PER_HOOKS if case.model_name != "bert_decoder"]
 CACHEABLE_ONE_PER_HOOKS = [case for case in ONE_PER_HOOKS if case in CACHEABLE]

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 from unittest import SkipTest
 
 import pytest
 import torch
 
-import hf_posenc
 from hf_posenc import checks
 from hf_posenc.checks import CHECKS, Case
-from hf_posenc.checks.case import PATCH_KEYWORDS
 from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.life_cycle import differences, snapshot
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
-from hf_posenc.cli import main
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.terms import ToeplitzBias
-from hf_posenc.errors import AlreadyPatched, LengthContradiction, SchemeNotDefined, UnknownCheck
-from hf_posenc.patching.patch import patch_model
+from hf_posenc.errors import UnknownCheck
 from hf_posenc.schemes.base import Scheme
 
 from .wrong_schemes import StaleDynamicNTK
@@ -67,26 +62,10 @@ def test_applicable_checks_are_measured_and_the_model_is_restored(name: str) -> 
 
 
 @pytest.mark.slow
-def test_large_models_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_posenc.checks.run.MAX_PARAMETERS_TO_COPY", 1000)
-    seen = {deviation.check for deviation in checks.check_scheme(tiny_model("llama"), "alibi", factor=8)}
-    assert seen == {check.name for check in checks.applicable_checks(Case("llama", "alibi"), copies=False)}
-    on_copies = {"deepcopy", "saving", "gradient_checkpointing", "lora", "torch_compile", "dtype_cast", "offload"}
-    graphs = {"torch_export", "jit_trace", "recompilation"}
-    assert set(CHECKS) - seen == {*on_copies, *graphs, "native_export"}
-
-
-@pytest.mark.slow
 def test_a_wrong_scheme_fails() -> None:
     failed = {one.check for one in checks.check_scheme(tiny_model("llama"), StaleDynamicNTK, factor=4) if one.failed}
     assert {"cache", "batch"} <= failed
     assert "unpatch" not in failed
-
-
-def test_the_public_face_has_it() -> None:
-    (deviation,) = hf_posenc.check_scheme(tiny_model("llama"), "alibi", checks=["cache"])
-    assert isinstance(deviation, checks.Deviation)
-    assert not deviation.failed
 
 
 class FailsOnOneQuery(Hyperbolic):
@@ -109,12 +88,6 @@ def test_a_check_fails_if_the_scheme_raises() -> None:
 
 
 @pytest.mark.slow
-def test_base_models_are_compared_by_hidden_states() -> None:
-    deviations = checks.check_scheme(tiny_model("bert").bert, "rope", factor=2)
-    assert not [str(deviation) for deviation in deviations if deviation.failed]
-
-
-@pytest.mark.slow
 def test_low_precision_has_its_own_tolerances() -> None:
     deviations = checks.check_scheme(tiny_model("llama").to(torch.bfloat16), "yarn", factor=4)
     assert not [str(deviation) for deviation in deviations if deviation.failed]
@@ -123,37 +96,3 @@ def test_low_precision_has_its_own_tolerances() -> None:
 def test_an_unknown_check_is_refused() -> None:
     with pytest.raises(UnknownCheck, match="Did you mean 'cache'"):
         checks.check_scheme(tiny_model("llama"), "yarn", checks=["cahce"])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"factor": 4}, {"target_length": 64}, {"trained_length": 24, "factor": 2}, {"layers": {"1": "none"}, "factor": 2}],
-    ids=str,
-)
-def test_the_printed_command_takes_the_options_that_were_given(options: dict, tmp_path, monkeypatch, capsys) -> None:
-    """Though the check itself ran on a shorter trained length."""
-    model = tiny_model("llama")
-    model.save_pretrained(tmp_path / "my model")
-    loaded = type(model).from_pretrained(tmp_path / "my model")
-    (found,) = checks.check_scheme(loaded, "yarn", checks=["batch"], **options)
-    program, *words = shlex.split(found.command)
-    if program == "python":
-        exec(words[1])
-        assert "batch" in capsys.readouterr().out
-        return
-    seen = {}
-    real = checks.check_scheme
-    monkeypatch.setattr(checks, "check_scheme", lambda *given, **named: seen.update(named) or real(*given, **named))
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert not ended.value.code
-    assert {name: value for name, value in seen.items() if name in PATCH_KEYWORDS and value} == options
-
-
-def test_refused_patches_raise() -> None:
-    with pytest.raises(SchemeNotDefined):
-        checks.check_scheme(tiny_model("bert"), "self_extend")
-    with pytest.raises(LengthContradiction):
-        checks.check_scheme(tiny_model("llama"), "yarn", factor=0.5)
-    with pytest.raises(AlreadyPatched):
-        checks.check_scheme(patch_model(tiny_model("llama"), "yarn", factor=2), "pi", factor=2)

@@ -18,8 +18,6 @@ from hf_posenc.checks.forward import (
 )
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 
-from .case_lists import CACHEABLE
-
 STEPS = 3
 ONE_PER_ROUTE = [  # one scheme of each kind of terms; others share their code
     Case("llama", "yarn", factor=4),
@@ -63,11 +61,4 @@ def check(case: Case) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ONE_PER_ROUTE, ids=str)
 def test_one_graph_for_all_steps(case: Case) -> None:
-    check(case)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("case", [p for p in CACHEABLE if p.model_name != "bert_decoder"], ids=str)
-def test_every_decoder(case: Case) -> None:
-    """A BERT decoder shares its modules with BERT and its masks with GPT-2."""
     check(case)

@@ -16,12 +16,11 @@ from hf_posenc.checks.forward import random_tokens
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.forward.paged import requests_of
-from hf_posenc.forward.paged_support import check_scheme, mark_pages
+from hf_posenc.forward.paged_support import check_scheme
 from hf_posenc.patching.state import scheme_of
 
 pytest.importorskip("psutil")
 
-SCHEMES = ["yarn", "alibi", "dca", "dynamic_ntk", "sinks", "shaw"]
 PAGE = "page_size" if hasattr(ContinuousBatchingConfig(), "page_size") else "block_size"
 SMALL: dict[str, Any] = {PAGE: 8, "num_blocks": 64}
 CLOSE = 1e-4
@@ -48,13 +47,6 @@ def worst(model: PreTrainedModel, prompts: list[list[int]], results: list[Any]) 
     return max(request_error(model, prompt, result) for prompt, result in zip(prompts, results, strict=True))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_requests_share_pages(scheme: str) -> None:
-    model = patched(scheme)
-    prompts = prompts_of(model)
-    assert worst(model, prompts, generate_batch(model, prompts, **SMALL)) < CLOSE
-
-
 @pytest.mark.parametrize("scheme", ["alibi", "dca"])
 def test_padded_batches(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For compilation transformers pads batches to a few sizes."""
@@ -64,28 +56,6 @@ def test_padded_batches(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"q_padding_interval_size": 16, "kv_padding_interval_size": 32}
     results = generate_batch(model, prompts, varlen_compile_config=CompileConfig(), **SMALL, **sizes)
     assert worst(model, prompts, results) < CLOSE
-
-
-@pytest.mark.parametrize("scheme", ["alibi", "dca"])
-def test_eager_models(scheme: str) -> None:
-    model = patched(scheme)
-    model.set_attn_implementation("eager")
-    prompts = prompts_of(model)
-    assert worst(model, prompts, generate_batch(model, prompts)) < CLOSE
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["alibi", "dca"])
-def test_a_request_can_be_forked(scheme: str) -> None:
-    model = patched(scheme)
-    prompt = prompts_of(model)[0]
-    best = GenerationConfig(
-        do_sample=True, top_k=1, num_return_sequences=3, max_new_tokens=NEW, eos_token_id=-1, pad_token_id=0
-    )
-    (alone,) = generate_batch(model, [prompt])
-    config = ContinuousBatchingConfig(max_batch_tokens=24, **SMALL)
-    results = model.generate_batch([prompt], generation_config=best, continuous_batching_config=config)
-    assert [result.generated_tokens for result in results.values()] == [alone.generated_tokens] * 3
 
 
 @pytest.mark.slow
@@ -123,12 +93,6 @@ def test_refused_in_the_thread_that_asks(scheme: str, error: type[Exception], me
     assert model.config._attn_implementation == backend
 
 
-def test_unpatched_models_batch_again() -> None:
-    model = unpatch_model(patched("fox"))
-    prompts = prompts_of(model)
-    assert worst(model, prompts, generate_batch(model, prompts)) < CLOSE
-
-
 def test_a_sliding_window_is_refused() -> None:
     model = patched("alibi")
     model.config.sliding_window = 16
@@ -155,14 +119,3 @@ def test_inconsistent_positions_are_refused() -> None:
     assert (second.start, second.rows, second.keys) == (4, slice(3, 5), slice(3, 9))
     with pytest.raises(InvalidInput, match="goes on at position 7 after 4 cached"):
         requests_of(scheme, torch.tensor([[0, 1, 2, 7, 8]]), call)
-
-
-def test_pages_of_another_patch_are_refused() -> None:
-    class Pages:
-        pass
-
-    pages: Any = Pages()
-    mark_pages(pages, {"scheme": "alibi"})
-    mark_pages(pages, {"scheme": "alibi"})
-    with pytest.raises(InvalidInput, match="another scheme"):
-        mark_pages(pages, {"scheme": "t5"})

@@ -7,15 +7,19 @@ import pytest
 from hf_posenc import checks
 from hf_posenc.checks import CHECKS, Case
 
-from .case_lists import ALL_CASES, ONE_PER_HOOKS
+from .case_lists import ALL_CASES, ONE_PER_HOOKS, QUICK
 
 # `formula` has a test of its own below, `torch_compile` a file.
 SLOW = [name for name, check in CHECKS.items() if check.slow and name not in ("formula", "torch_compile")]
 SLOWEST = (  # many forward passes, or a compiler
     *("continuous_batching", "torch_export", "memory_leaks", "recompilation", "options", "finite_differences"),
 )
-CHOSEN = [(check, case) for check in SLOW for case in (ONE_PER_HOOKS[::4] if check in SLOWEST else ONE_PER_HOOKS)]
-OTHERS = [case for case in ALL_CASES if case not in ONE_PER_HOOKS]
+CHOSEN = [(check, case) for check in SLOW for case in (QUICK[::4] if check in SLOWEST else QUICK)]
+LEFT_OUT = [
+    pytest.param(case, marks=pytest.mark.slow if case in ONE_PER_HOOKS else pytest.mark.full, id=str(case))
+    for case in ALL_CASES
+    if case not in QUICK
+]
 fast = pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if not check.slow])
 
 
@@ -26,15 +30,14 @@ def test_logits_are_those_of_the_formula(case: Case) -> None:
 
 
 @fast
-@pytest.mark.parametrize("case", ONE_PER_HOOKS, ids=str)
+@pytest.mark.parametrize("case", QUICK, ids=str)
 def test_check(check: str, case: Case) -> None:
     """On one scheme of each combination of hooks."""
     checks.assert_passes(check, case)
 
 
-@pytest.mark.slow
 @fast
-@pytest.mark.parametrize("case", OTHERS, ids=str)
+@pytest.mark.parametrize("case", LEFT_OUT)
 def test_check_of_the_others(check: str, case: Case) -> None:
     checks.assert_passes(check, case)
 

@@ -51,20 +51,6 @@ def test_unknown_keywords_are_refused(family: str, scheme: str, name: str, value
         forward(model, random_tokens(model, 12), **{name: value})
 
 
-def test_the_scheme_is_named_as_it_was_asked_for() -> None:
-    """The rotation of the model, which `rerope` is composed with, is no part of its name."""
-    model = patched("llama", "rerope")
-    with pytest.raises(UnknownKeyword, match="which scheme 'rerope' does not"):
-        forward(model, random_tokens(model, 12), something_new=1)
-
-
-def test_a_refused_tensor_is_shown_on_one_line() -> None:
-    model = patched("llama", "alibi")
-    with pytest.raises(UnknownKeyword) as refused:
-        forward(model, random_tokens(model, 12), something_new=torch.zeros(12, 12))
-    assert "\n" not in str(refused.value)
-
-
 def test_every_keyword_of_transformers_is_covered() -> None:
     """Every keyword of transformers' own list is supported or refused."""
     model = patched("llama", "alibi")

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from hf_posenc import checks
-from hf_posenc.checks import Case
+from hf_posenc.checks import CHECKS, Case
 from hf_posenc.checks.checkpoint import fresh_process_output, load_in_fresh_process, save_case
 from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.patching.patch import unpatch_model
 
-from .case_lists import ALL_CASES, ONE_PER_HOOKS
+from .case_lists import ALL_CASES, ONE_PER_HOOKS, QUICK
 
 
-@pytest.mark.parametrize("case", ALL_CASES, ids=str)
+@pytest.mark.parametrize("case", QUICK, ids=str)
 def test_pickle_round_trip(case: Case) -> None:
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(TRAINED_LENGTH + 1, model))
@@ -46,9 +46,10 @@ def test_saved_equals_loaded_in_a_fresh_process(
     assert torch.equal(before, after)
 
 
-@pytest.mark.parametrize("case", ONE_PER_HOOKS, ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", QUICK, ids=str)
 def test_reentrant_checkpointing_changes_no_gradient(case: Case) -> None:
-    deviation = checks.checkpointing_changes_no_gradient(case, reentrant=True)
+    deviation = CHECKS["gradient_checkpointing"](case, reentrant=True)
     assert not deviation.failed, deviation
 
 
@@ -56,8 +57,8 @@ def test_reentrant_checkpointing_changes_no_gradient(case: Case) -> None:
 @pytest.mark.parametrize("case", ALL_CASES, ids=str)
 def test_everything_in_a_fresh_process_and_reentrant(case: Case) -> None:
     for deviation in (
-        checks.saved_equals_loaded(case, fresh=True),
-        checks.checkpointing_changes_no_gradient(case, True),
+        CHECKS["saving"](case, fresh=True),
+        CHECKS["gradient_checkpointing"](case, reentrant=True),
     ):
         assert not deviation.failed, deviation
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import Cache
 
@@ -17,10 +16,6 @@ from .case_lists import DECODERS
 WHOLE_TEXT = [case for case in DECODERS if case.needs_whole_text]
 
 
-def test_known_schemes_are_included() -> None:
-    assert {case.scheme_name for case in WHOLE_TEXT} >= {"norm01", "randpos"}
-
-
 @pytest.mark.parametrize("cache", [DynamicCache, StaticCache], ids=lambda cache: cache.__name__)
 @pytest.mark.parametrize("case", WHOLE_TEXT, ids=str)
 def test_a_cached_text_is_not_continued(case: Case, cache: type[Cache]) -> None:
@@ -29,13 +24,3 @@ def test_a_cached_text_is_not_continued(case: Case, cache: type[Cache]) -> None:
         forward(model, tokens, past_key_values=kept)
         with pytest.raises(NeedsWholeText, match=r"16 tokens are cached .* use_cache=False"):
             forward(model, tokens[:, :1], past_key_values=kept)
-
-
-@pytest.mark.parametrize("case", WHOLE_TEXT, ids=str)
-def test_generation_without_a_cache(case: Case) -> None:
-    with case.patched() as model:
-        tokens = random_tokens(model, TRAINED_LENGTH // 2)
-        with pytest.raises(NeedsWholeText):
-            model.generate(tokens, max_new_tokens=3, do_sample=False)
-        torch.manual_seed(0)
-        assert model.generate(tokens, max_new_tokens=3, do_sample=False, use_cache=False).shape[1] == len(tokens[0]) + 3

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from hf_posenc.cache.key_positions import RECORD
 from hf_posenc.checks import Case
-from hf_posenc.checks.tiny_models import TRAINED_LENGTH, sharpen_attention
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.core.regions import Band
 from hf_posenc.core.terms import Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
@@ -31,25 +31,6 @@ class NoPatch(Case):
 
     def clip_length(self, wanted: int, model: Any) -> int:
         return wanted
-
-
-class TransformersDynamicNTK(NoPatch):
-    """Dynamic NTK of transformers, unpatched."""
-
-    def __init__(self) -> None:
-        super().__init__("llama", "rope", factor=4)
-
-    def fresh(self) -> PreTrainedModel:
-        config = LlamaConfig(
-            hidden_size=64, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=128,
-            vocab_size=96, max_position_embeddings=TRAINED_LENGTH,
-            rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0},
-        )  # fmt: skip
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = LlamaForCausalLM(config).eval()
-            sharpen_attention(model)
-            return model
 
 
 class IgnoresPeftModels(Case):
@@ -85,15 +66,29 @@ class Modified(Case):
             self.undo()
 
 
-def attend_one_token_ahead(model: PreTrainedModel) -> Callable[[], None]:
-    """An attention mask that is off by one: every query also attends to the next key."""
+Modify = Callable[[PreTrainedModel], Callable[[], None]]
 
-    def widen_mask(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        length = kwargs["input_ids"].shape[1]
-        kwargs["attention_mask"] = torch.ones(1, 1, length, length, dtype=torch.bool).tril(diagonal=1)
-        return args, kwargs
 
-    return model.base_model.register_forward_pre_hook(widen_mask, with_kwargs=True, prepend=True).remove
+def before_forward(edit: Callable[[Any, dict[str, Any]], dict[str, Any]]) -> Modify:
+    """The keywords of every forward pass of the base model, edited."""
+
+    def modify(model: PreTrainedModel) -> Callable[[], None]:
+        def edited(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+            return args, edit(module, kwargs)
+
+        return model.base_model.register_forward_pre_hook(edited, with_kwargs=True, prepend=True).remove
+
+    return modify
+
+
+def behind_first_norm(factor: Callable[[], float]) -> Modify:
+    """The output of the first layer's norm, times a factor."""
+
+    def modify(model: PreTrainedModel) -> Callable[[], None]:
+        norm = model.base_model.layers[0].input_layernorm
+        return norm.register_forward_hook(lambda module, args, out: out * factor()).remove
+
+    return modify
 
 
 def add_attribute(model: PreTrainedModel) -> Callable[[], None]:
@@ -152,46 +147,6 @@ def round_values(model: PreTrainedModel) -> Callable[[], None]:
     return lambda: attention.__dict__.pop("attend", None)
 
 
-def drop_position_ids(model: PreTrainedModel) -> Callable[[], None]:
-    """``position_ids`` that are ignored."""
-
-    def drop(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        return args, {**kwargs, "position_ids": None}
-
-    return model.base_model.register_forward_pre_hook(drop, with_kwargs=True, prepend=True).remove
-
-
-def forget_cached_positions(model: PreTrainedModel) -> Callable[[], None]:
-    """A KV cache without the positions of its keys, which are then assumed to end right before the new tokens."""
-
-    def drop_positions(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        vars(kwargs.get(str(cache_name(type(module)))) or module).pop(RECORD, None)
-        return args, kwargs
-
-    return model.base_model.register_forward_pre_hook(drop_positions, with_kwargs=True, prepend=True).remove
-
-
-def drop_mask_with_cache(model: PreTrainedModel) -> Callable[[], None]:
-    """An attention mask that is ignored if there is a cache."""
-
-    def drop(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        return args, {**kwargs, "attention_mask": None} if kwargs.get(
-            str(cache_name(type(module)))
-        ) is not None else kwargs
-
-    return model.base_model.register_forward_pre_hook(drop, with_kwargs=True, prepend=True).remove
-
-
-def round_positions(model: PreTrainedModel) -> Callable[[], None]:
-    """``position_ids`` rounded to bfloat16."""
-
-    def round_ids(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        positions = kwargs.get("position_ids")
-        return args, kwargs if positions is None else {**kwargs, "position_ids": positions.bfloat16().long()}
-
-    return model.base_model.register_forward_pre_hook(round_ids, with_kwargs=True, prepend=True).remove
-
-
 def scale_keys_by_column(model: PreTrainedModel) -> Callable[[], None]:
     """Keys scaled by their column."""
 
@@ -218,15 +173,6 @@ def allocate_square(model: PreTrainedModel) -> Callable[[], None]:
         (out @ out.transpose(-1, -2)).sum()
 
     return model.base_model.norm.register_forward_hook(multiply).remove
-
-
-def differ_in_graphs(model: PreTrainedModel) -> Callable[[], None]:
-    """A layer that computes something else while it is traced."""
-
-    def scaled(module: Any, args: Any, out: Tensor) -> Tensor:
-        return out * 1.5 if is_traced() else out
-
-    return model.base_model.layers[0].input_layernorm.register_forward_hook(scaled).remove
 
 
 def forward_unpatched(model: PreTrainedModel) -> Callable[[], None]:
@@ -276,10 +222,34 @@ def detach_bias(model: PreTrainedModel) -> Callable[[], None]:
     return lambda: None
 
 
-def recompute_differently(model: PreTrainedModel) -> Callable[[], None]:
-    """A layer that computes something else during a backward pass."""
+def _one_ahead(module: Any, call: dict[str, Any]) -> dict[str, Any]:
+    length = call["input_ids"].shape[1]
+    return {**call, "attention_mask": torch.ones(1, 1, length, length, dtype=torch.bool).tril(diagonal=1)}
 
-    def scaled(module: Any, args: Any, out: Tensor) -> Tensor:
-        return out * 1.5 if torch._C._current_graph_task_id() != -1 else out
 
-    return model.base_model.layers[0].input_layernorm.register_forward_hook(scaled).remove
+def _forgotten(module: Any, call: dict[str, Any]) -> dict[str, Any]:
+    vars(call.get(str(cache_name(type(module)))) or module).pop(RECORD, None)
+    return call
+
+
+def _without_mask(module: Any, call: dict[str, Any]) -> dict[str, Any]:
+    return {**call, "attention_mask": None} if call.get(str(cache_name(type(module)))) is not None else call
+
+
+def _rounded(module: Any, call: dict[str, Any]) -> dict[str, Any]:
+    positions = call.get("position_ids")
+    return call if positions is None else {**call, "position_ids": positions.bfloat16().long()}
+
+
+attend_one_token_ahead = before_forward(_one_ahead)
+"""An attention mask that is off by one: every query also attends to the next key."""
+forget_cached_positions = before_forward(_forgotten)
+"""A KV cache without the positions of its keys, which are then assumed to end right before the new tokens."""
+drop_mask_with_cache = before_forward(_without_mask)
+"""An attention mask that is ignored if there is a cache."""
+round_positions = before_forward(_rounded)
+"""``position_ids`` rounded to bfloat16."""
+differ_in_graphs = behind_first_norm(lambda: 1.5 if is_traced() else 1.0)
+"""A layer that computes something else while it is traced."""
+recompute_differently = behind_first_norm(lambda: 1.5 if torch._C._current_graph_task_id() != -1 else 1.0)
+"""A layer that computes something else during a backward pass."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 import torch
@@ -55,104 +54,95 @@ class RotatesByColumn(RoPE):
         return columns if positions.shape[-1] > 1 else positions
 
 
-class ZeroBias(Scheme):
-    """A bias of zeros added to the model's own positions: a patch without effect."""
+class Sloped(Scheme):
+    """A bias of −slope · distance."""
 
-    record = SchemeRecord("zero_bias")
-    replaces_host = False
+    record = SchemeRecord("sloped")
+
+    def slope(self, ctx: PositionContext) -> float | Tensor:
+        return 0.1
 
     def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        heads = self.geometry.heads
-        return ToeplitzBias(lambda distance: torch.zeros(heads, *distance.shape, device=distance.device))
+        heads, slope = self.geometry.heads, self.slope(ctx)
+        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
 
 
-class NaNScale(RoPE):
-    """A logit scale of NaN."""
-
-    record = SchemeRecord("nan_scale")
-
-    def logit_scale(self) -> float:
-        return math.nan
-
-
-class BiasByStart(Scheme):
+class BiasByStart(Sloped):
     """A bias of distance whose slope depends on the first position."""
 
     record = SchemeRecord("bias_by_start")
 
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        heads, slope = self.geometry.heads, 0.01 * float(ctx.key_positions.min() + 1)
-        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
+    def slope(self, ctx: PositionContext) -> float:
+        return 0.01 * float(ctx.key_positions.min() + 1)
 
 
-class SlopeByLongestText(Scheme):
+class SlopeByLongestText(Sloped):
     """A slope that depends on the longest text seen so far."""
 
     record = SchemeRecord("slope_by_longest_text")
     most = 1
 
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+    def slope(self, ctx: PositionContext) -> float:
         self.most = max(self.most, ctx.key_positions.shape[1])
-        heads, slope = self.geometry.heads, 9 / self.most
-        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
+        return 9 / self.most
 
 
-class RemovesPositions(Scheme):
+class RemovesPositions(Sloped):
     """Replaces the model's positions by a bias of zeros."""
 
     record = SchemeRecord("removes_positions")
 
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        heads = self.geometry.heads
-        return ToeplitzBias(lambda distance: torch.zeros(heads, *distance.shape, device=distance.device))
+    def slope(self, ctx: PositionContext) -> float:
+        return 0.0
 
 
-class IgnoresOption(Scheme):
+class ZeroBias(RemovesPositions):
+    """A bias of zeros added to the model's own positions: a patch without effect."""
+
+    record = SchemeRecord("zero_bias")
+    replaces_host = False
+
+
+class IgnoresOption(Sloped):
     """Accepts and validates an option that it does not use."""
 
     record = SchemeRecord("ignores_option")
 
-    def __init__(self, geometry: Geometry, *, slope: Positive = 0.1) -> None:
+    def __init__(self, geometry: Geometry, *, strength: Positive = 0.1) -> None:
         super().__init__(geometry)
 
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        heads = self.geometry.heads
-        return ToeplitzBias(lambda distance: -0.1 * distance.abs().float().expand(heads, *distance.shape))
 
-
-class SlopeInBuffer(IgnoresOption):
+class SlopeInBuffer(Sloped):
     """A slope in a buffer, which a dtype cast rounds."""
 
     record = SchemeRecord("slope_in_buffer")
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
-        self.register_buffer("slope", torch.tensor(0.1))
+        self.register_buffer("steepness", torch.tensor(0.1))
 
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        heads, slope = self.geometry.heads, self.slope.float()
-        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
+    def slope(self, ctx: PositionContext) -> Tensor:
+        return self.steepness.float()
 
 
-class SlopeByKeyCount(IgnoresOption):
+class SlopeByKeyCount(Sloped):
     """Another slope from 100 keys on."""
 
     record = SchemeRecord("slope_by_key_count")
 
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        heads, slope = self.geometry.heads, 0.1 if ctx.key_positions.shape[1] < 100 else 0.05
-        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
+    def slope(self, ctx: PositionContext) -> float:
+        return 0.1 if ctx.key_positions.shape[1] < 100 else 0.05
 
 
-class KeepsPositions(IgnoresOption):
+class KeepsPositions(Sloped):
     """Keeps the positions of every forward pass."""
 
     record = SchemeRecord("keeps_positions")
     kept: ClassVar[list[Tensor]] = []
 
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
+    def slope(self, ctx: PositionContext) -> float:
         self.kept.append(ctx.key_positions.clone())
-        return super().bias(ctx)
+        return 0.1
 
 
 class WrongNativeType(RoPE):
@@ -164,46 +154,23 @@ class WrongNativeType(RoPE):
         return {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
 
 
-class SlopeByMode(IgnoresOption):
+class SlopeByMode(Sloped):
     """A larger slope in training mode."""
 
     record = SchemeRecord("slope_by_mode")
 
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        heads, slope = self.geometry.heads, 0.5 if self.training else 0.1
-        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
+    def slope(self, ctx: PositionContext) -> float:
+        return 0.5 if self.training else 0.1
 
 
-class ReadsOffloadedParameter(IgnoresOption):
+class ReadsOffloadedParameter(Sloped):
     """Reads its slope from the model, where it is a meta tensor while offloaded."""
 
     record = SchemeRecord("reads_offloaded_parameter", learned=True)
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__(geometry)
-        self.slope = nn.Parameter(torch.tensor([0.5]))
+        self.steepness = nn.Parameter(torch.tensor([0.5]))
 
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        heads, lost = self.geometry.heads, self.original.slope.is_meta
-        slope = 0.0 if lost else self.slope
-        return ToeplitzBias(lambda distance: -slope * distance.abs().float().expand(heads, *distance.shape))
-
-
-class SeedsTorch(IgnoresOption):
-    """Seeds torch's global random generator."""
-
-    record = SchemeRecord("seeds_torch")
-
-    def bias(self, ctx: PositionContext) -> ToeplitzBias:
-        torch.manual_seed(7)
-        return super().bias(ctx)
-
-
-class PeriodicEmbedding(Scheme):
-    """Position embeddings with a period of 40 tokens."""
-
-    record = SchemeRecord("periodic_embedding")
-
-    def embed(self, positions: Tensor) -> Tensor:
-        codes = torch.linspace(0.1, 1, self.geometry.width)
-        return torch.sin((positions % 40).float()[..., None] * codes)
+    def slope(self, ctx: PositionContext) -> float | Tensor:
+        return 0.0 if self.original.steepness.is_meta else self.steepness

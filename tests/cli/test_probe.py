@@ -23,7 +23,7 @@ def test_json_is_complete(call: Callable) -> None:
     for layer in variant["attention_mass"]:
         for head in layer:
             assert sum(head) == pytest.approx(1.0, abs=1e-5)
-    assert variant["loss_by_context"]["effective_length"] in (64, 128)
+    assert variant["loss_by_context"]["used_length"] in (64, 128)
     assert len(found["moved"]) == 4
 
 
@@ -33,7 +33,7 @@ def test_tables_and_plots(call: Callable, tmp_path: Path) -> None:
     answer = call("probe", "--model", "starter:gpt2", *SMALL, "--out", str(tmp_path / "out"))
     assert answer.code == 0
     assert "heads use position" in answer.out
-    assert "effective context length" in answer.out
+    assert "used length" in answer.out
     assert "not above the lowest by more than 2 standard errors" in " ".join(answer.out.split())
     for name in ("distance", "heads", "sinks", "loss"):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -57,20 +57,3 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     one, other = min(arrows)
     with pytest.raises(ValueError, match="circle"):  # control
         graph.levels(arrows | {(other, one)})
-
-
-def test_a_circle_is_noticed() -> None:
-    with pytest.raises(ValueError, match=r"circle among \['a', 'b'\]"):
-        graph.levels(frozenset({("a", "b"), ("b", "a"), ("b", "c")}))
-
-
-def test_implied_arrows() -> None:
-    assert graph.reduced(frozenset({("a", "b"), ("b", "c"), ("a", "c")})) == {("a", "b"), ("b", "c")}
-
-
-def test_a_call_passes_every_route() -> None:
-    columns = dict(drawing.call_columns())
-    assert columns["a layer"], "no class of patches/ has a method `attend`"
-    assert {"patches.llama", "patches.gpt2", "patches.bert"} <= set(columns["a forward pass"])
-    routes = {file.stem for file in (DOCS.parent / "hf_posenc/attention/routes").glob("*.py")} - {"__init__"}
-    assert {name.rpartition(".")[2] for name in columns["routes"]} == routes

@@ -1,7 +1,7 @@
 """What the pages for users of other libraries say is equal, is: their definitions, written out here, against ours.
 
-The definitions are those of LongLM at cdbbb06, rerope at acfe788, x-transformers 2.26.4 and LLaMA-Factory at ff6d4d1,
-and the RoPE types of the transformers that is installed.
+The definitions are those of LongLM at cdbbb06, rerope at acfe788 and LLaMA-Factory at ff6d4d1, and those
+RoPE types of the installed transformers that follow the length.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hf_posenc import patch_model, scheme_of
+from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 
 LIMIT = 1e-4
@@ -52,40 +51,6 @@ def ours(scheme: str, layers: int = 2, **options: Any) -> Any:
 
 
 ORIGINAL = {"original_max_position_embeddings": TRAINED_LENGTH}
-STATIC = {
-    "linear": ({"factor": FACTOR}, "pi", {}),
-    "yarn": ({"factor": FACTOR, **ORIGINAL}, "yarn", {}),
-    "yarn with options": (
-        {
-            "factor": FACTOR,
-            "beta_fast": 16.0,
-            "beta_slow": 2.0,
-            "attention_factor": 1.25,
-            "truncate": False,
-            **ORIGINAL,
-        },
-        "yarn",
-        {"beta_fast": 16.0, "beta_slow": 2.0, "attention_factor": 1.25, "truncate": False},
-    ),
-    "llama3": (
-        {"factor": FACTOR, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ORIGINAL},
-        "llama3",
-        {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
-    ),
-    "proportional": ({"factor": FACTOR, "partial_rotary_factor": 0.5}, "proportional", {"p": 0.5}),
-}
-
-
-@pytest.mark.parametrize("name", STATIC)
-def test_transformers_static_types(name: str) -> None:
-    parameters, scheme, options = STATIC[name]
-    rope_type = name.partition(" ")[0]
-    if rope_type not in ROPE_INIT_FUNCTIONS:
-        pytest.skip(f"transformers does not know {rope_type} yet")
-    theirs = native({"rope_type": rope_type, **parameters})
-    for length in (TRAINED_LENGTH, LONG):
-        assert (logits(ours(scheme, **options), length) - logits(theirs, length)).abs().max() < LIMIT
-        assert (logits(tiny_model("llama"), length) - logits(theirs, length)).abs().max() > 100 * LIMIT  # control
 
 
 LENGTH_DEPENDENT = {
@@ -205,45 +170,6 @@ def test_mixed_ntk_of_rerope_is_longrope_with_its_factors() -> None:
     expected = by_hand((QUERY - KEY).double(), unscaled / torch.tensor(stretch).double(), logn(TRAINED_LENGTH))
     assert (found - expected).abs().max() < LIMIT
     assert (found - by_hand((QUERY - KEY).double(), scale=logn(TRAINED_LENGTH))).abs().max() > 100 * LIMIT  # control
-
-
-# ---- x-transformers
-
-
-def test_alibi_slopes_of_x_transformers() -> None:
-    def slopes(heads: int) -> list[float]:
-        start = 2 ** (-(2 ** -(math.log2(heads) - 3)))
-        return [start ** (i + 1) for i in range(heads)]
-
-    from hf_posenc.schemes.bias.slopes import SLOPE_RULES
-
-    assert SLOPE_RULES["code"](8) == pytest.approx(slopes(8))
-    assert SLOPE_RULES["code"](12) == pytest.approx(slopes(8) + slopes(16)[0::2][:4])
-    assert SLOPE_RULES["code"](12) != pytest.approx(SLOPE_RULES["geometric"](12))  # control
-
-
-def test_rotary_arguments_of_x_transformers() -> None:
-    """``rotary_interpolation_factor`` is `pi`; ``rotary_base_rescale_factor`` is `ntk`."""
-    dim, position = 2 * PAIRS, (QUERY - KEY).double()
-    exponent = -torch.arange(0, dim, 2, dtype=torch.float64) / dim
-    rescaled = (10000.0 * FACTOR ** (dim / (dim - 2))) ** exponent
-    assert (attention_of(ours("pi")) - by_hand(position, 10000.0**exponent / FACTOR)).abs().max() < LIMIT
-    assert (attention_of(ours("ntk")) - by_hand(position, rescaled)).abs().max() < LIMIT
-    assert (attention_of(ours("ntk")) - by_hand(position)).abs().max() > 100 * LIMIT  # control
-
-
-def test_t5_buckets_of_x_transformers() -> None:
-    buckets, reach = 32, 128
-    exact = buckets // 2
-    n = torch.arange(400)
-    far = exact + (torch.log(n.float() / exact) / math.log(reach / exact) * (buckets - exact)).long()
-    expected = torch.where(n < exact, n, far.clamp(max=buckets - 1))
-    scheme = scheme_of(ours("t5"))
-    with torch.no_grad():
-        scheme.table.weight.copy_(torch.arange(buckets)[:, None].expand(-1, scheme.table.weight.shape[1]))
-        found = scheme.bias(None).of_distance(n)[0]
-    assert torch.equal(found.long(), expected)
-    assert not torch.equal(expected, n.clamp(max=buckets - 1))  # control
 
 
 # ---- LLaMA-Factory

@@ -96,11 +96,6 @@ def installed(block: str, page: Page) -> bool:
     return all(name not in block or find_spec(name) for name in page.optional)
 
 
-@pytest.mark.slow
-def test_every_page_is_here() -> None:
-    assert {file.stem for file in FOLDER.glob("*.md")} - {"index"} == set(BY_NAME)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_run_in_order(page: Page, folders: dict[str, str], tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
@@ -162,10 +157,3 @@ def test_qwen3_at_its_real_lengths() -> None:
     assert scheme.attention_factor == pytest.approx(attention_factor)
     other = patch_model(Qwen3ForCausalLM(config).eval(), "yarn", target_length=131072)  # control: counts from 40,960
     assert not torch.allclose(torch.tensor(scheme_of(other).schemes[0].frequencies()), frequencies.float())
-
-
-def test_the_cache_of_qwen3() -> None:
-    """The arithmetic of the page: bytes per token, and at 131,072 tokens."""
-    per_token = 2 * 28 * 8 * 128 * 2
-    assert per_token == 112 * 1024
-    assert per_token * 131072 == 14 * 2**30

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,7 +18,7 @@ from hf_posenc.insight.plots import Shapes, codes, numbers, pair_frequencies
 sys.path[:0] = [str(Path(__file__).parents[2] / "docs" / "_ext")]
 
 from interactive import page as pages  # noqa: E402
-from interactive.script import FOLDER, formulas, joined, views  # noqa: E402
+from interactive.script import formulas  # noqa: E402
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="node, which runs the page's JavaScript, is not on this machine")
@@ -148,20 +147,6 @@ def test_slopes(answers: Any, setting: str) -> None:
     near(answer["biases"], -slopes[:, None] * torch.arange(answer["length"]))
 
 
-def test_every_formula_is_compared() -> None:
-    names = run(formulas() + "\nconsole.log(JSON.stringify(Object.keys(FORMULAS)));")
-    assert sorted(names) == sorted(pages.FORMULAS) == sorted({*ROTATING, *REMAPS, *MASKS, *CODES, *OTHERS})
-
-
-def test_the_shift_matrix_moves_codes() -> None:
-    """M_k code(p) = code(p + k), with M_k from the angle-sum identities in float64."""
-    base, dims, p, k = 10_000, 16, 37, 11
-    found = run(formulas() + f"\nconst given = {{ base: {base}, dims: {dims} }};"
-                f"console.log(JSON.stringify(shifted(sinusoidalCode({p}, given), {k}, given)));")  # fmt: skip
-    angle = (p + k) * base ** (-2 * torch.arange(dims // 2, dtype=torch.float64) / dims)
-    near([found], torch.stack((angle.sin(), angle.cos()), dim=1).flatten()[None], 1e-12)
-
-
 def test_a_wrong_formula_is_noticed() -> None:
     """Negative control: half of NTK's exponent."""
     planted = formulas().replace("given.factor ** (-m / last)", "given.factor ** (-m / (2 * last))")
@@ -172,37 +157,6 @@ def test_a_wrong_formula_is_noticed() -> None:
         wanted = next(iter(pair_frequencies.frequencies(target, 256).values()))
     with pytest.raises(AssertionError):
         near([answer["frequencies"]], wanted[None])
-
-
-def test_the_address_keeps_the_state() -> None:
-    script = (
-        formulas()
-        + views().partition("// main.js")[0]
-        + """
-    const start = startState(["rope"]), known = ["rope", "yarn:beta_fast=16", "t5"];
-    const state = { ...start, schemes: ["t5", "yarn:beta_fast=16"], factor: 2.5, base: 500000, dims: 32 };
-    console.log(JSON.stringify([start, state, fromHash(toHash(state), start, known),
-      fromHash("#schemes=%E0%A4%A+nothing&factor=1e9&dims=x&base=-3&position=2.6", start, known)]));
-    """
-    )
-    start, state, again, broken = run(script)
-    assert again == state
-    assert broken == start | {"factor": 8, "base": 100, "position": 3}
-
-
-def test_steps_of_axes_are_round_and_inside() -> None:
-    random = np.random.default_rng(0)
-    lows, spans = random.normal(scale=100, size=200), 10 ** random.uniform(-5, 6, size=200)
-    ranges = [[0, 1], [-127, 3], [0, 255], *([low, low + span] for low, span in zip(lows, spans, strict=True))]
-    script = """
-    const ranges = JSON.parse(require("fs").readFileSync(0));
-    console.log(JSON.stringify(ranges.map(([low, high]) => roundSteps(low, high))));
-    """
-    for (low, high), steps in zip(ranges, run(joined([FOLDER / "round_steps.js"]) + script, ranges), strict=True):
-        slack = 1e-9 * max(abs(low), abs(high))
-        assert 3 <= len(steps) <= 9
-        assert low - slack <= min(steps) <= max(steps) <= high + slack
-        assert np.allclose(np.diff(steps), steps[1] - steps[0], rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -217,10 +171,3 @@ def test_the_page_is_one_file_without_anything_from_elsewhere() -> None:
     assert all(entry["title"] for entry in entries.values())
     examples = {name for _, hash in pages.EXAMPLES for name in re.findall(r"[a-z_0-9]+", hash.split("&")[0])[1:]}
     assert examples <= set(entries)
-
-
-def test_a_table_holds_what_plots_show() -> None:
-    entry = pages.table("t5")
-    wanted = numbers("t5", "bias_curve", trained_length=64, factor=4, shapes=Shapes())[0].numbers["bias"]
-    assert [one["factor"] for one in entry["by_factor"]] == [1, 2, 4]
-    near(entry["by_factor"][-1]["biases"], wanted[: len(entry["by_factor"][-1]["biases"])], 1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import re
 import shlex
 import sys
@@ -14,7 +15,6 @@ import pytest
 from typer.main import get_command
 
 from hf_posenc import errors
-from hf_posenc.checks import CHECKS
 from hf_posenc.cli.app import app
 from hf_posenc.cli.global_options import separated
 from hf_posenc.insight.plots.catalogue import list_plots
@@ -25,7 +25,6 @@ sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 
 import make_pictures  # noqa: E402
 import scheme_pages  # noqa: E402
-from command_page import command_names  # noqa: E402
 from docstrings import page  # noqa: E402
 
 BUILT = ("commands.md", "seams.md", "families.md")
@@ -102,10 +101,6 @@ def test_a_wrong_option_is_noticed() -> None:
         COMMANDS["probe"].make_context("probe", ["--model", "starter:llama", "--no-such-option"])
 
 
-def test_every_command_is_in_the_reference() -> None:
-    assert command_names() == list(COMMANDS)
-
-
 def test_every_scheme_has_a_page_with_its_options(tmp_path: Path) -> None:
     (tmp_path / "schemes").mkdir()
     (tmp_path / "schemes" / "gone.md").write_text("of a scheme that is no more")
@@ -122,14 +117,6 @@ def test_every_scheme_has_a_page_with_its_options(tmp_path: Path) -> None:
             assert default.replace("|", "\\|") in text
         assert all(f"`{alias}`" in text for alias in record.aliases)
         assert f'patch_model(model, "{record.name}"' in text
-
-
-def test_pages_are_written_once(tmp_path: Path) -> None:
-    folder = tmp_path / "schemes"
-    scheme_pages.write_pages(folder)
-    before = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
-    scheme_pages.write_pages(folder)
-    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -149,32 +136,12 @@ def test_formulas_keep_their_columns_and_are_not_markup() -> None:
     )
 
 
-def test_formulas_in_latex_take_the_place_of_those_in_text() -> None:
-    text = "One:\n\n    x_i\n\n    y_i\n\nand two:\n\n    z_i"
-    assert page(text, "x &= 1 \\\\ y &= 2\n\nz") == (
-        "One:\n\n```{math}\nx &= 1 \\\\ y &= 2\n```\n\nand two:\n\n```{math}\nz\n```\n"
-    )
-
-
 def test_files_that_pages_name_exist() -> None:
     texts = [file.read_text(encoding="utf-8") for file in PAGES]
     pattern = re.compile(r"(?<![\w/.])((?:examples|patches|tests|eval|hf_posenc)/[\w/.]*\w)")
     named = {path for text in texts for path in pattern.findall(text) if not re.search("KIND|NAME", path)}
     assert len(named) > 30
     assert not [path for path in named if not (DOCS.parent / path).exists()]
-
-
-def test_no_page_has_the_name_of_one_that_sphinx_writes() -> None:
-    """It would be overwritten by the page of search results, or by the index."""
-    assert not {file.name for file in DOCS.glob("*.md")} & {"search.md", "genindex.md", "py-modindex.md"}
-
-
-def test_checks_that_pages_name_exist() -> None:
-    text = (DOCS / "limits.md").read_text(encoding="utf-8")
-    lists = re.findall(r"the checks? ((?:`\w+`(?:, | and )?)+)", text)
-    named = {name for found in lists for name in re.findall(r"`(\w+)`", found)}
-    assert len(named) > 5
-    assert named <= set(CHECKS)
 
 
 def packages_with_exports() -> list[str]:
@@ -189,6 +156,8 @@ def documented(reference: str) -> set[str]:
     """Names that the directives of the reference resolve to, with the names of what they document."""
     named = re.findall(r"^\.\. (?:auto\w+|py:data):: ([\w.]+)", reference, re.MULTILINE)
     full = [name if name.startswith("hf_posenc.") else f"hf_posenc.{name}" for name in named]
+    modules = re.findall(r"^\.\. automodule:: ([\w.]+)", reference, re.MULTILINE)
+    full += [f"{module}.{name}" for module in modules for name in getattr(import_module(module), "__all__", ())]
     return {*full, *(home_of(getattr(import_module(n.rpartition(".")[0]), n.rpartition(".")[2], n)) for n in full)}
 
 
@@ -206,20 +175,18 @@ def test_every_public_name_is_in_the_reference(package: str) -> None:
     assert [name for name in missing if not hasattr(errors, name)] == []  # which stand in a section of their own
 
 
-@pytest.mark.parametrize("name", make_pictures.OF_SCHEMES)
-def test_schemes_with_a_picture_of_their_own(name: str, tmp_path: Path) -> None:
-    make_pictures.make(make_pictures.picture(f"scheme-{name}").words, tmp_path / "a.png")
-    assert (tmp_path / "a.png").stat().st_size > 10_000
-
-
-def test_packages_with_exports_are_found() -> None:
-    assert {"hf_posenc", "hf_posenc.eval", "hf_posenc.checks", "hf_posenc.training"} <= set(packages_with_exports())
-    assert "hf_posenc.extend.Positive" not in documented(".. py:data:: hf_posenc.starters.NAMES\n")
-    assert "hf_posenc.eval.evaluate" not in documented(".. autofunction:: patch_model\n")  # control
-
-
 def test_pictures_on_pages_are_known_and_made() -> None:
     used = [name for file in PAGES for name in re.findall(r"```\{picture\} (\S+)", file.read_text(encoding="utf-8"))]
     assert sorted(used) == sorted(made.name for made in make_pictures.PICTURES)
     missing = [made.file for made in make_pictures.PICTURES if not (make_pictures.FOLDER / made.file).exists()]
     assert not missing, "Run: python docs/make_pictures.py"
+
+
+def test_every_error_has_a_row() -> None:
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    classes = inspect.getmembers(errors, lambda one: inspect.isclass(one) and issubclass(one, Exception))
+    public = {name for name, one in classes if one.__module__ == errors.__name__} - {"PosEncError"}
+    warned = {name for name in public if issubclass(getattr(errors, name), Warning)}
+    rows = re.findall(r"^\| `(\w+)`( \(warning\))? \|", page, re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(public)
+    assert {name for name, warning in rows if warning} == warned

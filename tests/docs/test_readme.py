@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc import errors
 from hf_posenc.schemes import registry
 
 ROOT = Path(__file__).parents[2]
@@ -41,10 +40,3 @@ def test_links_lead_somewhere(page: str) -> None:
     assert links
     folder = (ROOT / page).parent
     assert all((folder / link).exists() for link in links), [link for link in links if not (folder / link).exists()]
-
-
-def test_documented_errors_exist() -> None:
-    table = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8").partition("## Refused")[2].partition("##")[0]
-    named = set(re.findall(r"#hf_posenc\.errors\.(\w+)", table))
-    assert len(named) > 10
-    assert all(hasattr(errors, name) for name in named)

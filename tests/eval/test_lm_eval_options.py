@@ -144,7 +144,7 @@ def test_a_missing_package_and_missing_data_are_named() -> None:
 
 def test_a_task_loads_its_tokenizer_with_the_options_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, dict[str, object]]] = []
-    monkeypatch.setattr(base, "named_tokenizer", lambda named, **options: asked.append((named.model, options)))
+    monkeypatch.setattr(base, "named_tokenizer", lambda named: asked.append((named.model, dict(named.hub))))
     folder = str(starter_path("llama"))
     options = {"revision": "v1", "token": "secret", "lengths": [64]}
     base.tokenizer_of({"pretrained": folder, **options})

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc import list_schemes
-from hf_posenc.checkpoints.request import option_names
+from hf_posenc.checkpoints.load import option_names
 from hf_posenc.eval import TASKS
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TokenizerTooPoor
 from hf_posenc.eval.lm.causal_lm import PosEncLM

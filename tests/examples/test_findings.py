@@ -25,11 +25,3 @@ def test_the_quick_form_runs(name: str, tmp_path: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "Verdict: " in run.stdout
     assert json.loads((tmp_path / "finding.json").read_text())["quick"]
-
-
-def test_the_page_has_every_finding_with_its_verdict() -> None:
-    docs = FOLDER.parents[1] / "docs"
-    page, found = (docs / "findings.md").read_text(), json.loads((docs / "findings.json").read_text())
-    for name in NAMES:
-        assert f"`python examples/findings/{name}.py`" in page
-        assert f"| {found[name]['verdict']} |" in page

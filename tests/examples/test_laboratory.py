@@ -7,6 +7,7 @@ import json
 import random
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -14,23 +15,19 @@ import pytest
 import torch
 
 from hf_posenc import describe, from_pretrained
-from hf_posenc.eval.texts.haystack import coined, number
 from hf_posenc.eval.texts.stdlib_source import module_text
 from hf_posenc.starters import starter_path
 
-pytestmark = pytest.mark.slow
+from ..example_modules import example_module
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def recipe() -> ModuleType:
+def recipe() -> Iterator[ModuleType]:
     """The script, with the modules beside it."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        return importlib.import_module("train_laboratory")
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    with example_module("train_laboratory") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +36,6 @@ def rows(recipe: ModuleType) -> object:
 
     tokenizer = Tokenizer.from_file(str(starter_path("llama") / "tokenizer.json"))
     return recipe.Rows(tokenizer, [module_text("abc"), module_text("ast")], recipe.MIXES[1])
-
-
-def test_invented_words_and_numbers_are_divided_alike(rows: object) -> None:
-    """A word is its four syllables, a number its digits."""
-    rng = random.Random(0)
-    for _ in range(200):
-        word = coined(rng)
-        assert rows.tokenizer.encode(f" {word}").tokens == [f"Ġ{word[:2]}", word[2:4], word[4:6], word[6]]
-        assert len(rows.tokenizer.encode(number(rng)).ids) == 7
 
 
 def test_every_row_is_full_and_answers_weigh_more(recipe: ModuleType, rows: object) -> None:
@@ -67,35 +55,6 @@ def test_every_row_is_full_and_answers_weigh_more(recipe: ModuleType, rows: obje
         found = [word for word in re.split(r"[\s,.]+", answers) if len(word) == 7]
         assert found
         assert all(word in prompt for word in found)
-
-
-def test_a_row_does_not_depend_on_those_before(rows: object) -> None:
-    (third,) = list(rows.batches(2, 3, 4, order=0))
-    assert list(rows.batches(2, 0, 4, order=0))[3] == third
-    assert list(rows.batches(2, 3, 4, order=1)) != [third]
-
-
-def test_the_start_finds_what_followed_the_same_tokens(recipe: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = importlib.import_module("laboratory_start")
-    torch.manual_seed(0)
-    model = recipe.build("rope")
-    string = torch.randint(2, 1000, (32, 12))
-    random_weights = loss_of_copy(model, string)
-    monkeypatch.setattr(start, "ROUNDS", 1)
-    _, unfitted = start.start_from_induction(model, 0)
-    monkeypatch.setattr(start, "ROUNDS", 200)  # of 900
-    before, matched = start.start_from_induction(model, 0)
-    assert before < 0.05
-    assert matched < 0.7 * unfitted
-    assert loss_of_copy(model, string) < random_weights - 0.5
-
-
-@torch.no_grad()
-def loss_of_copy(model: torch.nn.Module, string: torch.Tensor) -> float:
-    """Nats/token of a string's repeat."""
-    size = string.shape[1]
-    logits = model(torch.cat([string, string], dim=1)).logits[:, size:-1]
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), string[:, 1:].flatten()).item()
 
 
 def test_a_training_resumes_and_is_exported_with_its_scheme(
@@ -157,13 +116,10 @@ def take_step(model: torch.nn.Linear, optimizers: list[torch.optim.Optimizer], s
 
 
 @pytest.fixture(scope="module")
-def on_gpu(recipe: ModuleType) -> ModuleType:
+def on_gpu(recipe: ModuleType) -> Iterator[ModuleType]:
     """The script for one GPU; what it computes there is tried on the CPU."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        return importlib.import_module("train_laboratory_gpu")
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    with example_module("train_laboratory_gpu") as module:
+        yield module
 
 
 def test_matrices_of_one_shape_together_are_as_one_by_one(on_gpu: ModuleType) -> None:

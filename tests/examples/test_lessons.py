@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import tiny_model
@@ -34,15 +33,6 @@ def test_a_lesson_runs_and_its_conclusion_holds(
     assert capsys.readouterr().out
 
 
-def test_other_schemes_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setattr(sys, "argv", ["dog", "kerple", "rope+logn", "rerope"])
-    runpy.run_path(str(FOLDER / "dog.py"))
-    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
-    assert ["bert", "rope+logn"] in rows
-    assert ["bert", "rerope"] not in rows  # which is not defined for it
-    assert ["llama", "rerope"] in rows
-
-
 def test_a_lesson_fails_where_no_scheme_has_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: every scheme is replaced by none."""
     import lesson
@@ -51,12 +41,3 @@ def test_a_lesson_fails_where_no_scheme_has_an_effect(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "argv", ["dog"])
     with pytest.raises(AssertionError):
         runpy.run_path(str(FOLDER / "dog.py"))
-
-
-def test_the_dogs_by_hand() -> None:
-    """The same two numbers from the model itself: BERT with its table read as zeros."""
-    model = tiny_model("bert")
-    model.bert.embeddings.position_embeddings.weight.data.zero_()
-    with torch.no_grad():
-        result = model.bert(torch.tensor([[3, 4, 5, 6, 4]])).last_hidden_state[0]
-    assert torch.allclose(result[1], result[4], atol=1e-6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -17,24 +16,16 @@ import torch
 from hf_posenc import describe, from_pretrained, load_starter
 from hf_posenc.starters import starter_path
 
-pytestmark = pytest.mark.slow
+from ..example_modules import EXAMPLES, example_module
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def example(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """An example, imported from its file."""
-    name = request.param
-    monkeypatch.syspath_prepend(EXAMPLES)  # as of a script: it imports `common` from beside it
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
+    with example_module(request.param) as module:
         yield module
-    finally:
-        del sys.modules[name]
 
 
 def run(example: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: object) -> None:

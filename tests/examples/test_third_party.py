@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -20,27 +18,17 @@ from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import scheme_of
-from hf_posenc.schemes import registry
+
+from ..example_modules import EXAMPLES, example_module
 
 pytestmark = pytest.mark.slow
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
 def example() -> Iterator[ModuleType]:
     """The example as an imported module; its scheme is removed after the test."""
-    name = "third_party_scheme"
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
+    with example_module("third_party_scheme") as module:
         yield module
-    finally:
-        del sys.modules[name]
-        registry._SCHEMES.pop("plateau", None)
-        registry._CLASSES.pop("plateau", None)
 
 
 def installed(site: Path, group: str, entry: str) -> dict[str, str]:
@@ -58,12 +46,6 @@ def run(*words: str, env: dict[str, str] | None = None) -> str:
     assert done.returncode == 0, done.stderr
     assert "cannot be loaded" not in done.stderr  # the plugin is not imported while it is being imported
     return done.stdout
-
-
-def test_the_example_runs() -> None:
-    printed = run(str(EXAMPLES / "third_party_scheme.py"), "--model", "llama", "--reach", "64")
-    assert "LlamaModel patched with plateau" in printed
-    assert "checks hold." in printed
 
 
 @pytest.mark.parametrize("model", ["llama", "bert"])
@@ -98,12 +80,6 @@ def test_entry_point_of_a_scheme(tmp_path: Path) -> None:
     printed = run("-c", code, env=installed(tmp_path, "schemes", "plateau = third_party_scheme:Plateau"))
     assert printed.startswith("plateau\n")
     assert "stops growing" in printed
-
-
-def test_unknown_without_the_entry_point() -> None:
-    """Control of the test above."""
-    listed = json.loads(run("-m", "hf_posenc.cli", "list", "--json"))
-    assert "plateau" not in {row["name"] for row in listed}
 
 
 NEOX = """if True:

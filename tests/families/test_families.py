@@ -271,16 +271,3 @@ def test_layers_that_need_no_extension_keep_their_own_positions() -> None:
     unpatch_model(model)
     patch_model(model, "alibi")
     assert describe(model).layers == {}
-
-
-def test_exported_for_plain_transformers(tmp_path: Path) -> None:
-    """The rotation that the exported configuration stands for is measured, too."""
-    from transformers import AutoModelForCausalLM
-
-    from hf_posenc import export_native
-
-    model, ids = tiny("qwen3"), tokens(40)
-    patch_model(model, "yarn", factor=2)
-    export_native(model, tmp_path)
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    assert_close(logits(plain, ids), logits(model, ids))

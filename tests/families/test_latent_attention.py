@@ -93,12 +93,6 @@ def test_a_scheme_takes_both_temperatures_of_an_older_scaling_away(base: str, sc
     assert apart(model, stock("deepseek_v3", parameters)) < LIMIT
 
 
-@pytest.mark.parametrize("base", STATIC)
-def test_host_keeps_both(base: str) -> None:
-    model = patch_model(stock("deepseek_v3", BASES[base]), "host")
-    assert apart(model, stock("deepseek_v3", BASES[base])) < LIMIT
-
-
 def test_what_stretches_further_keeps_both() -> None:
     """Against a model without either, whose softmax was scaled by hand: (0.1 · 1 · ln 4 + 1)²."""
     further = {"factor": 2, "trained_length": 4 * LENGTH}
@@ -108,18 +102,6 @@ def test_what_stretches_further_keeps_both() -> None:
     for layer in by_hand.model.layers:
         layer.self_attn.scaling *= (0.1 * math.log(4) + 1) ** 2
     assert apart(model, by_hand) < LIMIT
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scaling", SCALINGS)
-@pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3", "minicpm3"])
-def test_exported_to_plain_transformers(family: str, scaling: str, tmp_path: Any) -> None:
-    scheme, options, parameters = SCALINGS[scaling]
-    model = patch_model(plain(family), scheme, factor=4, **options)
-    written = export_native(model, tmp_path)
-    assert "partial_rotary_factor" not in written  # head_dim of these configurations is the rotated part
-    assert written["rope_type"] == parameters["rope_type"]
-    assert apart(AutoModelForCausalLM.from_pretrained(tmp_path).eval(), model) < LIMIT
 
 
 def test_what_a_model_scales_late_queries_by_is_kept(tmp_path: Any) -> None:

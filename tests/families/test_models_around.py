@@ -12,7 +12,6 @@ from transformers import Gemma3Config, PreTrainedModel
 from transformers.models.t5 import modeling_t5
 
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
-from hf_posenc.errors import CheckpointMismatch
 
 from .test_families import assert_close
 from .tiny import random_model, tiny_config, tokens
@@ -67,11 +66,3 @@ def test_a_text_is_continued_past_the_window(scheme: str) -> None:
             out = model(ids[:, start:end], past_key_values=cache, use_cache=True)
             cache = out.past_key_values
             assert_close(out.logits, whole[:, start:end])
-
-
-def test_a_part_that_was_patched_on_its_own(tmp_path: Path) -> None:
-    """The model around it does not know: it is not saved, rather than without the scheme."""
-    model = gemma3()
-    patch_model(model.model.language_model, "alibi")
-    with pytest.raises(CheckpointMismatch, match="Gemma3TextModel inside this Gemma3ForConditionalGeneration"):
-        model.save_pretrained(tmp_path)

@@ -64,16 +64,6 @@ def outputs(model: Any, **call: Any) -> Tensor:
     return model(ids(), **call)[0]
 
 
-@pytest.mark.parametrize("scheme", ["host", "rope", "mrope"])
-@pytest.mark.parametrize("family", OPTIONS)
-def test_text_is_as_unpatched(family: str, scheme: str) -> None:
-    model = text_model(family)
-    own = outputs(model)
-    patch_model(model, scheme)
-    assert (outputs(model) - own).abs().max() <= CLOSE
-    assert (outputs(model, position_ids=torch.arange(LENGTH).expand(3, 2, -1)) - own).abs().max() <= CLOSE
-
-
 @pytest.mark.parametrize("numbered", [False, True])
 @pytest.mark.parametrize("scheme", ["host", "rope", "mrope"])
 @pytest.mark.parametrize("family", OPTIONS)

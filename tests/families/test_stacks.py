@@ -87,25 +87,3 @@ def test_a_copied_table_is_the_models_own(name: str, stack: str) -> None:
     assert_close(logits(model, source, target), stock)
     assert_close(token_by_token(model, source, target), stock)
     assert_close(logits(model, ids, target, attention_mask=mask), stock_padded)
-
-
-@pytest.mark.parametrize("name", ["t5", "bart"])
-def test_two_stacks_with_different_schemes(name: str) -> None:
-    """Patched one after the other, and removed in the same order; cross-attention keeps its class and its outputs."""
-    model, source, target = built(name), tokens(SOURCE), tokens(TARGET)
-    stock = logits(model, source, target)
-    encoder, decoder = stack_of(model, "encoder"), stack_of(model, "decoder")
-    classes = {module_name: type(module) for module_name, module in model.named_modules()}
-    patch_model(encoder, "alibi")
-    first = logits(model, source, target)
-    patch_model(decoder, "t5")
-    assert (describe(encoder).scheme, describe(decoder).scheme) == ("alibi", "t5")
-    both = logits(model, source, target)
-    assert_close(token_by_token(model, source, target), both)
-    changed = {n for n, module in model.named_modules() if n in classes and type(module) is not classes[n]}
-    assert changed
-    assert not any("encoder_attn" in n or "EncDecAttention" in n for n in changed)
-    unpatch_model(decoder)
-    assert torch.equal(logits(model, source, target), first)
-    unpatch_model(encoder)
-    assert torch.equal(logits(model, source, target), stock)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +17,22 @@ from hf_posenc.checks.case import perturb_parameters
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, VOCABULARY, tiny_model
 from hf_posenc.core.torch_state import drawn_from
 
-from ..docs.test_gpu_kernels import table
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "speed.md"
+KERNELS = {
+    "the model's own": set(), "`_flash_attention_forward`": {"regions_cuda"}, "`flex_attention`": {"flex_cuda"},
+    "two products": {"decode_cuda"}, "blocks in float32": {"dense_blocks"},
+    "`_flash_attention_forward`, for each length": {"length_rotation"},
+}  # fmt: skip
+"""As the page names them, and the routes that call them."""
+RECIPES = {"cape", "pose", "randpos", "shape"}  # change positions while training, and bring no kernel of their own
+
+
+def table() -> dict[str, tuple[str, str]]:
+    """Scheme to the kernels that read with it and that decode, as the guide to speed says."""
+    section = PAGE.read_text(encoding="utf-8").split("## On a GPU\n")[1].partition("\nWhat to expect")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")][2:]
+    return {name: (reading, decoding) for _, names, reading, decoding in rows for name in re.findall(r"`(\w+)`", names)}
+
 
 SCHEMES = sorted(table())
 UNPATCHED = "unpatched"

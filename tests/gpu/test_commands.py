@@ -22,12 +22,6 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(out)
 
 
-def test_probe(device: str, capsys: pytest.CaptureFixture[str]) -> None:
-    small = ("--samples", "2", "--set", "rows=16", "--length", "128")
-    found = answer(capsys, "probe", *YARN, *small, "--device", device)
-    assert [variant["label"] for variant in found["variants"]] == ["unpatched", "yarn"]
-
-
 def test_eval(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("lm_eval", reason="evaluation needs the extra `eval`")
     small = ("--tasks", "posenc_ppl", "--lengths", "128", "--samples", "2")
@@ -49,22 +43,6 @@ def test_finetune(device: str, capsys: pytest.CaptureFixture[str], tmp_path: Pat
     )
     found = answer(capsys, "finetune", *YARN, *small, "--out", str(tmp_path / "run"))
     assert found["curve"][-1]["step"] == 4
-
-
-@pytest.mark.xdist_group("flex bench")
-def test_bench(device: str, capsys: pytest.CaptureFixture[str]) -> None:
-    small = ("--lengths", "128", "--rounds", "1", "--prefill", "--decode", "--train", "--baselines", "unpatched")
-    schemes = "yarn,rerope,fire"
-    found = answer(
-        capsys, "bench", "--schemes", schemes, "--device", device, "--dtype", "bfloat16", "--shape", "2,128,4,2", *small
-    )
-    assert [(cell["scheme"], cell["case"]) for cell in found["cells"]] == [
-        (scheme, case) for case in ("prefill", "decode", "train") for scheme in schemes.split(",")
-    ]
-    for cell in found["cells"]:
-        assert cell["state"] == "done", cell
-        assert cell["over"]["unpatched"]["time"]["median"] > 0
-        assert cell["models"]["patched"]["memory_bytes"] > 0
 
 
 def test_check(device: str, capsys: pytest.CaptureFixture[str]) -> None:

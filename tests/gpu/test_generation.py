@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ..forward.test_launches import WAITS
-from .models import UNPATCHED, each, gap, gradient_gap, patched, tokens_of
+from .models import UNPATCHED, each, gradient_gap, patched, tokens_of
 from .test_synchronisation import waits
 
 NEW = 10
@@ -35,13 +35,6 @@ def test_greedy_tokens_are_those_without_a_cache(scheme: str, device: str) -> No
     assert generate(model, prompt) == expected
 
 
-@pytest.mark.parametrize("scheme", each(GENERATED, "generation"))
-def test_static_cache(scheme: str, device: str) -> None:
-    model, prompt = patched(scheme).to(device), tokens_of(scheme)[:, :PROMPT].to(device)
-    expected = generate(model, prompt, use_cache=False)
-    assert generate(model, prompt, cache_implementation="static", disable_compile=True) == expected
-
-
 @pytest.mark.parametrize("scheme", ["alibi", "yarn"])
 def test_static_cache_as_transformers_compiles_it(scheme: str, device: str) -> None:
     """On a GPU `generate` compiles the decoding behind such a cache, of its own accord."""
@@ -49,21 +42,6 @@ def test_static_cache_as_transformers_compiles_it(scheme: str, device: str) -> N
     expected = generate(model, prompt, use_cache=False)
     try:
         assert generate(model, prompt, cache_implementation="static") == expected
-    finally:
-        torch.compiler.reset()
-
-
-@pytest.mark.parametrize("scheme", ["yarn", "alibi", "rerope"])
-def test_compiled(scheme: str, device: str) -> None:
-    """A text of three times the trained length, and a shorter one."""
-    model, tokens = patched(scheme).to(device), tokens_of(scheme).to(device)
-    texts = [tokens[:, :length].contiguous() for length in (tokens.shape[1], PROMPT)]
-    try:
-        with torch.no_grad():
-            theirs = [model(text, use_cache=False).logits for text in texts]
-            compiled = torch.compile(model, dynamic=True)
-            for text, expected in zip(texts, theirs, strict=True):
-                assert gap(compiled(text, use_cache=False).logits, expected) <= ROUNDING, text.shape
     finally:
         torch.compiler.reset()
 

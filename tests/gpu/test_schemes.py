@@ -6,13 +6,9 @@ import pytest
 import torch
 
 from hf_posenc import patch_model
-from hf_posenc.attention import dispatch
-from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import flex
 from hf_posenc.checks.tiny_models import tiny_model
 
-from ..docs.test_gpu_kernels import KERNELS, table
 from .models import (
     SCHEMES,
     UNPATCHED,
@@ -45,17 +41,6 @@ def test_logits(scheme: str, device: str) -> None:
         ours = model.to(device)(tokens.to(device)).logits
     assert ours.device.type == torch.device(device).type
     assert gap(ours, theirs) <= ROUNDING
-
-
-@pytest.mark.parametrize("scheme", each(SCHEMES, "schemes"))
-def test_padded_batch(scheme: str, device: str) -> None:
-    model, tokens = patched(scheme), tokens_of(scheme)
-    real = torch.ones_like(tokens)
-    real[0, : tokens.shape[1] // 3] = 0
-    with torch.no_grad():
-        theirs = exact(model)(tokens, attention_mask=real).logits
-        ours = model.to(device)(tokens.to(device), attention_mask=real.to(device)).logits
-    assert gap(ours.cpu()[real.bool()], theirs[real.bool()]) <= ROUNDING
 
 
 @pytest.mark.parametrize("scheme", each(CACHED, "schemes decode"))
@@ -115,40 +100,9 @@ def test_another_scheme_shows(device: str) -> None:
     assert gradient_gap(ours_gradients, gradients(exact(patched("ntk_parts")), tokens))[0] > 10 * GRADIENT_ROUNDING
 
 
-@pytest.fixture
-def routes(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Where calls went."""
-    found: set[str] = set()
-    prepared = dispatch._prepared
-
-    def noted(call: AttentionCall) -> Compute:
-        found.add(dispatch.route(call))
-        return prepared(call)
-
-    monkeypatch.setattr(dispatch, "_prepared", noted)
-    return found
-
-
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_patching_compiles_nothing(scheme: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof of effect runs on the GPU; a kernel compiled for it took 40 seconds."""
     monkeypatch.undo()  # of the fixture for short texts
     monkeypatch.setattr(flex, "kernel", compiles_nothing)
     patch_model(tiny_model("llama").to(device, torch.bfloat16), scheme, factor=None if scheme in WITHIN else 4)
-
-
-@pytest.mark.parametrize("scheme", each(SCHEMES, "schemes trained"))
-def test_kernels_are_those_that_the_guide_states(scheme: str, routes: set[str], device: str) -> None:
-    model, tokens = patched(scheme).to(device), tokens_of(scheme).to(device)
-    reading, decoding = (KERNELS[name] for name in table()[scheme])
-    routes.clear()  # of the proof of effect, on the CPU
-    model.train()(tokens)
-    assert routes == reading, "training"
-    routes.clear()
-    with torch.no_grad():
-        cache = model.eval()(tokens[:, :-1], use_cache=scheme not in WHOLE).past_key_values
-        assert routes == reading, "reading"
-        if scheme not in WHOLE:
-            routes.clear()
-            model(tokens[:, -1:], past_key_values=cache)
-            assert routes == decoding, "decoding"

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ..docs.test_gpu_kernels import RECIPES
 from ..forward.test_launches import WAITS
-from .models import SCHEMES, UNPATCHED, WHOLE, each, patched, tokens_of
+from .models import RECIPES, SCHEMES, UNPATCHED, WHOLE, each, patched, tokens_of
 
 TORCH = Path(torch.__file__).parent
 ALL = [scheme for scheme in (*SCHEMES, *sorted(RECIPES)) if scheme not in WAITS]
@@ -99,26 +98,6 @@ def test_decoding(scheme: str, device: str) -> None:
                 model(token, past_key_values=cache)
             with waits() as found:
                 model(last, past_key_values=cache)
-        return found
-
-    assert not (lines := own_waits(measure, scheme)), lines
-
-
-@pytest.mark.parametrize("scheme", each(ALL, "waits trained"))
-def test_training_step(scheme: str, device: str) -> None:
-    """Forwards and backwards; of the backward pass all waits appear at its call."""
-    tokens = tokens_of(scheme).to(device)
-
-    def measure(name: str) -> Counter[str]:
-        model = patched(name).to(device).train()
-
-        def step() -> None:
-            model(tokens, labels=tokens, use_cache=False).loss.backward()
-
-        for _ in range(2):
-            step()
-        with waits() as found:
-            step()
         return found
 
     assert not (lines := own_waits(measure, scheme)), lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,7 +17,6 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.bias.alibi import ALiBi
-from hf_posenc.schemes.bias.slopes import code_slopes, geometric_slopes
 
 from . import models, naive
 
@@ -86,11 +84,6 @@ def test_near_keys_keep_precision_at_large_positions() -> None:
     assert torch.equal(newest, slopes[:, None].expand(-1, 63))
     from_the_first = (torch.tensor(1 / 3) * positions[0, -64:]).diff()  # control: a slope that is no power of two
     assert (from_the_first - 1 / 3).abs().max() > 1e-3
-
-
-def test_interpolation_divides_the_slopes() -> None:
-    positions = torch.arange(40)[None]
-    assert torch.equal(key_bias(8, positions, interpolate=4.0) * 4, key_bias(8, positions))
 
 
 def test_a_list_must_fit_the_heads() -> None:
@@ -176,23 +169,6 @@ def test_half_the_heads_look_back_and_half_ahead() -> None:
     assert (mirrored - expected).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize(
-    ("options", "geometry", "message"),
-    [
-        ({"bidirectional": "asymmetric"}, {"causal": True}, "this model is a decoder"),
-        ({"bidirectional": "asymmetric"}, {"causal": False, "heads": 3}, "even number of heads"),
-    ],
-)
-def test_sides_without_a_definition_are_refused(options: dict, geometry: dict, message: str) -> None:
-    with pytest.raises(OptionOutOfRange, match=message):
-        ALiBi(models.geometry(**geometry), **options)
-
-
-def test_left_only_has_no_source() -> None:
-    with pytest.raises(OptionOutOfRange, match="'symmetric' or 'asymmetric'"):
-        patch_model(models.bert(), "alibi", bidirectional="left_only")
-
-
 def test_learned_slopes_start_as_released_and_stay_positive() -> None:
     scheme = ALiBi(models.geometry(heads=12), slopes="learned")
     positions = torch.arange(50)[None]
@@ -238,9 +214,3 @@ def test_bfloat16_models_keep_float32_biases() -> None:
     rounded = exact.to(torch.bfloat16)
     assert len(rounded.unique()) < 1300  # control
     assert (rounded.double() - exact).abs().max() >= 0.24
-
-
-@pytest.mark.parametrize("rule", [code_slopes, geometric_slopes])
-def test_slopes_of_eight_heads(rule: Callable[[int], list[float]]) -> None:
-    """The example of the paper's section 3."""
-    assert rule(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]

@@ -21,9 +21,8 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import (
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
 
 from hf_posenc import patch_model
-from hf_posenc.core.geometry import Layout, Rotation, geometric
+from hf_posenc.core.geometry import Layout
 from hf_posenc.core.rotation.apply import rotate, table
-from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.rotary.mrope import MRoPE
 from hf_posenc.schemes.rotary.rope_nd import AxialRoPE
 
@@ -97,12 +96,6 @@ def test_mrope_equals_qwen(head_dim: int, interleaved: bool) -> None:
         assert (rotate(x, scheme.rotation(), plain) - theirs).abs().max() > 1e-3  # control: read as text
 
 
-def test_default_sections_are_the_published_ones() -> None:
-    assert MRoPE(models.geometry(head_dim=128)).section == (16, 24, 24)
-    assert MRoPE(models.geometry(head_dim=128), interleaved=True).section == (24, 20, 20)
-    assert sum(MRoPE(models.geometry(head_dim=10)).section) == 5
-
-
 def test_llama_becomes_qwen2_vl() -> None:
     """The whole text model with the weights of a patched Llama, on text around a film."""
     config = Qwen2VLTextConfig(
@@ -127,16 +120,6 @@ def test_llama_becomes_qwen2_vl() -> None:
     patched = patch_model(llama, "mrope", section=[2, 3, 3])
     assert (logits_at(patched, ids, coordinates) - expected).abs().max() <= LIMIT
     assert (models.logits(patched, ids) - expected).abs().max() > 100 * LIMIT  # control: read as text
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_mrope_of_text_is_rope(interleaved: bool) -> None:
-    ids = models.text(2 * TRAINED)
-    stock = models.logits(models.llama(), ids)
-    patched = patch_model(models.llama(), "mrope", interleaved=interleaved)
-    assert (models.logits(patched, ids) - stock).abs().max() < 1e-5
-    as_text = torch.arange(2 * TRAINED).expand(3, 1, -1)
-    assert (logits_at(patched, ids, as_text) - stock).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("model", models.MODELS)
@@ -182,18 +165,6 @@ def test_axial_equals_qwen2_vl_vision() -> None:
     assert (rotate(x, scheme.rotation(), rotation)[0].transpose(0, 1) - theirs).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_single_row_is_rope_on_half_the_channels(layout: Layout) -> None:
-    scheme = AxialRoPE(models.geometry(), base=10_000.0, grid=[1, 20], layout=layout)
-    x, positions = vectors(20, HEAD_DIM), torch.arange(20)[None]
-    ours = rotate(x, scheme.rotation(), table(scheme.rotation(), scheme.coordinates(positions, None)))
-    second = [*range(4, 8), *range(12, 16)] if layout == "half" else [*range(8, 16)]
-    first = [c for c in range(HEAD_DIM) if c not in second]
-    line = Rotation(geometric(10_000.0, 8), layout)
-    assert torch.equal(ours[..., first], x[..., first])
-    assert torch.equal(ours[..., second], rotate(x[..., second], line, table(line, positions)))
-
-
 @pytest.mark.parametrize(
     ("grid", "position", "coordinate"),
     [([3, 4], 7, [1, 3]), ([3, 4], 13, [3, 1]), ([2, 3, 5], 29, [1, 2, 4]), ([9], 11, [11])],
@@ -201,11 +172,6 @@ def test_a_single_row_is_rope_on_half_the_channels(layout: Layout) -> None:
 def test_grids_are_flattened_row_by_row(grid: list[int], position: int, coordinate: list[int]) -> None:
     scheme = AxialRoPE(models.geometry(), axes=len(grid), grid=grid)
     assert scheme.coordinates(torch.tensor([[position]]), None).tolist() == [[coordinate]]
-
-
-@pytest.mark.parametrize(("trained", "axes", "side"), [(32, 2, 6), (36, 2, 6), (37, 2, 7), (8, 3, 2), (1000, 3, 10)])
-def test_default_grid_holds_the_trained_length(trained: int, axes: int, side: int) -> None:
-    assert AxialRoPE(models.geometry(trained=trained), axes=axes).grid == (side,) * axes
 
 
 def test_scores_depend_on_both_differences_alone() -> None:
@@ -247,36 +213,3 @@ def test_bert_with_axial_positions_of_an_image() -> None:
     assert (by_caller - expected).abs().max() <= LIMIT
     assert (in_any_order - expected[shuffled]).abs().max() <= LIMIT
     assert (as_a_line - expected).abs().max() > 100 * LIMIT  # control
-
-
-def test_bases_and_channels_of_each_axis() -> None:
-    scheme = AxialRoPE(models.geometry(), axes=3, dims=[8, 4, 2], base=[100.0, 50.0, 10.0])
-    assert scheme.rotation().frequencies == pytest.approx(
-        torch.cat((rope(8, 100.0), rope(4, 50.0), rope(2, 10.0))).tolist()
-    )
-    assert scheme.rotation().axes == (0, 0, 0, 0, 1, 1, 2)
-    assert AxialRoPE(models.geometry(head_dim=20), axes=3).dims == (6, 6, 6)  # two channels are left over
-
-
-@pytest.mark.parametrize(
-    ("scheme", "options", "message"),
-    [
-        ("rope_nd", {"dims": [8, 10]}, "at most 16"),
-        ("rope_nd", {"dims": [7, 7]}, "even"),
-        ("rope_nd", {"dims": [8]}, "one number for each of 2 axes"),
-        ("rope_nd", {"grid": [4, 4, 4]}, "one number for each of 2 axes"),
-        ("rope_nd", {"base": [100.0]}, "one number for each of 2 axes"),
-        ("rope_nd", {"axes": 9}, "not all 0"),
-        ("mrope", {"section": [4, 4]}, "add up to 8"),
-        ("mrope", {"section": [2, 3, 4]}, "add up to 8"),
-        ("mrope", {"section": [2, 3, 3], "interleaved": True}, "past the last pair"),
-    ],
-)
-def test_axes_that_do_not_fit_the_pairs_are_refused(scheme: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionOutOfRange, match=message):
-        patch_model(models.llama(), scheme, **options)
-
-
-def test_too_few_coordinates_are_refused() -> None:
-    with pytest.raises(OptionOutOfRange, match="3 axes, but position_ids give 2"):
-        logits_at(patch_model(models.llama(), "mrope"), models.text(4), torch.zeros(2, 1, 4, dtype=torch.long))

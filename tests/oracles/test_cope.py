@@ -74,15 +74,6 @@ def test_equals_the_definition(causal: bool, npos: int) -> None:
     assert deviation.abs().max() < 2e-5  # sums of thirty gates in float32, times queries of norm 4
 
 
-def test_a_gate_scale_of_its_own() -> None:
-    one, block = scheme(gate_scale=1.0), blocked(causal=True)
-    expected = definition(one, block.query[0], block.key[0].repeat_interleave(2, 0), gate_scale=1.0)
-    seen = block.seen[0]
-    assert (bias_of(one, block)[0] - expected).masked_fill(~seen, 0.0).abs().max() < 2e-5
-    others = bias_of(scheme(), block)[0]  # control
-    assert (others - expected).masked_fill(~seen, 0.0).abs().max() > 0.1
-
-
 def test_unseen_keys_are_not_counted() -> None:
     """Padding on the left, and another document before: gates of 0."""
     one, block = scheme(), blocked(causal=True)

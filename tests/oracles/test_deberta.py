@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from transformers import DebertaConfig, DebertaV2Config
 from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention as AttentionV1
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention as AttentionV2
-from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position, make_log_bucket_position
+from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import BlockBias
-from hf_posenc.errors import CannotCombine, OptionOutOfRange, OutsideModel
 from hf_posenc.schemes.content.deberta import DeBERTa
 
 from . import content, models
@@ -149,13 +148,6 @@ def distances(length: int) -> Tensor:
     return index[:, None] - index
 
 
-def test_published_buckets() -> None:
-    """Their function does not saturate (600 falls in bucket 270 of 256): the clip of δ is what ends the table."""
-    distance = torch.tensor([127, 129, 511, 600, -511, -600])
-    assert make_log_bucket_position(distance, 256, 512).tolist() == [127, 129, 255, 270, -255, -270]
-    assert (scheme().index(distance) - 256).tolist() == [127, 129, 255, 255, -255, -256]
-
-
 def written_out(
     one: DeBERTa, query: Tensor, key: Tensor, query_codes: Tensor, key_codes: Tensor, distance: Tensor
 ) -> Tensor:
@@ -209,34 +201,6 @@ def test_a_decoder_reads_far_keys_with_its_queries(p2c_index: str, terms: str, f
     assert (left - expected)[..., seen].abs().max() > 0.1, "control: without u"
 
 
-def test_neither_an_encoder_nor_a_content_query_alone_moves_codes() -> None:
-    """An encoder has two farthest distances; without the last term there is nothing to move."""
-    project = Projections(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
-    positions = torch.arange(LENGTH)[None]
-    for causal, terms in ((False, "c2p+p2c"), (True, "c2p")):
-        ctx = PositionContext(positions, positions, causal, contiguous=True, projections=project, layer=0)  # type: ignore[arg-type]
-        assert scheme(causal=causal, terms=terms, **SMALL).bias(ctx).shifted is None
-
-
-def test_use_outside_a_model_explains_the_error() -> None:
-    positions = torch.arange(3)[None]
-    ctx = PositionContext(positions, positions, causal=True, contiguous=True)
-    bias = scheme(causal=True).bias(ctx)
-    with pytest.raises(OutsideModel, match=r"own projections.*Call it in a patched model"):
-        bias.of_block(content.block(ctx, torch.zeros(1, 4, 3, 16), torch.zeros(1, 4, 3, 16)))
-
-
-def test_a_span_within_the_narrow_buckets_is_refused() -> None:
-    with pytest.raises(OptionOutOfRange, match="greater than 129 with 256 buckets"):
-        scheme(span=129)
-    assert scheme(span=130).side == 256
-
-
-def test_fractional_distances_are_refused() -> None:
-    with pytest.raises(CannotCombine, match="whole distances"):
-        scheme().index(torch.tensor([0.5]))
-
-
 PROJECTED: dict[str, Callable[[Any], list[tuple[nn.Module, nn.Module]]]] = {
     "llama": lambda m: [(layer.self_attn.q_proj, layer.self_attn.k_proj) for layer in m.model.layers],
     "gpt2": lambda m: [cut(block.attn.c_attn) for block in m.transformer.h],
@@ -285,16 +249,3 @@ def of_layer(exact: DeBERTa, query: nn.Module, key: nn.Module, text: Positions) 
         return written_out(exact, q, k, of_query, of_key, text.distance)
 
     return bias
-
-
-@pytest.mark.parametrize(("buckets", "rows"), [(-1, 2 * 16), (4, 2 * 4)])
-def test_how_many_rows_the_table_has(buckets: int, rows: int) -> None:
-    """Two a bucket, or two a distance where there are none, said as -1 like in the released configurations."""
-    scheme = scheme_of(patch_model(models.bert(), "deberta", buckets=buckets, span=16))
-    assert len(scheme.table.weight) == rows
-
-
-@pytest.mark.parametrize("buckets", [-2, 0, 3])
-def test_numbers_of_buckets_that_mean_nothing(buckets: int) -> None:
-    with pytest.raises(OptionOutOfRange, match="buckets"):
-        patch_model(models.bert(), "deberta", buckets=buckets)

@@ -14,16 +14,14 @@ from torch import Tensor
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import ToeplitzBias
-from hf_posenc.errors import CannotCombine, OptionOutOfRange
+from hf_posenc.errors import CannotCombine
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.bias.alibi import ALiBi
-from hf_posenc.schemes.bias.distances import per_distance
 from hf_posenc.schemes.bias.dyn_bias import DynamicBias
 from hf_posenc.schemes.bias.kerple import Kerple
 from hf_posenc.schemes.bias.rel_bias import RelativeBias
 from hf_posenc.schemes.bias.sandwich import Sandwich
 
-from . import content, models, naive
+from . import content, models
 from .models import HEADS, TRAINED
 
 LENGTH = 3 * TRAINED
@@ -149,77 +147,6 @@ def test_far_positions(case: Case) -> None:
         assert ((ours - exact).abs() / exact.abs().clamp(min=1)).max() < 1e-4
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_parameters_in_bfloat16_give_float32_biases(case: Case) -> None:
-    scheme = stirred(CLASSES[case.scheme](models.geometry(), **case.options)).to(torch.bfloat16)
-    ours = bias_of(scheme, FAR)
-    assert ours.dtype == torch.float32
-    exact = case.formula(scheme, FAR[None])[:, 0]
-    assert ((ours - exact).abs() / exact.abs().clamp(min=1)).max() < 1e-4
-
-
-def alibi_rows(heads: int, length: int) -> Tensor:
-    """ALiBi over all pairs, ``[heads, length, length]``."""
-    slopes = torch.tensor(ALiBi(models.geometry(heads=heads)).slopes)
-    return -slopes[:, None, None] * naive.distances(length).abs()
-
-
-def test_a_power_of_one_is_alibi() -> None:
-    scheme = Kerple(models.geometry(heads=6), kind="power", eps=1e-6)
-    with torch.no_grad():
-        scheme.r1.copy_(torch.tensor(ALiBi(models.geometry(heads=6)).slopes))
-        scheme.r2.fill_(1.0)
-    assert torch.allclose(bias_of(scheme, naive.distances(40)), alibi_rows(6, 40), rtol=1e-6)
-
-
-def test_a_table_can_hold_alibi_up_to_its_clip() -> None:
-    scheme = RelativeBias(models.geometry(heads=6), max_distance=30)
-    slopes = torch.tensor(ALiBi(models.geometry(heads=6)).slopes)
-    with torch.no_grad():
-        scheme.table.weight.copy_(-(torch.arange(61) - 30).abs()[:, None] * slopes)
-    ours, alibi = bias_of(scheme, naive.distances(40)), alibi_rows(6, 40)
-    inside = naive.distances(40).abs() <= 30
-    assert torch.equal(ours[:, inside], alibi[:, inside])
-    assert (ours != alibi)[:, ~inside].all()  # control: beyond, one value
-
-
-def test_an_empty_table_is_nope() -> None:
-    ids = models.text(LENGTH)
-    patched = patch_model(models.llama(), "rel_bias", target_length=LENGTH)
-    for scheme in (m for m in patched.modules() if isinstance(m, RelativeBias)):
-        torch.nn.init.zeros_(scheme.table.weight)
-    free = patch_model(models.llama(), "none", target_length=LENGTH)
-    assert (models.logits(patched, ids) - models.logits(free, ids)).abs().max() <= LIMIT
-
-
-def test_sandwich_is_the_product_of_sinusoidal_codes() -> None:
-    """§5.2 of the catalogue: it folds into 2 · d̄/2 channels, √ρ PE(i) · √ρ PE(j)."""
-    from hf_posenc.schemes.absolute.sinusoidal import Sinusoidal
-
-    code = Sinusoidal(models.geometry(width=128)).embed(torch.arange(60)[None])[0].double()
-    ours = bias_of(Sandwich(models.geometry(heads=8)), naive.distances(60)).double()
-    factors = torch.tensor([8 / (8 * (h + 1)) for h in range(8)], dtype=torch.float64)
-    assert torch.allclose(ours, factors[:, None, None] * (code @ code.T), atol=1e-4)
-
-
-def test_sandwich_is_computed_once_for_all_layers() -> None:
-    scheme, positions = Sandwich(models.geometry()), torch.arange(60)[None]
-    ctx = PositionContext(positions, positions, causal=False, contiguous=True)
-    first = scheme.bias(ctx).of_distance(naive.distances(60))
-    scheme.of = lambda distance: pytest.fail("computed again")  # type: ignore[method-assign]
-    assert torch.equal(scheme.bias(ctx).of_distance(naive.distances(60)), first)
-    assert torch.allclose(first, bias_of(Sandwich(models.geometry()), naive.distances(60)))
-
-
-def test_sandwich_angles_survive_a_million_tokens() -> None:
-    """Control: in float32 they would not."""
-    exact = sum(math.cos(999_983 * 10_000 ** (-2 * m / 128)) for m in range(64))
-    ours = float(bias_of(Sandwich(models.geometry(heads=8)), torch.tensor([999_983]))[0, 0])
-    assert abs(ours - exact) < 1e-4
-    single = torch.tensor([10_000 ** (-2 * m / 128) for m in range(64)]) * 999_983.0
-    assert abs(float(single.cos().sum()) - exact) > 1e-3
-
-
 @pytest.mark.parametrize("kind", ["log", "power"])
 def test_kerple_initialises_as_released_and_recovers_from_its_bounds(kind: str) -> None:
     scheme = Kerple(models.geometry(heads=4000, head_dim=2), kind=kind)
@@ -257,39 +184,3 @@ def test_functions_of_the_distance_take_fractions(case: Case) -> None:
 def test_tables_refuse_fractions() -> None:
     with pytest.raises(CannotCombine, match="between whole positions"):
         bias_of(RelativeBias(models.geometry()), torch.tensor([0.5]))
-
-
-def test_options_out_of_range() -> None:
-    with pytest.raises(OptionOutOfRange, match="even, got 7"):
-        Sandwich(models.geometry(), d_bar=7)
-    for options in ({"kind": "exponential"}, {"eps": 0.0}, {"param": "abs"}):
-        with pytest.raises(OptionOutOfRange):
-            patch_model(models.llama(), "kerple", **options)
-    with pytest.raises(OptionOutOfRange, match="max_distance"):
-        patch_model(models.llama(), "rel_bias", max_distance=0)
-
-
-@pytest.mark.parametrize(
-    "distance",
-    [
-        torch.arange(-5, 6),
-        torch.arange(6)[:, None] - torch.arange(9),
-        torch.tensor([[0, 1_000_000], [-1_000_000, 7]]),  # fewer pairs than distances between the ends
-        torch.tensor([[0.5, 2.25], [-1.75, 1e6]]),
-        torch.tensor([[3]]),
-    ],
-    ids=["a line", "a square", "far apart", "fractions", "one pair"],
-)
-def test_bias_by_distance_equals_bias_by_pair(distance: Tensor) -> None:
-    """However few of them are worked out, and no more than there are pairs."""
-    asked = []
-
-    def function(line: Tensor) -> Tensor:
-        asked.append(len(line))
-        return torch.stack([torch.sin(line.double()), line.double() / 7])
-
-    found = per_distance(function, distance)
-    exact = [[math.sin(d), d / 7] for d in distance.flatten().tolist()]
-    assert found.shape == (2, *distance.shape)
-    torch.testing.assert_close(found.flatten(1).T, torch.tensor(exact, dtype=torch.float64))
-    assert sum(asked) <= distance.numel()

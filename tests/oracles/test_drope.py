@@ -1,4 +1,4 @@
-"""DroPE: layers without rotation, norms as released, and recalibration of a trained model."""
+"""DroPE: layers without rotation and norms as released."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import describe, load_starter, patch_model
+from hf_posenc import describe, patch_model
 from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
-from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
 from hf_posenc.patching.state import base_model_of
 
 from . import models, naive
@@ -97,49 +96,3 @@ def test_what_cannot_be_dropped_is_refused() -> None:
         patch_model(models.gpt2(), "drope", keep_layers=[0])
     with pytest.raises(SchemeNotDefined, match="needs a decoder"):
         patch_model(models.bert(), "drope")
-
-
-@pytest.mark.slow
-def test_recalibration_reduces_the_loss_after_dropping() -> None:
-    """The starter, on text it never saw: two nats are lost, and twenty steps at half the trained length regain some.
-
-    The same steps do nothing for the model as it was: it is not the text that is learned.
-    """
-    unpatched, tokenizer = load_starter("llama")
-    training, held_out = tokens_of(tokenizer, *TRAINING[:12]), tokens_of(tokenizer, "tarfile")
-    before = loss(unpatched, held_out)
-    dropped = patch_model(load_starter("llama")[0], "drope")
-    broken = loss(dropped, held_out)
-    assert broken > before + 1.5
-    train(dropped, training)
-    assert loss(dropped, held_out) < broken - 0.15
-    train(unpatched, training)
-    assert loss(unpatched, held_out) > before - 0.05
-
-
-def tokens_of(tokenizer: Any, *modules: str) -> Tensor:
-    text = "\n".join(map(module_text, modules))
-    return torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-@torch.no_grad()
-def loss(model: Any, tokens: Tensor, length: int = 256, windows: int = 6) -> float:
-    """Cross-entropy loss (nats/token) over windows of the trained length."""
-    starts = torch.linspace(0, len(tokens) - length, windows).long().tolist()
-    rows = torch.stack([tokens[start : start + length] for start in starts])
-    return float(model.eval()(rows, labels=rows).loss)
-
-
-def train(model: Any, tokens: Tensor, steps: int = 20, batch: int = 8, length: int = 128) -> None:
-    """A few steps of all weights, from a low rate up and down again."""
-    torch.manual_seed(0)
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-4, total_steps=steps)
-    model.train()
-    for _ in range(steps):
-        rows = torch.stack([tokens[start : start + length] for start in torch.randint(len(tokens) - length, (batch,))])
-        model(rows, labels=rows).loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        schedule.step()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ from torch.nn.functional import linear
 
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
-from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.schemes.bias.alibi import ALiBi
 from hf_posenc.schemes.bias.fire import FIRE
 
 from . import content, models, naive
@@ -95,19 +92,6 @@ def test_values_and_gradients_are_those_of_the_layers(causal: bool) -> None:
             assert (one - two).abs().max() <= 1e-4 * two.abs().max().clamp(min=1e-3), name
 
 
-def test_a_linear_function_is_alibi_scaled_by_row() -> None:
-    """ψ is nearly linear for a small c; f(x) = −m x then is −m Δ / max(i, τ)."""
-    scheme = FIRE(models.geometry(), c=1e-6, tau=10.0, eps=1e-12)
-    slopes = torch.tensor(ALiBi(models.geometry()).slopes)
-    with torch.no_grad():
-        for weight in (scheme.inner.weight, scheme.inner.bias, scheme.outer.weight, scheme.outer.bias):
-            weight.zero_()
-        scheme.inner.weight[0], scheme.outer.weight[:, 0] = 1.0, -slopes
-    distance = naive.distances(60).clamp(min=0)
-    expected = -slopes[:, None, None] * distance / torch.arange(60).clamp(min=10)[:, None]
-    assert torch.allclose(bias_of(scheme, 60, causal=True).tril(), expected, rtol=1e-3)
-
-
 def test_queries_within_the_threshold_ignore_absolute_position() -> None:
     """Relative up to τ, and beyond it a fraction of the row: both on purpose."""
     scheme = stirred(FIRE(models.geometry(), tau=64.0))
@@ -144,16 +128,3 @@ def test_no_parameter_value_gives_infinity(spoil: str) -> None:
         assert bias.isfinite().all()
         grads = torch.autograd.grad(bias.sum(), list(scheme.parameters()))
         assert all(grad.isfinite().all() for grad in grads)
-
-
-def test_a_block_of_rows_equals_those_rows_of_all() -> None:
-    scheme = stirred(FIRE(models.geometry(), tau=20.0))
-    of = partial(bias_of, scheme, 80, causal=True)
-    # Which units bend depends on how far a block reaches, and with it the order in which they are added up.
-    torch.testing.assert_close(of(rows=slice(30, 50)), of()[:, 30:50], rtol=2e-6, atol=2e-6)
-
-
-def test_options_out_of_range() -> None:
-    for options in ({"tau": 0.0}, {"c": -0.1}, {"width": 0}, {"eps": 0.0}):
-        with pytest.raises(OptionOutOfRange):
-            patch_model(models.llama(), "fire", **options)

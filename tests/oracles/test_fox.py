@@ -10,11 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import patch_model, scheme_of
-from hf_posenc.attention import dispatch
-from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.terms import BlockBias, KeyBias
-from hf_posenc.errors import OptionOutOfRange, OutsideModel
+from hf_posenc.core.terms import KeyBias
 from hf_posenc.schemes.content.cable import Cable
 from hf_posenc.schemes.content.fox import Fox
 
@@ -82,23 +79,6 @@ def test_whole_models(model: str, name: str, sign: float, options: dict[str, Any
 
 
 @pytest.mark.parametrize("model", models.MODELS)
-def test_constant_gates_are_alibi(model: str) -> None:
-    """f = e^(−slope) for every token."""
-    build, _ = models.MODELS[model]
-    ids = models.text(LENGTH)
-    patched = patch_model(build(), "fox", factor=3)
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)], dtype=torch.float64)
-    kept = (-slopes).exp()
-    for one in schemes_of(patched):
-        nn.init.zeros_(one.gate.weight)
-        one.gate.bias.data = (kept / (1 - kept)).log().float().repeat(one.directions)
-    alibi = models.logits(patch_model(build(), "alibi", factor=3), ids)
-    assert (models.logits(patched, ids) - alibi).abs().max() <= LIMIT
-    schemes_of(patched)[1].gate.bias.data += 0.1  # control
-    assert (models.logits(patched, ids) - alibi).abs().max() > 100 * LIMIT
-
-
-@pytest.mark.parametrize("model", models.MODELS)
 def test_cable_is_fox_of_the_negated_gate(model: str) -> None:
     build, _ = models.MODELS[model]
     ids = models.text(LENGTH)
@@ -119,17 +99,6 @@ def test_with_rope_is_the_composition(model: str) -> None:
     one = drawn(patch_model(build(), "fox", factor=3, with_rope=True))
     two = drawn(patch_model(build(), "rope+fox", factor=3))
     assert torch.equal(models.logits(one, ids), models.logits(two, ids))
-
-
-@pytest.mark.parametrize(("name", "sign"), [("fox", 1), ("cable", -1)])
-@pytest.mark.parametrize("bias_init", [0.0, 5.0])
-def test_gates_start_at_the_given_value(name: str, sign: int, bias_init: float) -> None:
-    """Both names mean by ``bias_init`` how much is kept."""
-    one = scheme_of(patch_model(models.llama(), name, bias_init=bias_init))
-    assert isinstance(one, Fox)
-    kept = gates(one, torch.zeros(1, models.WIDTH, dtype=torch.float64), sign).exp()
-    assert (kept - torch.sigmoid(torch.tensor(bias_init))).abs().max() < 1e-6
-    assert 0.01 < one.gate.weight.std() < 0.03
 
 
 def call(length: int, rows: int, log_gates: Tensor) -> PositionContext:
@@ -158,47 +127,3 @@ def test_near_keys_keep_precision_at_large_positions(rows: int) -> None:
     assert (bias.values[0, :, -near:].diff() - steps).abs().max() < 1e-9
     naive = -log_gates.cumsum(-1)[:, -near:].diff()  # control: a cumulative sum in float32
     assert (naive - steps).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize(("length", "limit"), [(300, 1e-5), (1000, 2e-5)])
-def test_long_texts_keep_precision(length: int, limit: float) -> None:
-    """Attention in float32 behind gates that add up to thousands of nats, against the same in float64."""
-    generator = torch.Generator().manual_seed(0)
-    log_gates = torch.log(torch.rand(HEADS, length, generator=generator) * 0.5 + 0.25)
-    query, key, value = (2 * torch.randn(1, HEADS, length, 16, generator=generator) for _ in range(3))
-    ctx = call(length, length, log_gates)
-    ours = dispatch.attend(AttentionCall((query,), (key,), value, decoder().terms(ctx), ctx, None, 0.25)).double()
-    c = log_gates.double().cumsum(-1)
-    logits = query.double() @ key.double().mT * 0.25 + c[:, :, None] - c[:, None, :]
-    future = torch.ones(length, length, dtype=torch.bool).triu(1)
-    exact = logits.masked_fill(future, -torch.inf).softmax(-1) @ value.double()
-    assert (ours - exact).abs().max() < limit  # scores of size 20 and more, and half of all forgotten at every token
-    from_the_start = (logits - c[:, :, None]).float()  # control: one count for all rows, in float32
-    coarse = from_the_start.masked_fill(future, -torch.inf).double().softmax(-1) @ value.double()
-    assert (coarse - exact).abs().max() > 1.5 * limit
-
-
-def test_padding_has_no_decay() -> None:
-    """Gates of padding, whatever they are, do not reach the bias."""
-    log_gates = -torch.rand(HEADS, 20)
-    ctx = call(20, 20, log_gates)
-    real = torch.ones(1, 20, dtype=torch.bool)
-    real[:, 9:13] = False
-    emptied = call(20, 20, log_gates * real)
-    one = decoder()
-    assert torch.equal(one.bias(replace(ctx, real_keys=real)).values, one.bias(emptied).values)
-    assert not torch.equal(one.bias(ctx).values, one.bias(emptied).values)
-
-
-def test_a_decoder_has_no_gate_on_later_tokens() -> None:
-    with pytest.raises(OptionOutOfRange, match="a decoder sees none"):
-        Fox(models.geometry(), bidirectional=True)
-    assert Fox(models.geometry(causal=False), bidirectional=True).directions == 2
-
-
-def test_use_outside_a_model_explains_the_error() -> None:
-    ctx = content.context(torch.arange(3)[None], causal=True)
-    bias = decoder().bias(ctx)
-    assert isinstance(bias, BlockBias)
-    with pytest.raises(OutsideModel, match="gates of a layer's tokens"):
-        bias.of_block(content.block(ctx, torch.zeros(1, 4, 3, 16), torch.zeros(1, 1, 3, 16)))

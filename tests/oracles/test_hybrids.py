@@ -18,10 +18,8 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from hf_posenc import describe, patch_model, scheme_of
+from hf_posenc import patch_model
 from hf_posenc.core.rotation.apply import weight_rows
-from hf_posenc.errors import OptionOutOfRange, SchemeNotDefined
-from hf_posenc.schemes.hybrid.irope import IRoPE
 
 from . import models, naive
 from .models import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
@@ -150,25 +148,6 @@ def test_every_layer_by_the_formula(model: str, window: int | None) -> None:
     assert (everywhere - expected).abs().max() > 100 * LIMIT  # control
 
 
-def test_layers() -> None:
-    assert [layer for layer, spec in IRoPE.layers_of(12).items() if spec == "none"] == [3, 7, 11]
-    assert IRoPE.layers_of(3) == {0: "rope", 1: "rope", 2: "none"}
-    assert IRoPE.layers_of(1) == {0: "rope"}
-    assert IRoPE.layers_of(2, local_scheme="yarn", global_scheme="none+logn") == {0: "yarn", 1: "none+logn"}
-
-
-def test_schemes_of_choice() -> None:
-    report = describe(hybrid(global_scheme="none+logn", local_scheme="alibi", interval=2))
-    assert report.scheme == "irope"
-
-
-def test_refusals() -> None:
-    with pytest.raises(SchemeNotDefined, match="decoder"):
-        patch_model(models.bert(), "irope")
-    with pytest.raises(OptionOutOfRange, match="interval"):
-        hybrid(interval=1)
-
-
 @pytest.mark.parametrize("cut", [1, 8, 9, 10, TRAINED])
 @pytest.mark.parametrize("step", [1, 7])
 def test_local_layers_evict_keys_and_global_ones_do_not(cut: int, step: int) -> None:
@@ -182,19 +161,3 @@ def test_local_layers_evict_keys_and_global_ones_do_not(cut: int, step: int) -> 
             pieces.append(model(piece, past_key_values=cache, use_cache=True).logits[0])
     assert (torch.cat(pieces) - models.logits(model, ids)).abs().max() <= LIMIT
     assert [layer.keys.shape[2] for layer in cache.layers] == [window - 1] * 3 + [LENGTH]
-
-
-@pytest.mark.parametrize(
-    ("name", "randomises", "whole_text", "keeps_table"),
-    [
-        ("randpos+alibi", True, True, False),
-        ("alibi+norm01", False, True, False),
-        ("learned+alibi", False, False, True),
-        ("alibi+logn", False, False, False),
-    ],
-)
-def test_a_combination_needs_what_any_part_needs(
-    name: str, randomises: bool, whole_text: bool, keeps_table: bool
-) -> None:
-    both = scheme_of(patch_model(models.gpt2(), name, factor=2 if "learned" not in name else 1))
-    assert (both.randomises, both.needs_whole_text, both.keeps_table) == (randomises, whole_text, keeps_table)

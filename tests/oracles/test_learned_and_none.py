@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hf_posenc import describe, patch_model, scheme_of
-from hf_posenc.errors import CannotCombine, OptionOutOfRange, PositionOutOfTable
+from hf_posenc.errors import OptionOutOfRange, PositionOutOfTable
 from hf_posenc.schemes.absolute.learned import Learned
 
 from . import models
@@ -34,20 +34,6 @@ def test_a_kept_table_keeps_its_length(model: str) -> None:
     assert scheme_of(patch_model(build(), "learned")).keeps_table
     longer = patch_model(build(), "learned", factor=2, num_positions=2 * TRAINED)
     assert models.logits(longer, models.text(2 * TRAINED)).isfinite().all()
-
-
-@pytest.mark.parametrize("model", ["gpt2", "bert"])
-def test_std_applies_to_new_tables_only(model: str) -> None:
-    build, _ = models.MODELS[model]
-    with pytest.raises(OptionOutOfRange, match=r"std=0\.5 would have no effect.+num_positions"):
-        patch_model(build(), "learned", std=0.5)
-    fresh = patch_model(build(), "learned", num_positions=TRAINED, std=0.5)
-    assert scheme_of(fresh).table.weight.std().item() == pytest.approx(0.5, rel=0.05)
-
-
-def test_a_table_shorter_than_the_target_is_refused() -> None:
-    with pytest.raises(OptionOutOfRange, match="ends after 40 positions"):
-        patch_model(models.llama(), "learned", target_length=64, num_positions=40)
 
 
 def test_an_encoder_without_positions_is_a_bag_of_words() -> None:
@@ -92,27 +78,9 @@ def test_a_table_is_looked_up_by_position() -> None:
     assert scheme.table.weight.grad[:, 0].tolist() == [2, 1, 0, 2, 0, 0, 0, 0, 0, 1]
 
 
-def test_tables_are_drawn_as_asked() -> None:
-    for std in (0.02, 0.5):
-        scheme = Learned(models.geometry(width=64, target=400), std=std)
-        torch.manual_seed(0)
-        scheme.reset_parameters()
-        first = scheme.table.weight.clone()
-        assert first.std().item() == pytest.approx(std, rel=0.05)
-        assert abs(first.mean().item()) < std / 20
-        torch.manual_seed(0)
-        scheme.reset_parameters()
-        assert torch.equal(scheme.table.weight, first)
-
-
 def test_a_learned_table_disables_the_original_table() -> None:
     patched = patch_model(models.gpt2(), "learned", num_positions=TRAINED)
     assert not patched.transformer.wpe.weight.requires_grad
     before = models.logits(patched, models.text(9))
     torch.nn.init.zeros_(patched.transformer.wpe.weight)
     assert torch.equal(models.logits(patched, models.text(9)), before)
-
-
-def test_two_tables_at_once_are_refused() -> None:
-    with pytest.raises(CannotCombine, match="'learned' and 'sinusoidal'"):
-        patch_model(models.llama(), "learned+sinusoidal")

@@ -11,10 +11,9 @@ import torch
 from transformers import LlamaConfig, Phi3Config, Phi3ForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hf_posenc import patch_model, scheme_of
-from hf_posenc.errors import LengthContradiction, OptionOutOfRange
+from hf_posenc import patch_model
+from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.rotary.longrope import LongRoPE
-from hf_posenc.schemes.rotary.yarn import NTKByParts
 
 from . import models, naive
 from .models import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
@@ -51,12 +50,6 @@ def test_equals_transformers(attention_factor: float | None) -> None:
         theirs, grown = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=length)
         assert torch.allclose(torch.tensor(ours), theirs, rtol=2e-6, atol=0)
         assert scheme.logit_scale() == pytest.approx(grown**2, rel=1e-9)
-
-
-def test_published_attention_factor() -> None:
-    """√(1 + ln 4 / ln 512) = 1.10554."""
-    scheme = LongRoPE(models.geometry(trained=512, target=2048))
-    assert math.sqrt(scheme.logit_scale()) == pytest.approx(1.10554, abs=1e-5)
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2"])
@@ -106,32 +99,6 @@ def test_llama_becomes_phi3() -> None:
     assert (models.logits(models.llama(), ids) - expected).abs().max() > 100 * LIMIT  # control
 
 
-def test_default_is_a_seed_of_the_search() -> None:
-    """Short texts as they were, long ones stretched as by parts."""
-    geometry = models.geometry(target=LENGTH)
-    scheme = LongRoPE(geometry)
-    assert scheme.short_factor == (1.0,) * (HEAD_DIM // 2)
-    assert scheme.long_frequencies() == pytest.approx(NTKByParts(geometry).frequencies(), rel=1e-12)
-    assert all(a <= b * (1 + 1e-12) for a, b in zip(scheme.long_factor, scheme.long_factor[1:], strict=False))
-
-
-def test_factor_one_is_the_unpatched_model() -> None:
-    ids = models.text(2 * TRAINED)
-    ours = models.logits(patch_model(models.llama(), "longrope"), ids)
-    assert (ours - models.logits(models.llama(), ids)).abs().max() < 1e-5
-
-
-def test_short_texts_are_left_alone_where_promised() -> None:
-    """Factors of one and no temperature: the unpatched model, up to the trained length and no further."""
-    patched = patch_model(models.llama(), "longrope", factor=FACTOR, attention_factor=1.0)
-    assert scheme_of(patched).unchanged_below == TRAINED
-    ids = models.text(2 * TRAINED)
-    deviation = (models.logits(patched, ids) - models.logits(models.llama(), ids)).abs().amax(-1)
-    assert deviation[:TRAINED].max() < 1e-5
-    assert deviation[TRAINED:].max() > 0.1
-    assert scheme_of(patch_model(models.llama(), "longrope", factor=FACTOR)).unchanged_below == 0
-
-
 @pytest.mark.parametrize("cut", [1, TRAINED - 1, TRAINED, TRAINED + 1])
 def test_cached_equals_uncached(cut: int) -> None:
     """Where transformers' own goes stale, on the same weights, it does not."""
@@ -178,14 +145,3 @@ def test_an_encoder_rotates_by_its_sequence_length(length: int) -> None:
     frequencies = naive.rope(models.HEAD_DIM) / torch.tensor(mine, dtype=torch.float64)
     expected = naive.bert(models.bert(), ids, replace(free, frequencies=frequencies))
     assert (models.logits(patched, ids) - expected).abs().max() < 1e-4
-
-
-def test_needs_a_length() -> None:
-    with pytest.raises(LengthContradiction, match="at least 2"):
-        LongRoPE(models.geometry(trained=1, target=4))
-
-
-def test_the_shortest_trained_length_with_a_logarithm() -> None:
-    """Of 2 tokens at factor 4: √(1 + ln 4 / ln 2) = √3."""
-    scheme = LongRoPE(models.geometry(trained=2, target=8))
-    assert scheme.logit_scale() == pytest.approx(3.0, rel=1e-12)

@@ -10,10 +10,7 @@ import torch
 
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.regions import Band
-from hf_posenc.errors import LengthContradiction, OptionOutOfRange, PositionOutOfTable
 from hf_posenc.schemes.attention_scale.logn import LogN
-from hf_posenc.schemes.mask.window import Window
 
 from . import models, naive
 from .models import TRAINED
@@ -41,26 +38,6 @@ def test_window_keeps_the_table(model: str) -> None:
     windowed = models.logits(patch_model(build(), "window", size=9), ids)
     assert (windowed - expected).abs().max() <= LIMIT
     assert (models.logits(unpatched, ids) - expected).abs().max() > 100 * LIMIT  # control
-
-
-def test_visibility_bands_of_a_window() -> None:
-    assert Window(models.geometry()).visible() == Band(0, TRAINED)
-    assert Window(models.geometry(causal=False), size=3).visible() == Band(-2, 3)
-
-
-def test_a_window_as_long_as_the_text_has_no_effect() -> None:
-    ids = models.text(TRAINED)
-    assert (
-        models.logits(patch_model(models.llama(), "window"), ids) - models.logits(models.llama(), ids)
-    ).abs().max() < LIMIT
-
-
-@pytest.mark.parametrize("scheme", ["window", "logn"])
-def test_a_kept_table_still_limits_the_length(scheme: str) -> None:
-    with pytest.raises(OptionOutOfRange, match=f"ends after {TRAINED} positions"):
-        patch_model(models.gpt2(), scheme, factor=2)
-    with pytest.raises(PositionOutOfTable, match=f"past the {TRAINED} positions"):
-        models.logits(patch_model(models.gpt2(), scheme), models.text(TRAINED + 1))
 
 
 def test_logn_is_the_identity_within_the_trained_length() -> None:
@@ -128,11 +105,6 @@ def test_an_encoder_has_yarn_of_its_sequence_length() -> None:
     assert (found - expected).abs().max() < LIMIT
     longer = models.logits(patch_model(models.bert(), "dynamic_yarn", factor=4), models.text(length + 8))[:length]
     assert (longer - expected).abs().max() > 100 * LIMIT  # control: another length, other factors
-
-
-def test_logn_needs_two_tokens() -> None:
-    with pytest.raises(LengthContradiction, match="at least 2"):
-        LogN(models.geometry(trained=1))
 
 
 @pytest.mark.parametrize("length", [TRAINED, TRAINED + 9, 3 * TRAINED])

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding, apply_rotary_pos_emb
+from transformers import GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 from transformers.models.gptj import modeling_gptj as gptj
 
 from hf_posenc import patch_model
 from hf_posenc.core.rotation.apply import rotate, table
-from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.schemes.rotary.abf import AdjustedBase
 from hf_posenc.schemes.rotary.partial import Partial
 from hf_posenc.schemes.rotary.proportional import Proportional
 from hf_posenc.schemes.rotary.rotary import RoPE
@@ -72,15 +68,6 @@ def test_gpt2_becomes_neox(fraction: float) -> None:
     assert (other - expected).abs().max() > 100 * LIMIT  # control: another fraction
 
 
-@pytest.mark.parametrize("fraction", [0.125, 0.25, 0.5, 0.75, 1.0])
-def test_partial_equals_neox(fraction: float) -> None:
-    q, positions = torch.randn(1, 2, 20, HEAD_DIM, generator=torch.Generator().manual_seed(0)), torch.arange(20)[None]
-    cos, sin = GPTNeoXRotaryEmbedding(neox(fraction, 500.0).config)(q, positions)
-    theirs, _ = apply_rotary_pos_emb(q, q, cos, sin)
-    rotation = Partial(models.geometry(), fraction=fraction, base=500.0).rotation()
-    assert (rotate(q, rotation, table(rotation, positions)) - theirs).abs().max() < 1e-5  # their angles are float32
-
-
 @pytest.mark.parametrize("rotary_dim", [4, 8, 16])
 def test_interleaved_equals_gptj(rotary_dim: int) -> None:
     """By the number of channels or the fraction of them."""
@@ -95,22 +82,6 @@ def test_interleaved_equals_gptj(rotary_dim: int) -> None:
     ):
         rotation = scheme.rotation()
         assert (rotate(q, rotation, table(rotation, positions)) - theirs).abs().max() < 1e-5  # their angles are float32
-
-
-@pytest.mark.parametrize("factor", [1.0, 4.0])
-@pytest.mark.parametrize("p", [0.0, 0.25, 0.7, 1.0])
-@pytest.mark.parametrize("head_dim", [16, 20, 128])
-def test_proportional_equals_transformers(head_dim: int, p: float, factor: float) -> None:
-    config = LlamaConfig(
-        hidden_size=2 * head_dim, num_attention_heads=2, head_dim=head_dim,
-        rope_parameters={"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": p, "factor": factor},
-    )  # fmt: skip
-    theirs, attention_factor = ROPE_INIT_FUNCTIONS["proportional"](config, torch.device("cpu"))
-    geometry = models.geometry(head_dim=head_dim, target=round(factor * TRAINED), base=1e6)
-    ours = torch.tensor(Proportional(geometry, p=p).frequencies(), dtype=torch.float64)
-    assert torch.allclose(ours, theirs.double(), rtol=2e-6, atol=0)  # theirs are float32
-    assert attention_factor == 1.0
-    assert int((ours != 0).sum()) == int(p * head_dim // 2)
 
 
 def test_whole_model_proportional_equals_transformers() -> None:
@@ -135,28 +106,3 @@ def test_partial_is_not_proportional() -> None:
         for name, r in (("partial", partial.rotation()), ("proportional", proportional.rotation()))
     }
     assert moved == {"partial": [*range(8)], "proportional": [0, 1, 2, 3, 8, 9, 10, 11]}
-
-
-def test_ends_of_the_ranges() -> None:
-    """All of it is RoPE; none of it no positions at all."""
-    assert Partial(models.geometry(), fraction=1.0).frequencies() == pytest.approx(rope(HEAD_DIM).tolist())
-    assert Proportional(models.geometry(), p=1.0).frequencies() == pytest.approx(rope(HEAD_DIM).tolist())
-    ids = models.text(TRAINED)
-    still = models.logits(patch_model(models.llama(), "proportional", p=0.0), ids)
-    assert (still - models.logits(patch_model(models.llama(), "none"), ids)).abs().max() <= LIMIT
-
-
-def test_less_than_a_pair_is_refused() -> None:
-    with pytest.raises(OptionOutOfRange, match=r"0\.1 of 16 channels is not a pair"):
-        Partial(models.geometry(), fraction=0.1)
-
-
-def test_abf_is_rope_of_another_base() -> None:
-    assert AdjustedBase(models.geometry(target=4 * TRAINED)).frequencies() == pytest.approx(
-        rope(HEAD_DIM, 5e5).tolist()
-    )
-    ids = models.text(TRAINED)
-    stock = models.llama(rope_parameters={"rope_type": "default", "rope_theta": 500_000.0})
-    expected = models.logits(stock, ids)
-    assert (models.logits(patch_model(models.llama(), "base_change"), ids) - expected).abs().max() <= LIMIT
-    assert (models.logits(models.llama(), ids) - expected).abs().max() > 0.1  # control

@@ -29,7 +29,7 @@ from hf_posenc.schemes.rotary.dynamic_yarn import DynamicYarn
 from hf_posenc.schemes.rotary.longrope import LongRoPE
 from hf_posenc.schemes.rotary.partial import Partial
 from hf_posenc.schemes.rotary.rotary import Rotary
-from hf_posenc.schemes.rotary.yarn import NTKByParts, Yarn, slowed_between
+from hf_posenc.schemes.rotary.yarn import NTKByParts, slowed_between
 
 from . import models, naive
 from .naive import rope
@@ -291,14 +291,6 @@ def test_ends_of_a_ramp_stay_among_the_channels(first: float, last: float, ends:
     low, high = ends
     expected = [min(max((m - low) / (high - low), 0.0), 1.0) for m in range(8)]
     assert slowed_between(first, last, 16) == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("factor", [4.0, 8.0, 32.0])
-def test_yarn_temperature(factor: float) -> None:
-    """0.1 ln s + 1, squared on the logits."""
-    grown = Yarn(geometry(Size(128, 8192, 5e5, factor))).logit_scale()
-    assert grown == pytest.approx((0.1 * math.log(factor) + 1) ** 2, rel=1e-12)
-    assert scheme_class("ntk_parts")(geometry(Size(128, 8192, 5e5, factor))).logit_scale() == 1.0
 
 
 POSITIONS = torch.tensor([0, 1, 2, 9, 4000, 8191, 8192, 50_000, 131_071, 131_072, 1_000_003, 4_194_303])

@@ -90,18 +90,6 @@ def test_evaluation(name: str) -> None:
         assert torch.equal(patched.generate(start, **kept), unpatched.generate(start, **kept))
 
 
-def test_relative_positions_do_not_notice_a_shift() -> None:
-    """What SHAPE teaches a model, rotation knows by itself; a code of the position does not."""
-    ids, inputs = models.text(TRAINED), {}
-    for name in ("rope", "sinusoidal"):
-        patched = patch_model(models.llama(), f"{name}+shape", max_shift=500)
-        still = models.logits(patched, ids)
-        torch.manual_seed(0)
-        inputs[name] = float((models.logits(patched.train(), ids) - still).abs().max())
-    assert inputs["rope"] <= LIMIT
-    assert inputs["sinusoidal"] > 100 * LIMIT
-
-
 def test_continuing_a_cache_in_training_is_refused() -> None:
     patched = patch_model(models.llama(), "pose", factor=8).train()
     cache = patched(models.text(9)[None], use_cache=True).past_key_values
@@ -120,11 +108,6 @@ def test_tables_refuse_fractional_positions() -> None:
     with pytest.raises(FractionalPosition, match="function of position"):
         patched.train()(ids)
     assert patch_model(models.gpt2(), "sinusoidal+cape").train()(ids).logits.isfinite().all()
-
-
-def test_a_table_as_long_as_the_target_has_every_position() -> None:
-    patched = patch_model(models.gpt2(), "learned+pose", factor=4, num_positions=4 * TRAINED).train()
-    assert all(models.logits(patched, models.text(TRAINED)).isfinite().all() for _ in range(20))
 
 
 def test_checkpointing_draws_once() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.context import PositionContext
-from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
+from hf_posenc.errors import CannotCombine, SchemeNotDefined
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.mask.sinks import Sinks
 from hf_posenc.schemes.remap.dca import DualChunkAttention
@@ -72,51 +72,11 @@ def test_self_extend(trained: int, data: st.DataObject) -> None:
     assert found.max() <= trained
 
 
-@pytest.mark.parametrize(("trained", "window", "group"), [(32, 16, 4), (64, 32, 16), (20, 6, 3), (256, 128, 8)])
-def test_self_extend_distances_stay_below_the_trained_length(trained: int, window: int, group: int) -> None:
-    """At (L0 − W) G + W tokens the largest distance is L0 − 1, where G divides W."""
-    longest = (trained - window) * group + window
-    scheme = self_extend(trained, longest, window=window, group=group)
-    assert scheme.group == self_extend(trained, longest, window=window).group
-    assert realised(scheme, longest).max() == trained - 1
-    assert (
-        realised(self_extend(trained, longest, window=window, group=group), longest + group).max() == trained
-    )  # control
-
-
-def test_self_extend_is_close_to_position_interpolation() -> None:
-    """|Δ' − (W + (Δ − W) / G)| < 1, and Δ' of one Δ varies by at most 1."""
-    window, group = 16, 4
-    found = realised(self_extend(32, 80, window=window, group=group), 80)
-    for distance in range(window, 80):
-        values = found.diagonal(-distance)
-        assert (values - (window + (distance - window) / group)).abs().max() < 1
-        assert values.max() - values.min() <= 1
-
-
 def test_released_code_shifts_by_a_fraction() -> None:
     scheme = self_extend(32, 80, window=10, group=4, floor="float")
     found = realised(scheme, 80, start=999_920)
     expected = dense(80, lambda i, j: i - j if i - j < 10 else (i + 999_920) // 4 - (j + 999_920) // 4 + 10 - 2.5)
     assert torch.equal(found, expected)
-
-
-def test_group_one_is_rope() -> None:
-    ids = models.text(4 * TRAINED)
-    plain = models.logits(models.llama(), ids)
-    one = patch_model(models.llama(), "self_extend", window=5, group=1)
-    assert (models.logits(one, ids) - plain).abs().max() < 1e-4
-    two = patch_model(models.llama(), "self_extend", window=5, group=2)
-    assert (models.logits(two, ids) - plain).abs().max() > 0.1  # control
-
-
-@pytest.mark.parametrize("scheme", ["rerope", "self_extend"])
-def test_texts_within_the_window_are_unchanged(scheme: str) -> None:
-    ids = models.text(4 * TRAINED)
-    patched = models.logits(patch_model(models.llama(), scheme, factor=4), ids)
-    plain = models.logits(models.llama(), ids)
-    assert (patched - plain)[: TRAINED // 2].abs().max() < 1e-4
-    assert (patched - plain)[TRAINED:].abs().max() > 0.1  # control
 
 
 @pytest.mark.parametrize(("factor", "group"), [(1, 1), (2, 3), (4, 7), (8, 15)])
@@ -127,15 +87,6 @@ def test_default_group_is_the_smallest_feasible(factor: int, group: int) -> None
     assert scheme.group == group
     reach = [(trained - scheme.window) * g + scheme.window for g in (group - 1, group)]
     assert reach[0] < target <= reach[1]
-
-
-def test_infeasible_options_are_refused() -> None:
-    with pytest.raises(OptionOutOfRange, match="smaller than the trained length 32, got 32"):
-        self_extend(32, 64, window=32)
-    with pytest.raises(
-        OptionOutOfRange, match=r"reaches 112 tokens, but the target length is 128\. Use a group of at least 7"
-    ):
-        self_extend(32, 128, window=16, group=6)
 
 
 def test_what_remaps_cannot_be_combined_with() -> None:
@@ -187,10 +138,6 @@ def test_string(options: dict[str, int]) -> None:
     found = realised(scheme, 100)
     assert torch.equal(found, dense(100, lambda i, j: i - j if i - j < shift else i - j - shift + local))
     assert realised(scheme, TRAINED + shift - local).max() == TRAINED - 1
-
-
-def test_string_has_the_papers_local_distance_from_2048_tokens_on() -> None:
-    assert [String(models.geometry(trained=n)).local for n in (512, 2048, 131_072)] == [32, 128, 128]
 
 
 @pytest.mark.parametrize("options", [{}, {"n_global": 3, "n_local": 11}, {"n_global": 0}])
@@ -256,18 +203,6 @@ def test_whole_models_equal_the_definition(name: str) -> None:
     assert (models.logits(models.llama(), ids) - expected).abs().max() > 0.1  # control
 
 
-def test_limits_of_leaky_rerope() -> None:
-    """k = 1 is RoPE, and k → ∞ is ReRoPE."""
-    ids = models.text(4 * TRAINED)
-    one, endless, clipped = (
-        models.logits(patch_model(models.llama(), *call, factor=4, **options), ids)
-        for call, options in ((["leaky_rerope"], {"k": 1.0}), (["leaky_rerope"], {"k": 1e9}), (["rerope"], {}))
-    )
-    assert (one - models.logits(models.llama(), ids)).abs().max() < 1e-4
-    assert (endless - clipped).abs().max() < 1e-4
-    assert (one - clipped).abs().max() > 0.1  # control
-
-
 def test_distance_biases_follow_the_remap() -> None:
     """ALiBi under sinks: the bias counts positions inside the cache, as the rotation would."""
     ids = models.text(4 * TRAINED)
@@ -304,17 +239,6 @@ def test_encoders_clip_on_both_sides(name: str, options: dict[str, float]) -> No
     assert (naive.bert(models.bert(), ids, one_sided) - expected).abs().max() > 0.1
 
 
-def test_a_bias_alone_may_be_remapped() -> None:
-    """ALiBi under LM-Infinite, with nothing rotated: far tokens count as n_local away."""
-    ids = models.text(4 * TRAINED)
-    distance = realised(LMInfinite(models.geometry(), n_global=5, n_local=20), len(ids))
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / models.HEADS) for h in range(models.HEADS)], dtype=torch.float64)
-    text = replace(naive.causal(len(ids)), seen=distance >= 0, bias=-slopes[:, None, None] * distance)
-    for model, formula in ((models.llama, naive.llama), (models.gpt2, naive.gpt2)):
-        patched = patch_model(model(), "alibi+lm_infinite", n_global=5, n_local=20, factor=4)
-        assert (models.logits(patched, ids) - formula(model(), ids, text)).abs().max() < 1e-4
-
-
 @pytest.mark.parametrize(("size", "sinks"), [(9, 3), (3, 9)])
 @pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
 def test_a_window_may_keep_sinks_visible(model: str, size: int, sinks: int) -> None:
@@ -336,18 +260,6 @@ def test_only_one_may_choose_the_keys() -> None:
     for clash in ("window+sinks", "sinks+lm_infinite"):
         with pytest.raises(CannotCombine, match="Keep one of them"):
             patch_model(models.llama(), clash)
-
-
-@pytest.mark.parametrize(
-    ("trained", "shift", "fits"), [(2, 2, True), (3, 2, True), (3, 3, False), (9, 8, True), (9, 9, False)]
-)
-def test_string_shifts_by_less_than_the_trained_length(trained: int, shift: int, fits: bool) -> None:
-    """Of a length of 2, whose default shift is 2 as well, there is nothing less."""
-    if fits:
-        assert String(models.geometry(trained=trained), shift=shift, local=1).shift == shift
-    else:
-        with pytest.raises(OptionOutOfRange, match="shift"):
-            String(models.geometry(trained=trained), shift=shift, local=1)
 
 
 def test_learned_sinks_enter_the_softmax() -> None:

@@ -16,11 +16,9 @@ from hf_posenc.core.rotation.apply import cos_sin, rotate, table
 from hf_posenc.schemes.rotary.rotary import RoPE
 
 from . import models
-from .naive import as_complex
 
 DIMS = 16
 LAYOUTS: list[Layout] = ["half", "interleaved"]
-HALF_OF_INTERLEAVED = [*range(0, DIMS, 2), *range(1, DIMS, 2)]
 
 
 def rotated(x: Tensor, positions: Tensor, layout: Layout, dims: int = DIMS) -> Tensor:
@@ -30,34 +28,6 @@ def rotated(x: Tensor, positions: Tensor, layout: Layout, dims: int = DIMS) -> T
 
 def vectors(seed: int, length: int = 24) -> Tensor:
     return torch.randn(1, 2, length, DIMS, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_block_diagonal_matrix(layout: Layout) -> None:
-    """R(p) written out as a matrix of 2 × 2 turns."""
-    x, positions = vectors(0), torch.arange(24)[None] * 7
-    angles = positions[0, :, None] * torch.tensor(geometric(10_000.0, DIMS), dtype=torch.float64)
-    turns = torch.stack((angles.cos(), -angles.sin(), angles.sin(), angles.cos()), dim=-1).unflatten(-1, (2, 2))
-    matrix = torch.stack([torch.block_diag(*of_position) for of_position in turns])
-    pairs = x.double() if layout == "interleaved" else x.double()[..., torch.tensor(HALF_OF_INTERLEAVED).argsort()]
-    by_matrix = torch.einsum("pab,...pb->...pa", matrix, pairs)
-    ours = rotated(x, positions, layout)
-    ours = ours if layout == "interleaved" else ours[..., torch.tensor(HALF_OF_INTERLEAVED).argsort()]
-    assert (ours - by_matrix).abs().max() < 1e-6
-
-
-def test_complex_form() -> None:
-    x, positions = vectors(1), torch.arange(24)[None]
-    angles = positions[0, :, None] * torch.tensor(geometric(10_000.0, DIMS), dtype=torch.float64)
-    expected = as_complex(x) * torch.polar(torch.ones_like(angles), angles)
-    assert (as_complex(rotated(x, positions, "half")) - expected).abs().max() < 1e-6
-
-
-def test_layouts_are_a_permutation_apart() -> None:
-    x, positions = vectors(2), torch.arange(24)[None]
-    permuted = rotated(x[..., HALF_OF_INTERLEAVED], positions, "half")
-    assert torch.equal(permuted, rotated(x, positions, "interleaved")[..., HALF_OF_INTERLEAVED])
-    assert (rotated(x, positions, "half") - rotated(x, positions, "interleaved")).abs().max() > 0.5  # control
 
 
 def test_equals_llama_and_roformer() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel, RoFormerConfig, RoFormerModel
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
-from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
 
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.geometry import Layout, Rotation, geometric
 from hf_posenc.core.rotation.apply import rotate, table, weight_rows
-from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.rotary.rotary import RoPE
 
 from . import models, naive
@@ -75,21 +71,6 @@ def test_the_matrix_is_block_diagonal_and_a_group() -> None:
         assert torch.equal(turns[0], torch.eye(6, dtype=torch.float64))
 
 
-def test_forms_equal_llama_and_roformer() -> None:
-    q, k, positions = vectors(), vectors(seed=1), torch.arange(24)
-    cos, sin = LlamaRotaryEmbedding(models.llama().config)(q.float(), positions[None])
-    half = Rotation(geometric(10_000.0, HEAD_DIM))
-    for ours, theirs in zip((q, k), apply_rotary_pos_emb(q.float(), k.float(), cos, sin), strict=True):
-        assert (rotate_complex(ours, half, positions) - theirs).abs().max() < 1e-5  # their angles are float32
-    sinusoidal = RoFormerSinusoidalPositionalEmbedding(24, HEAD_DIM)
-    sinusoidal.weight.data = sinusoidal.create_weight()
-    rotated = RoFormerSelfAttention.apply_rotary_position_embeddings(
-        sinusoidal.weight[None, None], q.float(), k.float()
-    )
-    for ours, theirs in zip((q, k), rotated, strict=True):
-        assert (rotate_complex(ours, replace(half, layout="interleaved"), positions) - theirs).abs().max() < 1e-5
-
-
 @pytest.mark.parametrize("dims", [16, 6])
 def test_row_permutation_round_trip(dims: int) -> None:
     there = weight_rows("half", heads=3, head_dim=16, rotary_dim=dims)
@@ -143,15 +124,6 @@ def test_bert_becomes_roformer(on_v: bool) -> None:
     assert (other - theirs).abs().max() > 100 * LIMIT  # control
 
 
-def test_learned_frequencies_start_as_the_formula() -> None:
-    ids = models.text(TRAINED)
-    learned = patch_model(models.llama(), "rope", learn_freq=True)
-    assert torch.equal(models.logits(learned, ids), models.logits(patch_model(models.llama(), "rope"), ids))
-    learned.bfloat16()
-    frequencies = scheme_of(learned).rotation().frequencies
-    assert torch.equal(frequencies, torch.tensor(geometric(10_000.0, HEAD_DIM), dtype=torch.float64))
-
-
 def test_learned_frequencies_change_the_logits() -> None:
     """ω_m e^(δ_m), in the whole model against the formula, with gradients to every δ."""
     ids = models.text(TRAINED)
@@ -171,34 +143,9 @@ def test_learned_frequencies_change_the_logits() -> None:
     assert (gradient != 0).all()
 
 
-def test_gradient_of_a_learned_frequency() -> None:
-    """Against the difference quotient of the loss in float64."""
-    ids = models.text(16)[None]
-    model = patch_model(models.llama().double(), "rope", learn_freq=True)
-    correction = scheme_of(model).correction
-    assert correction is not None
-    model(ids, labels=ids).loss.backward()
-    step, pair = 1e-3, 2
-    losses = []
-    for sign in (1, -1):
-        moved = copy.deepcopy(model)
-        with torch.no_grad():
-            scheme_of(moved).correction[pair] += sign * step
-            losses.append(float(moved(ids, labels=ids).loss))
-    quotient = (losses[0] - losses[1]) / (2 * step)
-    # The tables are float32, which the quotient magnifies by 1 / step.
-    assert float(correction.grad[pair]) == pytest.approx(quotient, rel=2e-2, abs=2e-4)
-
-
 def test_rotary_dim_rotates_the_first_channels() -> None:
     scheme = RoPE(models.geometry(), rotary_dim=6)
     assert scheme.rotation().frequencies == pytest.approx([10_000 ** (-2 * m / 6) for m in range(3)])
     x = vectors().float()
     rotated = rotate(x, scheme.rotation(), table(scheme.rotation(), torch.arange(24)[None]))
     assert torch.equal(rotated[..., 6:], x[..., 6:])
-
-
-@pytest.mark.parametrize("dims", [3, HEAD_DIM + 2])
-def test_odd_or_too_many_channels_are_refused(dims: int) -> None:
-    with pytest.raises(OptionOutOfRange, match=f"got {dims}"):
-        RoPE(models.geometry(), rotary_dim=dims)

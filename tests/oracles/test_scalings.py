@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -20,9 +19,8 @@ from hf_posenc.schemes.absolute.text_length import text_lengths
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.schemes.rotary.dynamic_ntk import DynamicNTK
 from hf_posenc.schemes.rotary.llama3 import Llama3
-from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import Rotary
-from hf_posenc.schemes.rotary.yarn import NTKByParts
+from hf_posenc.schemes.rotary.yarn import NTKByParts, Yarn
 
 from . import models
 from .models import TRAINED
@@ -35,20 +33,6 @@ NATIVE = {
 }
 STATIC = ["pi", "ntk", "ntk_parts", "yarn", "llama3"]
 SHAPES = [(16, 256, 10_000.0), (64, 512, 10_000.0), (128, 8192, 500_000.0), (64, 2048, 1e6)]
-YARN_OPTIONS = [
-    {},
-    {"beta_fast": 16.0, "beta_slow": 2.0},
-    {"truncate": False},
-    {"attention_factor": 1.5},
-]
-
-
-def native(kind: str, head_dim: int, trained: int, base: float, factor: float, **options: Any) -> LlamaConfig:
-    scaling = NATIVE[kind] | {"factor": factor, "rope_theta": base, "original_max_position_embeddings": trained}
-    return LlamaConfig(
-        hidden_size=2 * head_dim, num_attention_heads=2, head_dim=head_dim,
-        max_position_embeddings=int(trained * factor), rope_parameters=scaling | options,
-    )  # fmt: skip
 
 
 def ours(name: str, head_dim: int, trained: int, base: float, factor: float, **options: Any) -> Rotary:
@@ -56,22 +40,6 @@ def ours(name: str, head_dim: int, trained: int, base: float, factor: float, **o
     scheme = scheme_class(name)(geometry, **options)
     assert isinstance(scheme, Rotary)
     return scheme
-
-
-def assert_equals_native(kind: str, shape: tuple[int, int, float], factor: float, **options: Any) -> None:
-    config = native(kind, *shape, factor, **options)
-    theirs, attention_factor = ROPE_INIT_FUNCTIONS[config.rope_parameters["rope_type"]](config, torch.device("cpu"))
-    scheme = ours(kind, *shape, factor, **options)
-    frequencies = torch.tensor(scheme.frequencies(), dtype=torch.float64)
-    assert (frequencies / theirs.double() - 1).abs().max() < 2e-6  # theirs are float32
-    assert scheme.logit_scale() == pytest.approx(attention_factor**2, rel=1e-9)
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("factor", [2.0, 4.0, 8.0, 32.0])
-@pytest.mark.parametrize("kind", NATIVE)
-def test_equals_transformers(kind: str, shape: tuple[int, int, float], factor: float) -> None:
-    assert_equals_native(kind, shape, factor)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -91,11 +59,6 @@ def test_exported_rope_parameters_mean_the_same_in_transformers(name: str, shape
     assert scheme.logit_scale() == pytest.approx(theirs.attention_scaling**2, rel=1e-9)
 
 
-@pytest.mark.parametrize("options", YARN_OPTIONS, ids=str)
-def test_yarn_options_equal_transformers(options: dict[str, Any]) -> None:
-    assert_equals_native("yarn", (64, 512, 10_000.0), 4.0, **options)
-
-
 @pytest.mark.parametrize("kind", NATIVE)
 def test_whole_model_equals_transformers(kind: str) -> None:
     """A patched Llama, and the same weights under the native configuration."""
@@ -109,48 +72,6 @@ def test_whole_model_equals_transformers(kind: str) -> None:
     assert (models.logits(models.llama(), ids) - expected).abs().max() > 0.1  # control: unscaled
     half = patch_model(models.llama(), kind, factor=factor / 2)
     assert (models.logits(half, ids) - expected).abs().max() > 0.1  # control: another factor
-
-
-def test_yarn_published_example() -> None:
-    """d = 64, θ = 10⁴, L0 = 512: the ramp runs from pair 3 to pair 16, and the factor at s = 4 is 1.13863."""
-    scheme = ours("yarn", 64, 512, 10_000.0, 4.0)
-    ratios = [float(w / scaled) for w, scaled in zip(rope(64), scheme.frequencies(), strict=True)]
-    assert ratios[:4] == pytest.approx([1.0] * 4)
-    assert 1.0 < ratios[4] < ratios[15] < 4.0
-    assert ratios[16:] == pytest.approx([4.0] * 16)
-    assert math.sqrt(scheme.logit_scale()) == pytest.approx(1.13863, abs=1e-5)
-
-
-def test_two_ramps_of_yarn_differ() -> None:
-    """The text's ramp, linear in the turns, is not the code's: up to half the frequency apart at d = 128."""
-    code = ours("ntk_parts", 128, 8192, 10_000.0, 8.0).frequencies()
-    text = ours("ntk_parts", 128, 8192, 10_000.0, 8.0, ramp="rotations").frequencies()
-    assert max(abs(t / c - 1) for c, t in zip(code, text, strict=True)) > 0.3
-
-
-def test_llama3_is_the_ramp_in_rotations_with_narrow_bounds() -> None:
-    narrow = ours("ntk_parts", 64, 512, 10_000.0, 8.0, ramp="rotations", beta_fast=4.0, beta_slow=1.0)
-    assert ours("llama3", 64, 512, 10_000.0, 8.0).frequencies() == pytest.approx(narrow.frequencies(), rel=1e-12)
-
-
-@pytest.mark.parametrize("factor", [1.0, 2.0, 7.0, 32.0])
-@pytest.mark.parametrize("head_dim", [2, 4, 16, 128])
-def test_ntk_is_a_larger_base(head_dim: int, factor: float) -> None:
-    scaled = torch.tensor(NTK(models.geometry(head_dim=head_dim, trained=8, target=round(8 * factor))).frequencies())
-    assert scaled[0] == 1.0  # the fastest pair is not touched
-    if head_dim == 2:  # nothing but the fastest pair
-        return
-    larger = 10_000.0 * factor ** (head_dim / (head_dim - 2))
-    assert (scaled / rope(head_dim, larger) - 1).abs().max() < 1e-6
-    assert scaled[-1] == pytest.approx(float(rope(head_dim)[-1]) / factor, rel=1e-6)  # the slowest by all of it
-
-
-def test_dynamic_ntk_multiplier_stretches_the_slowest_pair() -> None:
-    """f = 1 stretches the slowest pair by L / L0, f = 4 at L = 4 L0 by 13."""
-    for multiplier, stretch in ((1.0, 4.0), (4.0, 13.0)):
-        scheme = DynamicNTK(models.geometry(), multiplier=multiplier)
-        slowest = scheme.rotation_of(4 * TRAINED).frequencies[-1]
-        assert float(rope(models.HEAD_DIM)[-1]) / slowest == pytest.approx(stretch, rel=1e-9)
 
 
 @pytest.mark.parametrize("granularity", [1, 7, 64])
@@ -198,3 +119,34 @@ def test_texts_packed_into_one_row_have_lengths_of_their_own() -> None:
     positions = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2, 3], [0, 0, 0, 1, 2, 3, 4, 5, 6], [5, 6, 2, 3, 4, 5, 6, 7, 8]])
     expected = torch.tensor([[3, 3, 3, 2, 2, 4, 4, 4, 4], [1, 1, 7, 7, 7, 7, 7, 7, 7], [7] * 2 + [9] * 7])
     assert torch.equal(text_lengths(positions), expected)
+
+
+@pytest.mark.parametrize(("mscale", "mscale_all_dim"), [(1.0, 1.0), (0.707, 1.0), (1.0, 0.5), (0.3, 2.0)])
+def test_mscale_equals_transformers(mscale: float, mscale_all_dim: float) -> None:
+    scaling = {"rope_type": "yarn", "factor": 8.0, "rope_theta": 10_000.0, "original_max_position_embeddings": 512}
+    scaling |= {"mscale": mscale, "mscale_all_dim": mscale_all_dim}
+    config = LlamaConfig(hidden_size=128, num_attention_heads=2, rope_parameters=scaling, max_position_embeddings=4096)
+    _, attention_factor = ROPE_INIT_FUNCTIONS["yarn"](config, torch.device("cpu"))
+    geometry = models.geometry(head_dim=64, trained=512, target=4096)
+    ours = Yarn(geometry, mscale=mscale, mscale_all_dim=mscale_all_dim).logit_scale()
+    assert ours == pytest.approx(attention_factor**2, rel=1e-9)
+
+
+def test_whole_model_with_mscale_equals_transformers() -> None:
+    ids, options = models.text(4 * TRAINED), {"mscale": 1.5, "mscale_all_dim": 0.5}
+    scaling = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0, "original_max_position_embeddings": TRAINED}
+    stock = models.llama(rope_parameters=scaling | options, max_position_embeddings=4 * TRAINED)
+    expected = models.logits(stock, ids)
+    assert (models.logits(patch_model(models.llama(), "yarn", factor=4, **options), ids) - expected).abs().max() < 1e-4
+    plain = models.logits(patch_model(models.llama(), "yarn", factor=4), ids)
+    assert (plain - expected).abs().max() > 1e-2  # control
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mscale": 1.0}, {"mscale_all_dim": 1.0}, {"mscale": 1.0, "mscale_all_dim": 1.0, "attention_factor": 1.2}],
+    ids=str,
+)
+def test_half_a_temperature_or_two_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(OptionOutOfRange, match="mscale"):
+        Yarn(models.geometry(), **options)

@@ -15,12 +15,10 @@ from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import Seamles
 from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertSelfAttention
 
 from hf_posenc import patch_model
-from hf_posenc.errors import CannotCombine, OptionOutOfRange
-from hf_posenc.schemes.bias.rel_bias import RelativeBias
 from hf_posenc.schemes.content.shaw import Shaw
 from hf_posenc.schemes.weights import TableWeights
 
-from . import content, models, naive
+from . import content, models
 from .models import HEAD_DIM, HEADS, TRAINED, WIDTH
 from .naive import Positions
 
@@ -141,51 +139,3 @@ def random_pair(length: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
     query = torch.randn(2, HEADS, length, HEAD_DIM, generator=generator)
     return query, torch.randn(2, HEADS // 2, length, HEAD_DIM, generator=generator)
-
-
-def test_grouped_heads_and_blocks_of_rows() -> None:
-    """Keys meet their table once a group, in any block of rows."""
-    query, key = random_pair(40)
-    scheme = drawn(Shaw(models.geometry(), max_distance=6, key_query=True), 0)
-    whole = bias_of(scheme, query, key)
-    pairs = vectors(scheme.of_key, naive.distances(40)).float()
-    repeated = key.repeat_interleave(2, 1)
-    expected = torch.einsum("bhid,ijd->bhij", query, pairs) + torch.einsum("bhjd,ijd->bhij", repeated, pairs)
-    assert (whole - expected / math.sqrt(HEAD_DIM)).abs().max() < 1e-5
-    assert (bias_of(scheme, query, key, rows=slice(10, 25)) - whole[:, :, 10:25]).abs().max() < 1e-6
-
-
-def test_distances_beyond_the_clip_are_equal() -> None:
-    query, key = random_pair(20)
-    scheme = drawn(Shaw(models.geometry()), 0)
-    assert torch.equal(bias_of(scheme, query, key, start=10**6), bias_of(scheme, query, key))
-
-
-def test_empty_tables_are_nope() -> None:
-    ids = models.text(LENGTH)
-    patched = patch_model(models.llama(), "shaw", values=True, target_length=LENGTH)
-    for scheme in (m for m in patched.modules() if isinstance(m, Shaw)):
-        for table in scheme.parameters():
-            nn.init.zeros_(table)
-    free = patch_model(models.llama(), "none", target_length=LENGTH)
-    assert (models.logits(patched, ids) - models.logits(free, ids)).abs().max() <= LIMIT
-
-
-def test_one_vector_for_all_queries_is_a_relative_bias() -> None:
-    """Reduction: q · A_c of a constant query is a number for each distance."""
-    shaw, table = drawn(Shaw(models.geometry(), max_distance=6), 0), RelativeBias(models.geometry(), max_distance=6)
-    query = torch.ones(1, HEADS, 30, HEAD_DIM)
-    with torch.no_grad():
-        table.table.weight.copy_((shaw.of_key.weight.sum(-1, keepdim=True) / math.sqrt(HEAD_DIM)).expand(-1, HEADS))
-    ctx = content.context(torch.arange(30)[None], causal=True)
-    relative = table.bias(ctx).of_distance(naive.distances(30)).detach()
-    assert torch.allclose(bias_of(shaw, query, query)[0], relative, atol=1e-5)
-
-
-def test_options_and_fractions_are_refused() -> None:
-    with pytest.raises(OptionOutOfRange, match="max_distance"):
-        patch_model(models.llama(), "shaw", max_distance=0)
-    ctx = content.context(torch.tensor([[0.0, 0.5, 2.0]]), causal=True)
-    query = torch.zeros(1, HEADS, 3, HEAD_DIM)
-    with pytest.raises(CannotCombine, match="between whole positions"):
-        Shaw(models.geometry()).bias(ctx).of_block(content.block(ctx, query, query))

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
 
-from hf_posenc import describe, patch_model, scheme_of
-from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.absolute.sinusoidal import Sinusoidal
 
 from . import models
@@ -46,16 +44,6 @@ def test_shift_is_a_rotation(position: int, shift: int, schedule: str) -> None:
     here, there = codes([position, position + shift], 64, schedule=schedule)
     moved = torch.einsum("mab,mb->ma", turns, here.unflatten(-1, (-1, 2))).flatten()
     assert (moved - there).abs().max() < 1e-6
-
-
-def test_products_of_sines_alone_depend_on_the_position() -> None:
-    """The defect of sin-only codes, in figures: norms grow from 0, and one distance has many products."""
-    sines = codes(range(128), kind="sin")
-    assert sines.square().sum(-1)[:3].tolist() == pytest.approx([0.0, 3.3, 7.7], abs=0.05)
-    assert float(sines[100] @ sines[105] - sines[0] @ sines[5]) == pytest.approx(12, abs=0.5)
-    both = codes(range(128))  # control: none of it with both
-    assert both.square().sum(-1).tolist() == pytest.approx([64.0] * 128, abs=1e-4)
-    assert float(both[100] @ both[105] - both[0] @ both[5]) == pytest.approx(0, abs=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "silent"), [("sin", 1), ("cos", 0)])
@@ -108,44 +96,3 @@ def test_custom_frequencies(width: int) -> None:
     up = codes([5], width, schedule="custom", frequencies=by_hand, reverse=True)
     down = codes([5], width, schedule="custom", frequencies=by_hand[::-1])
     assert torch.equal(up, down)
-
-
-def test_custom_frequencies_must_fit() -> None:
-    with pytest.raises(OptionOutOfRange, match=r"one value for each two of 64 channels, got 3\. Give 32"):
-        codes([0], 64, schedule="custom", frequencies=[1.0, 0.5, 0.1])
-    with pytest.raises(OptionOutOfRange, match="need each other"):
-        codes([0], 64, schedule="custom")
-    with pytest.raises(OptionOutOfRange, match="need each other"):
-        codes([0], 64, frequencies=[1.0] * 32)
-    with pytest.raises(OptionOutOfRange, match="'frequencies'"):
-        patch_model(models.llama(), "sinusoidal", schedule="custom", frequencies=[-1.0] * 32)
-
-
-@pytest.mark.parametrize("model", models.MODELS)
-def test_a_learned_scale_starts_small_and_learns(model: str) -> None:
-    build, _ = models.MODELS[model]
-    ids = models.text(models.TRAINED)
-    patched = patch_model(build(), "sinusoidal", scale="learned")
-    scale = scheme_of(patched).scale
-    assert describe(patched).parameters_added == 1
-    assert scale.item() == pytest.approx(64**-0.5)
-    fixed = patch_model(build(), "sinusoidal", scale=64**-0.5)
-    assert (models.logits(patched, ids) - models.logits(fixed, ids)).abs().max() < 1e-5
-    patched(ids[None]).logits.logsumexp(-1).sum().backward()
-    assert scale.grad.isfinite()
-    assert scale.grad != 0
-
-
-@given(st.integers(0, 10**5), st.integers(0, 300))
-def test_products_depend_on_the_distance_and_not_on_its_sign(position: int, distance: int) -> None:
-    """⟨code(p), code(p + k)⟩ = Σ_m cos(k ω_m), and every code has the norm √(D / 2)."""
-    here, there = codes([position, position + distance], 64)
-    expected = sum(math.cos(distance * 10_000.0 ** (-2 * m / 64)) for m in range(32))
-    assert float(here @ there) == pytest.approx(expected, abs=1e-4)
-    assert float(here @ here) == pytest.approx(32, abs=1e-4)
-
-
-@pytest.mark.parametrize(("schedule", "closest"), [("geometric", 1.95), ("linear", 0.84)])
-def test_least_distance_of_two_codes(schedule: str, closest: float) -> None:
-    """Figures for width 128: the smallest distance of two codes below 2048."""
-    assert float(torch.pdist(codes(range(2048), schedule=schedule)).min()) == pytest.approx(closest, abs=5e-3)

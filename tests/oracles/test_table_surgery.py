@@ -69,11 +69,6 @@ def test_a_share_of_one_half_is_ambiguous() -> None:
         patch_model(models.gpt2(), "learned_hier", alpha=1.0)
 
 
-def test_a_small_share_repeats_the_table() -> None:
-    scheme, table = LearnedHier(models.geometry(trained=7, table=7, base=None), alpha=1e-9), drawn(7)
-    assert (read(scheme, table, 49) - table.repeat(7, 1)).abs().max() < 1e-7
-
-
 @pytest.mark.parametrize("length", [32, 33, 64, 100, 128])
 def test_interpolation_equals_torch(length: int) -> None:
     scheme = LearnedInterp(models.geometry(target=length, table=TRAINED, base=None))
@@ -107,18 +102,6 @@ def test_nearest_takes_the_nearest_and_refuses_ties() -> None:
         LearnedInterp(models.geometry(target=63, table=TRAINED, base=None), mode="nearest")
 
 
-@pytest.mark.parametrize("rows", [2, 5, 8, 32])
-def test_ties_are_found_where_there_are_some(rows: int) -> None:
-    for length in range(rows, 4 * rows):
-        halves = [2 * p * (rows - 1) % (2 * (length - 1)) == length - 1 for p in range(length)]
-        try:
-            LearnedInterp(models.geometry(trained=rows, target=length, table=rows, base=None), mode="nearest")
-            refused = False
-        except OptionOutOfRange:
-            refused = True
-        assert refused == any(halves), length
-
-
 CASES: list[tuple[str, dict[str, Any], int]] = [
     ("learned_hier", {}, 128),
     ("learned_hier", {"alpha": 0.2}, 1024),
@@ -140,21 +123,6 @@ def test_whole_models(name: str, options: dict[str, Any], target: int, model: st
     patched = patch_model(build(), name, target_length=target, **options)
     expected = formula(unpatched, ids, replace(FREE[model](128), code=code))
     assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
-
-
-@pytest.mark.parametrize("model", HOSTS_WITH_A_TABLE)
-@pytest.mark.parametrize("name", ["learned_hier", "learned_interp"])
-def test_the_original_table_stays_trainable(name: str, model: str) -> None:
-    """No copy: nothing is added or frozen, and a text beyond the table's end moves the table's rows."""
-    build, _ = models.MODELS[model]
-    patched = patch_model(build(), name, factor=4)
-    report = describe(patched)
-    assert (report.parameters_added, report.parameters_frozen) == (0, 0)
-    logits = patched(models.text(4 * TRAINED)[None]).logits[0]
-    logits[2 * TRAINED :].logsumexp(-1).sum().backward()
-    grad = own_table(patched).grad
-    assert grad.isfinite().all()
-    assert (grad.abs().amax(-1) > 0).sum() >= TRAINED // 2
 
 
 @pytest.mark.parametrize("model", HOSTS_WITH_A_TABLE)

@@ -15,7 +15,6 @@ from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import BlockBias
-from hf_posenc.errors import OutsideModel
 from hf_posenc.schemes.content.transformer_xl import TransformerXL
 
 from . import content, models, naive
@@ -134,26 +133,6 @@ def test_every_computation_equals_the_definition(
     assert deviation.abs().max() < ROUNDING
 
 
-def test_short_queries_fold_the_projection_into_the_query() -> None:
-    """A decoding step costs no projection of every distance: the result is that of the last row of a whole call."""
-    one = scheme(causal=True)
-    query, key = queries_and_keys(LENGTH, LENGTH)
-    positions = torch.arange(LENGTH)[None]
-    whole = bias_of(one, content.context(positions, causal=True), query, key)[:, :, -1:]
-    step = content.context(positions[:, -1:], keys=positions, causal=True)
-    assert (bias_of(one, step, query[:, :, -1:], key) - whole).abs().max() < ROUNDING
-
-
-def test_u_and_v_are_not_interchangeable() -> None:
-    """Control: with u and v exchanged the bias is another."""
-    one = scheme(causal=False)
-    query, key = queries_and_keys(LENGTH, LENGTH)
-    ctx = content.context(torch.arange(LENGTH)[None], causal=False)
-    before = bias_of(one, ctx, query, key)
-    one.u.data, one.v.data = one.v.data, one.u.data
-    assert (bias_of(one, ctx, query, key) - before).abs().max() > 0.1
-
-
 def test_codes_keep_precision_at_large_positions() -> None:
     """Around 10⁶ tokens the codes are those of the same distances at the start: angles are of the distance."""
     one = scheme(causal=True)
@@ -186,9 +165,3 @@ def test_whole_models(model: str, options: dict[str, Any]) -> None:
     assert (models.logits(patched, ids) - expected).abs().max() <= 1e-4
     exchanged = formula(build(), ids, content.with_layers(text, layers[::-1]))  # control: each layer has a W_R
     assert (exchanged - expected).abs().max() > 1e-2
-
-
-def test_use_outside_a_model_refuses_shared_vectors() -> None:
-    one, ctx = scheme(causal=True, share_uv=True), content.context(torch.arange(LENGTH)[None], causal=True)
-    with pytest.raises(OutsideModel, match="W_R of a layer"):
-        bias_of(one, ctx, *queries_and_keys(LENGTH, LENGTH))

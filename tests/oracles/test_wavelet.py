@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from hf_posenc import patch_model, scheme_of
-from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.bias.wavelet import Wavelet
 
 from . import content, models, naive
@@ -80,16 +79,3 @@ def test_every_channel_has_a_wavelet_of_its_own(head_dim: int) -> None:
     wavelets = Wavelet(models.geometry(head_dim=head_dim)).wavelets
     assert len(set(wavelets)) == len(wavelets) == head_dim
     assert {a for a, _ in wavelets} == {2.0**n for n in range(min(8, head_dim))}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"scales": [1.0], "shifts": [0.0, 1.0]}, "16 channels"),
-        ({"scales": [0.0, 1.0]}, "greater than 0"),
-        ({"scales": []}, "greater than 0"),
-    ],
-)
-def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionOutOfRange, match=message):
-        Wavelet(models.geometry(), **options)

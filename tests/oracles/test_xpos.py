@@ -56,13 +56,6 @@ def test_whole_models(model: str, scale_base: float) -> None:
     assert (slower - expected).abs().max() > 1e-3  # control
 
 
-def test_no_decay_is_rope() -> None:
-    ids = models.text(4 * TRAINED)
-    endless = patch_model(models.gpt2(), "xpos", scale_base=1e9, factor=4)
-    rope = patch_model(models.gpt2(), "rope", factor=4)
-    assert (models.logits(endless, ids) - models.logits(rope, ids)).abs().max() < 1e-4
-
-
 def test_gradients_across_chunks() -> None:
     """Training over many chunks: the same gradients as from one table of factors, in float64."""
     ids = models.text(2 * TRAINED)[None]
@@ -85,11 +78,3 @@ def test_factors_stay_bounded() -> None:
     assert int(decay_steps.max()) < scheme.chunk
     assert scheme.decay[0] * scheme.chunk <= 5.0
     assert scheme.decay[0] == pytest.approx(-math.log(0.4 / 1.4) / 512)
-
-
-@pytest.mark.parametrize("head_dim", [8, 64, 128])
-def test_the_published_factors(head_dim: int) -> None:
-    """ζ as rotary-embedding-torch has it: (arange(0, d, 2) + 0.4 d) / (1.4 d)."""
-    scheme = XPos(models.geometry(head_dim=head_dim))
-    published = (torch.arange(0, head_dim, 2, dtype=torch.float64) + 0.4 * head_dim) / (1.4 * head_dim)
-    assert torch.allclose(torch.tensor(scheme.decay, dtype=torch.float64), -published.log() / 512, rtol=1e-12, atol=0)

@@ -24,14 +24,16 @@ from hf_posenc.errors import NoEffect
 from hf_posenc.extend import PatchedAttention, register_adapter
 from hf_posenc.patches import registry
 from hf_posenc.patches.gpt2 import GPT2Adapter
-from tests.patches.adapters.neox import example_adapter, tiny_neox
+
+from ..example_modules import example_module
+from ..patches.adapters.neox import tiny_neox
 
 TEXT = torch.randint(3, 60, (1, TRAINED_LENGTH), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture
 def example() -> Iterator[ModuleType]:
-    with example_adapter() as module:
+    with example_module("third_party_adapter") as module:
         yield module
 
 

@@ -10,8 +10,6 @@ import pytest
 
 from hf_posenc import cite
 from hf_posenc.core.record import SchemeRecord
-from hf_posenc.errors import UnknownScheme
-from hf_posenc.schemes import registry
 from hf_posenc.schemes.citations import PACKAGE, REFERENCES, entries, entries_by_paper
 from hf_posenc.schemes.registry import list_schemes
 
@@ -49,14 +47,6 @@ def test_the_entry_is_of_the_paper_that_the_docstring_names(record: SchemeRecord
     assert named_by_docstring(record, entry)
 
 
-def test_another_paper_is_noticed() -> None:
-    """Control: the entry of one scheme under the name of another."""
-    records = {record.name: record for record in RECORDS}
-    assert not named_by_docstring(records["alibi"], cite("yarn"))
-    wrong = cite("string").replace("Effective Context", "Effective Contact")
-    assert not named_by_docstring(records["string"], wrong)
-
-
 def test_entries_and_records_name_the_same_papers() -> None:
     assert set(entries_by_paper()) == {record.paper for record in PAPERS}
     assert len(entries_by_paper()) == len(entries()) - 1  # each paper has one entry, and the package has none
@@ -73,37 +63,11 @@ def test_the_file_is_bibtex_for_another_reader() -> None:
         assert len(entry.fields.get("eprint", "0000.00000")) in (9, 10), key
 
 
-def test_no_line_is_outside_an_entry() -> None:
-    """A brace too many would end an entry early."""
-    text = REFERENCES.read_text(encoding="utf-8")
-    rest = text
-    for entry in entries().values():
-        assert entry.count("{") == entry.count("}")
-        rest = rest.replace(entry, "")
-    assert all(not line or line.startswith("%") for line in rest.splitlines())
-
-
-def test_compositions_aliases_and_repeats() -> None:
-    both = cite("yarn+logn", "ntk_parts", "rotary")
-    assert re.findall(r"^@\w+\{(\w+)", both, re.MULTILINE) == ["peng2024yarn", "su2021entropy", "su2024roformer"]
-
-
 def test_a_scheme_without_a_paper_says_so_and_cites_the_package() -> None:
     text = cite("host")
     assert text.startswith("% host: it has no paper")
     assert f"@software{{{PACKAGE}," in text
     assert cite() == entries()[PACKAGE]
-
-
-def test_a_foreign_paper_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign = SchemeRecord("foreign", paper="2999.00001")
-    monkeypatch.setattr(registry, "_SCHEMES", {**registry._SCHEMES, "foreign": foreign})
-    assert cite("foreign").startswith("% foreign: there is no entry for its paper 2999.00001")
-
-
-def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(UnknownScheme, match="yarm"):
-        cite("yarm")
 
 
 def test_the_package_s_entry_agrees_with_its_citation_file() -> None:

@@ -25,18 +25,6 @@ def logits(scheme: Any, model: str = "llama", **options: Any) -> Tensor:
     return forward(patched, random_tokens(patched, 2 * TRAINED_LENGTH))
 
 
-def test_no_sinks_are_a_window() -> None:
-    windowed = logits("window", size=7)
-    torch.testing.assert_close(logits("sinks", sinks=0, recent=7), windowed, rtol=0, atol=1e-5)
-    assert (logits("sinks", sinks=1, recent=7) - windowed).abs().max() > 1e-2
-
-
-def test_zero_slopes_are_no_position() -> None:
-    without = logits("none")
-    torch.testing.assert_close(logits("alibi", slopes=[0.0] * 4), without, rtol=0, atol=1e-5)
-    assert (logits("alibi", slopes=[0.1] * 4) - without).abs().max() > 1e-2  # control
-
-
 def test_two_buckets_tell_a_token_from_those_before() -> None:
     model = hf_posenc.patch_model(tiny_model("llama"), "t5", num_buckets=2, max_distance=2)
     scheme: Any = hf_posenc.scheme_of(model)
@@ -68,14 +56,6 @@ def test_numbers_of_numpy_are_saved(tmp_path: Path) -> None:
     assert torch.equal(
         forward(loaded, random_tokens(model, TRAINED_LENGTH)), forward(model, random_tokens(model, TRAINED_LENGTH))
     )
-
-
-@pytest.mark.parametrize(
-    "scheme", ["abf", "dynamic_ntk", "dynamic_yarn", "longrope", "ntk", "pi", "rope", "xpos", "yarn"]
-)
-def test_a_base_just_above_one_is_computed(scheme: str) -> None:
-    """All pairs turn a radian a token: of no use to anybody, and defined."""
-    assert logits(scheme, base=1.0000001, factor=2).isfinite().all()
 
 
 def test_what_is_kept_of_a_constructor_is_found_again_and_goes_with_it() -> None:

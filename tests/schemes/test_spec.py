@@ -10,8 +10,6 @@ from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
 from hf_posenc.errors import (
     CannotCombine,
     OptionOutOfRange,
-    SchemeNotDefined,
-    UnknownOption,
     UnknownScheme,
 )
 from hf_posenc.schemes.bias.alibi import ALiBi
@@ -45,10 +43,6 @@ def test_option_goes_to_the_part_that_takes_it() -> None:
     assert [options for _, options in chosen.parts] == [{"beta_fast": 16.0}, {"window": 3}]
 
 
-def test_option_alias_is_stored_under_the_name() -> None:
-    assert plan("ntk_parts", {"beta": 16.0}).to_json() == [{"name": "ntk_parts", "options": {"beta_fast": 16.0}}]
-
-
 def test_plan_survives_its_json() -> None:
     chosen = plan("yarn+rerope", {"window": 3, "truncate": False})
     assert plan([(part["name"], part["options"]) for part in chosen.to_json()]) == chosen
@@ -71,11 +65,6 @@ def test_option_outside_its_type_or_range(value: object) -> None:
         plan("yarn", {"beta_fast": value})
 
 
-def test_unknown_option_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownOption, match="beta_fast, beta_slow, ramp, truncate"):
-        plan("ntk_parts", {"fator": 8})
-
-
 def test_remap_uses_the_models_rotation() -> None:
     scheme = build(plan("rerope"), geometry(rotary=ROTARY), "llama")
     assert type(scheme.schemes[0]) is HostRotation
@@ -86,17 +75,6 @@ def test_rotation_replaces_the_models() -> None:
     scheme = build(plan("rope", {"base": 7.0}), geometry(rotary=ROTARY), "llama")
     assert scheme.schemes == [scheme]
     assert scheme.rotation() == Rotation((1.0, 7.0**-0.5))
-
-
-def test_remap_without_a_rotation_is_not_defined_and_says_what_helps() -> None:
-    with pytest.raises(SchemeNotDefined, match=r'"rope\+rerope"'):
-        build(plan("rerope"), geometry(), "gpt2")
-    assert build(plan("rope+rerope"), geometry(), "gpt2").rotation() is not None
-
-
-def test_remap_of_an_encoder_is_not_defined() -> None:
-    with pytest.raises(SchemeNotDefined, match="decoder"):
-        build(plan("self_extend"), geometry(rotary=ROTARY, causal=False), "llama")
 
 
 @given(st.integers(1, 40), st.integers(-5, 45), st.integers(-5, 45), st.integers(1, 5))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hf_posenc import from_pretrained, load_peft_adapter, load_starter
-from hf_posenc.checkpoints import four_bit
+from hf_posenc.checkpoints import load as loading
 from hf_posenc.cli import main
 from hf_posenc.errors import TrainingImpossible
 from hf_posenc.starters.loading import starter_path
@@ -22,7 +22,7 @@ TUNE = ["finetune", "-m", "starter:llama", "-s", "yarn", "-f", "2", "--steps", "
 
 
 def test_it_is_refused_in_words_without_bitsandbytes(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(four_bit, "find_spec", lambda name: None)
+    monkeypatch.setattr(loading, "find_spec", lambda name: None)
     with pytest.raises(SystemExit) as ended:
         main([*TUNE, "--out", str(tmp_path / "run")])
     assert ended.value.code not in (0, None)
@@ -35,10 +35,10 @@ def test_an_adapter_on_four_bits_comes_back(tmp_path) -> None:
     from hf_posenc.training import Training, finetune
 
     def base():
-        return from_pretrained(starter_path("llama"), scheme="yarn", factor=2, **four_bit.four_bit_keywords())
+        return from_pretrained(starter_path("llama"), scheme="yarn", factor=2, **loading.four_bit_keywords())
 
     model, (_, tokenizer) = base(), load_starter("llama")
-    assert four_bit.is_quantised(model)
+    assert loading.is_quantised(model)
     text = [" ".join(f"name_{n}" for n in range(800))]
     with pytest.raises(TrainingImpossible, match="quantised"):
         finetune(model, tokenizer, text, Training(length=128, steps=1, method="full"))

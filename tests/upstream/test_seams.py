@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 from packaging.version import Version
-from transformers import BertConfig, GPT2Config, LlamaConfig, Trainer, cache_utils, masking_utils
+from transformers import LlamaConfig, Trainer, cache_utils, masking_utils
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.models.bert.modeling_bert import BertSelfAttention
@@ -125,22 +125,6 @@ def test_transformers(seam: Seam) -> None:
     assert seam.difference() == ""
 
 
-def test_a_change_is_described() -> None:
-    """Control."""
-
-    def forward(hidden, cache=None):
-        return hidden
-
-    def seam(**change: Any) -> Seam:
-        return Seam(**({"name": "f", "function": lambda: forward, "parameters": ("hidden",), "where": "x.py"} | change))
-
-    assert seam().difference() == ""
-    assert "no mask any more" in seam(parameters=("hidden", "mask")).difference()
-    assert "not as ('cache', 'hidden')" in seam(parameters=("cache", "hidden")).difference()
-    assert "because" in seam(phrases=(("rotary(", "because"),)).difference()
-    assert "is gone" in seam(function=lambda: torch.no_such_thing).difference()
-
-
 def test_rope_parameters() -> None:
     """The block in a configuration, and the scalings there are functions for."""
     assert LlamaConfig().rope_parameters == {"rope_theta": 10000.0, "rope_type": "default"}, (
@@ -154,14 +138,6 @@ def test_rope_parameters() -> None:
     assert not set(ROPE_INIT_FUNCTIONS) - known, (
         f"transformers has learned {set(ROPE_INIT_FUNCTIONS) - known}. A scheme of ours may be exported to it."
     )
-
-
-@pytest.mark.parametrize("config", [LlamaConfig, GPT2Config, BertConfig])
-def test_strict_configurations(config: type) -> None:
-    """Our guard is a sentence in place of a number, which nobody but us can read past."""
-    name = "n_layer" if config is GPT2Config else "num_hidden_layers"
-    with pytest.raises(Exception, match="int"):
-        config(**{name: "2 layers that need another package"})
 
 
 def test_peft() -> None:
@@ -207,14 +183,3 @@ def test_the_private_kernel() -> None:
         f"The operator is {schema} now. Look at hf_posenc/attention/kernels/flash_cpu.py."
     )
     assert flash_cpu.available(), "The operator does not take a mask together with causality any more."
-
-
-def test_flex() -> None:
-    from torch.nn.attention import flex_attention
-
-    seam = Seam(
-        "flex_attention", lambda: flex_attention.flex_attention,
-        ("query", "key", "value", "score_mod", "block_mask", "scale", "enable_gqa", "return_lse"),
-        "hf_posenc/attention/routes/flex.py",
-    )  # fmt: skip
-    assert seam.difference() == ""

@@ -20,7 +20,6 @@ if Version(version("transformers")) < Version("5.23"):
 pytest.importorskip("lm_eval")
 
 import seam_names  # noqa: E402
-from make_seams import page  # noqa: E402
 
 Seams = dict[seam_names.Name, seam_names.Use]
 
@@ -32,11 +31,6 @@ def found() -> Seams:
 
 
 @pytest.mark.slow
-def test_the_page_lists_each_name(found: Seams) -> None:
-    text = page(found)
-    assert all(f"`{name}" in text and f"`{module}`" in text for module, name in found)
-
-
 def test_each_keyword_is_taken(found: Seams) -> None:
     for name, use in found.items():
         value = seam_names.value_of(name) if use.keywords else None
@@ -66,14 +60,3 @@ def test_a_name_that_is_gone_is_noticed() -> None:
         seam_names.value_of(("transformers.cache_utils", "Gone"))
     typing_only = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from peft import Gone"
     assert not list(seam_names.names(list(seam_names.nodes(ast.parse(typing_only)))))
-
-
-def test_private_names_are_found_where_they_come_from(found: Seams) -> None:
-    for name in (
-        ("transformers.configuration_utils", "PreTrainedConfig._attn_implementation"),
-        ("accelerate.hooks", "_hf_hook"),
-        ("peft.tuners.tuners_utils", "BaseTuner._unload_and_optionally_merge"),
-        ("lm_eval.models.huggingface", "HFLM._create_model"),
-        ("transformers.models.llama.modeling_llama", "LlamaAttention.forward"),
-    ):
-        assert found[name].files

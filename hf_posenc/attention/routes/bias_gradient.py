@@ -2,8 +2,8 @@
 
     w = exp(q · k · scale + bias − lse)        d_scores = w (g · v − Σ g · o) = d_bias
 
-One head and one block of queries at a time, in reused buffers that stay in the processor's cache, which makes this
-about as fast as the kernel's own backward pass.
+It is computed for one head and one block of queries at a time, in reused buffers that stay in the processor's cache.
+So it is about as fast as the kernel's own backward pass.
 """
 
 from __future__ import annotations

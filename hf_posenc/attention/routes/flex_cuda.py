@@ -2,8 +2,8 @@
 
 Its kernels are generated for each dtype and head size, and some do not compile, or are wrong. Each kind is computed
 once on a small example; a kind that fails there, or does not compile for other shapes, is computed by another route,
-with a warning. Compiling takes seconds, so an example has gradients and merged regions only where the calls have, and
-calls with few scores, such as those of the proof that a patch has an effect, are left to other routes.
+with a warning. Compiling takes seconds, so an example has gradients and merged regions only where the calls have. Calls
+with few scores, such as those of the proof of effect, are left to other routes.
 """
 
 from __future__ import annotations

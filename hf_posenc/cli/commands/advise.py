@@ -66,7 +66,7 @@ def advise(
     if out is not None:
         check_output_folder("--out", out)
     named = model_named(model, base)
-    checkpoint = Checkpoint.open(named.model, peft_adapter=named.adapter)
+    checkpoint = Checkpoint.open(named)
     advice = recommend(checkpoint, target, name=model, dtype=dtype_of(named, dtype))
     (own_text,) = Reading(**settings_of(context, READING)).sources(text)
     if measure:

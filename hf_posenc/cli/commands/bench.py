@@ -168,7 +168,7 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
     """
     import torch
 
-    from hf_posenc.checkpoints.unpatched import load_unpatched
+    from hf_posenc.checkpoints.merge import load_unpatched
     from hf_posenc.insight.bench import random_model
     from hf_posenc.insight.bench.random_models import KINDS
 

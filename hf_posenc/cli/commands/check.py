@@ -61,7 +61,7 @@ def check(
     checkpoint carries is removed first, and a PEFT adapter merged.
     """
     from hf_posenc import checks
-    from hf_posenc.checkpoints.unpatched import load_unpatched
+    from hf_posenc.checkpoints.merge import load_unpatched
     from hf_posenc.checks.registry import check_named
 
     named, options = model_named(model, base), scheme_options(scheme, option)

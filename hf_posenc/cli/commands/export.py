@@ -58,8 +58,8 @@ def export(
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.gguf_file import export_gguf
+    from hf_posenc.checkpoints.hub import create_repository, upload
     from hf_posenc.checkpoints.load import from_pretrained
-    from hf_posenc.checkpoints.push import check_upload, upload
     from hf_posenc.checkpoints.readers.compare import read_elsewhere
     from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.patching.state import is_patched
@@ -69,7 +69,7 @@ def export(
     if out.exists() and any(out.iterdir()):
         raise BadArgument(f"The folder {str(out)!r} is not empty. Choose another one.")
     if push_to_hub is not None:
-        check_upload(push_to_hub)
+        push_to_hub = create_repository(push_to_hub)
     with output.other_bars_off(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tokenizer = tokenizer_of(named)
@@ -86,7 +86,8 @@ def export(
             tokenizer.save_pretrained(out)
             raise_limits_in(out, merged)
     if push_to_hub is not None:
-        output.note(f"Uploaded to {upload(out, push_to_hub)}")
+        upload(out, push_to_hub)
+        output.note(f"Uploaded to {push_to_hub}")
     own = [one for one in caught if one.category.__module__.startswith("hf_posenc")]
     if as_json:
         readers = [vars(reading) for reading in written.pop("readers", ())]
@@ -117,16 +118,17 @@ def merge(
     The checkpoint carries the scheme the adapter was trained under. It is kept only if its logits are those of the
     adapter but for rounding, and if what is read back from the disk is the merged model bit for bit.
     """
+    from hf_posenc.checkpoints.hub import create_repository, upload
     from hf_posenc.checkpoints.merge import merge as run
-    from hf_posenc.checkpoints.push import check_upload, upload
 
     named = model_named(model, base)
     if push_to_hub is not None:
-        check_upload(push_to_hub)
+        push_to_hub = create_repository(push_to_hub)
     with output.other_bars_off():
         merged = run(named.adapter or named.model, out, base=base, dtype=dtype_of(named, dtype))
     if push_to_hub is not None:
-        output.note(f"Uploaded to {upload(out, push_to_hub)}")
+        upload(out, push_to_hub)
+        output.note(f"Uploaded to {push_to_hub}")
     if as_json:
         output.show_json({
             "folder": str(out), "scheme": merged.scheme, "deviation": merged.deviation, "tokenizer": merged.tokenizer,

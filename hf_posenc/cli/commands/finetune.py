@@ -188,7 +188,7 @@ def check_unused(out: Path, resuming: bool) -> None:
         BadArgument: It holds a model, or results of another command.
         CheckpointMismatch: It holds checkpoints, and the run is not resumed.
     """
-    from hf_posenc.checkpoints.run_checkpoints import RUN
+    from hf_posenc.checkpoints.model_name import RUN
     from hf_posenc.training.resume import check_folder
 
     check_output_folder("--out", out)
@@ -249,8 +249,7 @@ def texts_of(
 
 def load(named: ModelName, scheme: str | None, options: Mapping[str, Any], dtype: str | None) -> nn.Module:
     """Load the model, patched."""
-    from hf_posenc.checkpoints.four_bit import four_bit_keywords
-    from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.load import four_bit_keywords, from_pretrained
 
     quantised = four_bit_keywords() if dtype == FOUR_BIT else {}
     loading = loading_of(named, None if dtype == FOUR_BIT else dtype) | quantised

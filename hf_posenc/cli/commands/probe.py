@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 COUNTS = ("rows", "scored", "sinks")
 """Settings of a probe that have no option of their own."""
 RULE = (
-    "Effective context length: the shortest whose loss is not above the lowest by more than {:g} standard errors of "
+    "Used length: the shortest whose loss is not above the lowest by more than {:g} standard errors of "
     "the difference, paired by text."
 )
 COLUMNS = (
@@ -83,7 +83,7 @@ def probe(
     """Probe a trained model: where its heads attend, which of them use position, how much context it uses.
 
     Attention weights are percentages of a row, averaged over queries in the second half of each text (the whole text in
-    an encoder). The effective context length is the shortest whose loss is not above the lowest by more than two
+    an encoder). The used length is the shortest whose loss is not above the lowest by more than two
     standard errors of the difference, paired by text; more context hurts where the loss of a longer one is.
     """
     from hf_posenc.checkpoints.load import from_pretrained
@@ -177,7 +177,7 @@ def summary(variant: Variant, found: Probe) -> list[str]:
         hurts = loss.hurts_from
         lines.append(f"  cross-entropy loss (nats/token) of the same last tokens by context length: {lengths}")
         lines.append(
-            f"  effective context length {loss.effective:,} tokens (trained length {found.trained_length:,}); "
+            f"  used length {loss.used_length:,} tokens (trained length {found.trained_length:,}); "
             + ("more context never hurts" if hurts is None else f"more context hurts from {hurts:,} tokens on")
         )
     return lines

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_posenc.checkpoints.unpatched import load_unpatched
+from hf_posenc.checkpoints.merge import load_unpatched
 from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback
 from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
 from hf_posenc.insight.bench.cases import CASES, Case

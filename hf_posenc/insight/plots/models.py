@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from hf_posenc.checkpoints.request import agree
+from hf_posenc.checkpoints.load import agree
 from hf_posenc.core.geometry import (
     Geometry,
     HostRotary,

@@ -1,4 +1,4 @@
-"""Attention probe: where the heads of a trained model attend, which use position, and its effective context length."""
+"""Attention probe: where the heads of a trained model attend, which use position, and how much context it uses."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Effective context length: cross-entropy loss (nats/token) of the same last tokens at increasing context lengths.
+"""Used length: cross-entropy loss (nats/token) of the same last tokens at increasing context lengths.
 
     length 256                         … context ▏ scored
     length 512         … … … … … … … … … context ▏ scored
 
-The **effective length** is the shortest whose loss is not significantly above the lowest: more context does not help.
+The **used length** is the shortest whose loss is not significantly above the lowest: more context does not help.
 Context **hurts from** the first longer length whose loss is significantly higher. Significant means that the mean
 difference, paired by window, exceeds two of its standard errors.
 """
@@ -82,8 +82,8 @@ class LossByContext:
         return min(range(len(self.lengths)), key=self.means.__getitem__)
 
     @property
-    def effective(self) -> int:
-        """Effective context length: the shortest whose loss is not significantly above the lowest, in tokens."""
+    def used_length(self) -> int:
+        """Used length: the shortest whose loss is not significantly above the lowest, in tokens."""
         return next(n for i, n in enumerate(self.lengths) if not self.is_worse(self.best, i))
 
     @property
@@ -97,7 +97,7 @@ class LossByContext:
         errors = [self.difference(self.best, i)[1] for i in range(len(self.lengths))]
         rows = zip(self.lengths, self.means, errors, strict=True)
         return {
-            "effective_length": self.effective, "hurts_from": self.hurts_from, "windows": len(self.losses),
+            "used_length": self.used_length, "hurts_from": self.hurts_from, "windows": len(self.losses),
             "loss": [{"length": n, "mean": mean, "stderr_to_best": error} for n, mean, error in rows],
             "by_position": [{"position": p, "mean": m} for p, m in zip(self.positions, self.by_position, strict=True)],
         }  # fmt: skip

@@ -2,9 +2,9 @@
 
     x_p ← x_p + α (p + s) u          u = direction, s = start: 0 or 1
 
-The simplest code, with known defects: it is unbounded, so that it dominates the token embeddings as p grows, and in
-models with LayerNorm (GPT-2, BERT) the textbooks' u = (1, …, 1) is subtracted again before attention. bfloat16
-represents integers exactly only up to 256.
+The simplest code, with known defects. It is unbounded, so it dominates the token embeddings as p grows. LayerNorm
+(GPT-2, BERT) subtracts the textbooks' u = (1, …, 1) again before attention. And bfloat16 represents integers exactly
+only up to 256.
 
 Kazemnejad 2019, "Transformer Architecture: The Positional Encoding", kazemnejad.com, and many textbooks. Nothing is
 learned unless ``direction="learned"``; for models trained with it.

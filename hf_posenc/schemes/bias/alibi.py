@@ -38,9 +38,9 @@ UNSEEN = -1e30  # far below every score, and still finite when a temperature mul
 class ALiBi(Scheme):
     """Linear penalty on distance with one slope per head. No parameters by default; defined at every length.
 
-    ``slopes`` is the rule of the released code (default), the plain geometric one, which differs where the number of
-    heads is no power of two, a list of one slope ≥ 0 a head (0: no position), or ``"learned"``: trained from the
-    released ones on, as logarithms, shared by all layers. ``interpolate`` divides the slopes (arXiv:2310.13017).
+    ``slopes`` is the rule of the released code (default) or the plain geometric one; they differ where the number of
+    heads is no power of two. It can be a list of one slope ≥ 0 a head (0: no position). ``"learned"`` trains them from
+    the released ones on, as logarithms, shared by all layers. ``interpolate`` divides the slopes (arXiv:2310.13017).
     """
 
     formula = r"""

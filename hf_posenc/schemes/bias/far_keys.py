@@ -1,7 +1,7 @@
 """Keys that are far from a whole block of queries, where a table of distances has one row for all that are farther.
 
-What a clipped distance adds to a score is then the same for every pair of a query and such a key, or a sum of a value
-of the query and one of the key: only the keys nearby need a product, or a gather, for each pair.
+A clipped distance then adds the same to the score of every such pair, or a sum of a value of the query and one of the
+key. Only the keys nearby need a product, or a gather, for each pair.
 """
 
 from __future__ import annotations

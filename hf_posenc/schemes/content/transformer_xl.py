@@ -44,8 +44,8 @@ OfDistance: TypeAlias = Callable[[Tensor, Block], Tensor]
 class TransformerXL(Scheme):
     """Projected sinusoids of the distance, with learned biases of content and distance. Defined at every length.
 
-    ``clamp_len`` clips distances (−1: no clipping); ``share_uv`` has one u and one v for all layers, which keep
-    a W_R each. u, v and W_R have one part per query head, also where several query heads share a key head.
+    ``clamp_len`` clips distances (−1: no clipping). ``share_uv`` has one u and one v for all layers, which keep a W_R
+    each. All three have one part per query head, also where several query heads share a key head.
     """
 
     formula = r"""

@@ -34,21 +34,21 @@ def measured(columns: dict[int, list[float]]) -> LossByContext:
 
 def test_more_text_helps_then_nothing_then_hurts() -> None:
     found = measured({64: [3.0, 3.2, 2.9], 128: [2.5, 2.6, 2.4], 256: [2.49, 2.61, 2.39], 512: [3.5, 3.4, 3.6]})
-    assert found.effective == 128  # 256 is lower by less than its error
+    assert found.used_length == 128  # 256 is lower by less than its error
     assert found.hurts_from == 512
 
 
 def test_context_that_always_or_never_helps() -> None:
     helping = measured({64: [3.0, 3.2], 128: [2.5, 2.6], 256: [2.0, 2.1]})
-    assert (helping.effective, helping.hurts_from) == (256, None)
+    assert (helping.used_length, helping.hurts_from) == (256, None)
     useless = measured({64: [3.0, 3.2, 2.9], 128: [3.01, 3.19, 2.9], 256: [2.99, 3.21, 2.91]})
-    assert (useless.effective, useless.hurts_from) == (64, None)
+    assert (useless.used_length, useless.hurts_from) == (64, None)
 
 
 def test_windows_are_paired() -> None:
     """Windows far apart, each with the same small gain: sure, though no error bar of a mean would say so."""
     found = measured({64: [1.0, 5.0, 9.0], 128: [0.9, 4.89, 8.91]})
-    assert found.effective == 128
+    assert found.used_length == 128
 
 
 def test_a_causal_loss_is_transformers_own(build: Build, ids: Tensor) -> None:
@@ -108,7 +108,7 @@ def test_a_model_without_a_head_has_no_loss(build: Build) -> None:
 
 
 @pytest.mark.slow
-def test_the_effective_length_of_a_starter() -> None:
+def test_the_used_length_of_a_starter() -> None:
     """Trained on 256 tokens: text hurts beyond, and YaRN brings heads back to where they looked."""
     model, tokenizer = load_starter("llama")
     found = probe(model, tokenizer, scheme="yarn", factor=2, samples=8, rows=64)

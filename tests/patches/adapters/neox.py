@@ -1,14 +1,8 @@
-"""A tiny GPT-NeoX on which a broken check shows, as in `hf_posenc.checks.tiny_models`, and the example's adapter."""
+"""A tiny GPT-NeoX on which a broken check shows, as in `hf_posenc.checks.tiny_models`."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,9 +10,7 @@ from torch import nn
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from hf_posenc.checks.tiny_models import SCORE_DEVIATION, TRAINED_LENGTH
-from hf_posenc.patches import registry
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
 WIDTH, HEADS = 128, 4
 UNIT = ("dense.weight", "embed_in.weight", "embed_out.weight", "lm_head.weight")
 
@@ -42,20 +34,3 @@ def tiny_neox(partial: float = 0.5, **settings: Any) -> GPTNeoXForCausalLM:
             elif name.endswith(UNIT):
                 nn.init.normal_(weight, std=WIDTH**-0.5)
     return model
-
-
-@contextmanager
-def example_adapter() -> Iterator[ModuleType]:
-    """The example, imported as its author's own module; forgotten again, so that no other test meets its adapter."""
-    name = "third_party_adapter"
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        del sys.modules[name]
-        registry._ADAPTERS.pop("gpt_neox", None)

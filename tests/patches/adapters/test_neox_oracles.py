@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import export_native, patch_model, unpatch_model
+from hf_posenc import export_native, patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.patching.state import scheme_of
 
-from .neox import example_adapter, tiny_neox
+from ...example_modules import example_module
+from .neox import tiny_neox
 
 FACTOR = 4
 NATIVE: dict[str, dict[str, Any]] = {
@@ -29,7 +30,7 @@ NATIVE: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def adapter() -> Iterator[None]:
-    with example_adapter():
+    with example_module("third_party_adapter"):
         yield
 
 
@@ -52,24 +53,6 @@ def test_rotations_are_transformers_own(scheme: str, partial: float) -> None:
     assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
     if scheme != "rope":  # control
         assert (logits(tiny_neox(partial)) - theirs).abs().max() > 1e-2
-
-
-def test_rope_is_the_unpatched_model() -> None:
-    model = tiny_neox()
-    before = logits(model)
-    assert (logits(patch_model(model, "rope")) - before).abs().max() <= 1e-5 * before.abs().max()
-    assert torch.equal(logits(unpatch_model(model)), before)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "options"), [("self_extend", {"group": 7, "window": 9}), ("logn", {}), ("window", {"size": 20})]
-)
-def test_what_keeps_the_rotation_keeps_its_scaling(scheme: str, options: dict[str, int]) -> None:
-    """On a model that transformers scales by YaRN, the same as on top of the scheme yarn."""
-    scaled = patch_model(native("yarn", 0.5), scheme, **options)
-    ours = patch_model(tiny_neox(), f"yarn+{scheme}", factor=FACTOR, **options)
-    theirs, found = logits(scaled, TRAINED_LENGTH), logits(ours, TRAINED_LENGTH)
-    assert (found - theirs).abs().max() <= 1e-5 * theirs.abs().max()
 
 
 @pytest.mark.parametrize(

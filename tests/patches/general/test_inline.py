@@ -92,28 +92,6 @@ def test_other_steps_are_refused(what: str) -> None:
         intercepted(REFUSED[what])
 
 
-@pytest.mark.parametrize("name", ["megatron-bert", "deberta-v2"])
-def test_layers_are_computed_again(name: str) -> None:
-    """Gradient checkpointing: in the backward pass, padding and positions are still known."""
-    model = tiny(name, masked=True, relative_attention=True, pos_att_type=["c2p", "p2c"])
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    patch_model(model.train(), "t5")
-    mask = torch.ones(2, 12, dtype=torch.long)
-    mask[0, 8:] = 0
-
-    def gradients() -> list[Tensor]:
-        model.zero_grad()
-        model(input_ids=tokens(12), attention_mask=mask).logits[:, :8].square().mean().backward()
-        return [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
-
-    plain = gradients()
-    model.gradient_checkpointing_enable()
-    again = gradients()
-    assert all(torch.equal(one, two) for one, two in zip(plain, again, strict=True))
-
-
 def test_positions_by_cells_of_a_table() -> None:
     """TAPAS starts counting again in every cell, which it finds by several token types."""
     model, ids = tiny("tapas", masked=True), tokens(30)
