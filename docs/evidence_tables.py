@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.eval.results.rows import Row
-from hf_posenc.insight.advise.evidence import WITH_TRAINING, ZERO_SHOT, Shown
-from hf_posenc.insight.advise.measured_rows import MeasuredRow, measured_at
+from hf_posenc.insight.advise.evidence import WITH_TRAINING, ZERO_SHOT, MeasuredRow, Shown, measured_at
 from hf_posenc.schemes.entry import UNPATCHED
 
 DOCS = Path(__file__).parent

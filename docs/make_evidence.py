@@ -20,7 +20,7 @@ from typing import Any
 
 from evidence_tables import PAGES, filled
 
-from hf_posenc.insight.advise.measured_rows import FILE, MeasuredRow, MeasuredScore, measured_rows
+from hf_posenc.insight.advise.evidence import FILE, MeasuredRow, MeasuredScore, measured_rows
 from hf_posenc.schemes.entry import UNPATCHED
 
 DOCS = Path(__file__).parent

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from hf_posenc.insight.plots import Shapes, codes, numbers, pair_frequencies
+from hf_posenc.insight.plots import Shapes, codes, numbers
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "docs" / "_ext")]
 
@@ -93,7 +93,7 @@ def test_frequencies(answers: Any, name: str, setting: str) -> None:
     """Float64 on both sides; the scores are their cosines, and YaRN's square of the temperature."""
     built, lengths = shapes(setting)
     with built.target(name, **lengths) as target:
-        found = next(iter(pair_frequencies.frequencies(target, target.geometry.target_length).values()))
+        found = next(iter(codes.frequencies(target, target.geometry.target_length).values()))
         scale = target.scheme.logit_scale()
     answer = answers[name, setting]
     near([answer["frequencies"]], found[None], 1e-12)
@@ -154,7 +154,7 @@ def test_a_wrong_formula_is_noticed() -> None:
     answer = run(planted + RUN, [["ntk", SETTINGS["default"]]])[0]
     built, lengths = shapes("default")
     with built.target("ntk", **lengths) as target:
-        wanted = next(iter(pair_frequencies.frequencies(target, 256).values()))
+        wanted = next(iter(codes.frequencies(target, 256).values()))
     with pytest.raises(AssertionError):
         near([answer["frequencies"]], wanted[None])
 

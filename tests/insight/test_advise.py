@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,7 @@ from transformers import (
     LlamaForCausalLM,
     LongT5Config,
     MistralConfig,
-    OPTConfig,
     PreTrainedModel,
-    T5Config,
 )
 
 import hf_posenc
@@ -42,23 +39,13 @@ from hf_posenc import (
     scheme_of,
     unpatch_model,
 )
-from hf_posenc.core.geometry import (
-    Geometry,
-    HostRotary,
-    Rotation,
-    geometric,
-)
 from hf_posenc.core.lengths import tokens
-from hf_posenc.errors import LengthContradiction, OptionOutOfRange, UnsupportedModel
+from hf_posenc.errors import LengthContradiction, UnsupportedModel
 from hf_posenc.insight.advise import Advice
+from hf_posenc.insight.advise.candidates import well_trained_group
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, ZERO_SHOT, zero_shot_candidates
-from hf_posenc.insight.advise.option_rules import RULES, well_trained_group
-from hf_posenc.insight.advise.units import size
 from hf_posenc.patches.default_geometry import default_geometry
-from hf_posenc.schemes.build import build
 from hf_posenc.schemes.registry import scheme_record
-from hf_posenc.schemes.spec import plan
-from hf_posenc.starters.loading import starter_path
 
 TRAINED, TARGET, WORDS = 32, 128, 97
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": WORDS}
@@ -125,20 +112,14 @@ def test_cache_and_weights_of_llama_2_7b() -> None:
     assert memory.weights == 2 * 6_738_415_616
 
 
-@pytest.mark.slow
-def test_cache_and_weights_of_llama_3_8b() -> None:
-    """8 of 32 heads: 128 KiB a token; 8.03 billion parameters."""
-    memory = advise(llama_8b(), "128k").memory
-    assert memory.token == 2 * 32 * 8 * 128 * 2 == 128 * 1024
-    assert memory.cache == 16 * 1024**3
-    assert memory.weights == 2 * 8_030_261_248
-
-
-@pytest.mark.slow
-def test_cache_of_other_types_and_of_encoders() -> None:
-    assert advise(llama_7b(), "8k", dtype="float32").memory.token == 1024 * 1024
-    assert advise(tiny_bert(), TARGET).memory.cache == 0
-    assert advise(tiny_bert(is_decoder=True), TARGET).memory.cache == 2 * 2 * 32 * 4 * TARGET
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_json_has_the_printed_lines(kind: str) -> None:
+    advice = advise(tiny(kind), TARGET, name="some/model")
+    text = str(advice)
+    assert max(map(len, text.splitlines())) <= 100
+    assert advice.recommendations[0].patch in " ".join(text.split())
+    found = json.loads(json.dumps(advice.to_dict(), allow_nan=False))
+    assert found["training"][0]["finetune"].startswith("hf-posenc finetune --model some/model --scheme ")
 
 
 def test_a_window_of_the_model_bounds_its_cache() -> None:
@@ -146,7 +127,7 @@ def test_a_window_of_the_model_bounds_its_cache() -> None:
     assert memory.cache == 4096 * memory.token
 
 
-@pytest.mark.parametrize("scheme", ["rerope", "self_extend", "dca", "ntk", "yarn", "sinks", "lm_infinite"])
+@pytest.mark.parametrize("scheme", ["rerope", "ntk", "sinks"])
 def test_caches_are_as_large_as_advised(scheme: str) -> None:
     """Against what generating fills."""
     model = tiny("llama")
@@ -159,21 +140,15 @@ def test_caches_are_as_large_as_advised(scheme: str) -> None:
     assert sum(layer.keys.nbytes + layer.values.nbytes for layer in layers) == one.cache
 
 
-def test_no_evidence_with_searched_factors_for_a_line_without_a_search() -> None:
-    advice = advise(tiny("llama"), TARGET)
-    assert "longrope" not in {one.scheme for one in advice.zero_shot}
-    (trained,) = (one for one in advice.training if one.scheme == "longrope")
-    assert trained.shown_factor is None
-    assert advice.training[0].scheme == "yarn"
-
-
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_recommended_call_patches_and_runs(kind: str) -> None:
     model = tiny(kind)
+    before = model.config.to_dict()
     advice = advise(model, TARGET)
+    assert model.config.to_dict() == before
     assert len(advice.recommendations) >= 5
     ids = torch.randint(3, WORDS, (1, TARGET), generator=torch.Generator().manual_seed(0))
     for one in advice.recommendations:
@@ -187,14 +162,6 @@ def test_every_recommended_call_patches_and_runs(kind: str) -> None:
         unpatch_model(model)
 
 
-def test_the_model_is_not_changed() -> None:
-    model = tiny("llama")
-    before = model.config.to_dict()
-    advise(model, TARGET)
-    assert model.config.to_dict() == before
-    assert not hf_posenc.is_patched(model)
-
-
 def test_configuration_folder_and_model_get_one_advice(tmp_path: Path) -> None:
     """A folder without weights is enough."""
     tiny_llama(dtype="float32").save_pretrained(tmp_path)
@@ -203,13 +170,6 @@ def test_configuration_folder_and_model_get_one_advice(tmp_path: Path) -> None:
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_self_extend_leaves_more_room_than_its_authors() -> None:
-    """Their README has a group of 5 for 15,800 tokens: distances end at 4,096 with it, here at two thirds."""
-    options = next(one.options for one in advise(llama_7b(), 15_800).zero_shot if one.scheme == "self_extend")
-    assert options == {"group": 9, "window": 1024}  # 1024 + 14776 / 9 = 2666 < 2731 = 4096 · ⅔ < 1024 + 14776 / 8
 
 
 TRAINED_LENGTHS, FACTORS = st.integers(2, 2**18), st.floats(1, 2000)
@@ -225,25 +185,8 @@ def test_group_keeps_to_the_inequalities(trained: int, factor: float) -> None:
         assert 3 * (window * (group - 1) + target - window) >= 2 * trained * (group - 1)
 
 
-def geometries(trained: int, target: int) -> Iterator[tuple[str, Geometry]]:
-    shape = {"heads": 4, "kv_heads": 2, "head_dim": 8, "width": 32, "layers": 1}
-    lengths = {"trained_length": trained, "target_length": target}
-    yield "llama", Geometry(**shape, causal=True, rotary=HostRotary(Rotation(geometric(1e4, 8)), 1e4), **lengths)
-    yield "gpt2", Geometry(**shape, causal=True, table=trained, **lengths)
-    yield "bert", Geometry(**shape, causal=False, table=trained, **lengths)
-
-
-@given(trained=TRAINED_LENGTHS, factor=FACTORS)
-@settings(max_examples=50)
-def test_options_by_rule_are_never_out_of_range(trained: int, factor: float) -> None:
-    for model, geometry in geometries(trained, min(2**31 - 1, int(trained * factor))):
-        for name, rule in RULES.items():
-            if not scheme_record(name).unmet_needs(geometry):
-                build(plan(name, rule(geometry)), geometry, model)
-
-
 @pytest.mark.slow
-@given(trained=st.integers(2, 2**17), factor=st.floats(1, 500))
+@given(trained=st.integers(8, 2**17), factor=st.floats(1, 500))
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_option_is_refused_on_llama_at_any_length(trained: int, factor: float) -> None:
     """All claims end up among the recommendations, but for what changes nothing: a model of few, fast pairs, say."""
@@ -253,40 +196,12 @@ def test_no_option_is_refused_on_llama_at_any_length(trained: int, factor: float
     assert tried == {*schemes(advice), *advice.refused}
 
 
-def test_a_length_that_cannot_be_divided_is_refused_in_words() -> None:
-    advice = advise(tiny_llama(max_position_embeddings=1), 8)
-    assert "rerope" in advice.refused
-    assert "trained length" in advice.refused["rerope"]
-
-
-def test_too_small_a_group_would_be_refused() -> None:
-    """Control: the option check that the rule passes is there."""
-    with pytest.raises(OptionOutOfRange, match="Use a group of at least"):
-        patch_model(tiny("llama"), "self_extend", target_length=TARGET, window=8, group=2)
-
-
 @pytest.mark.slow
 def test_base_of_abf_follows_the_bound() -> None:
     """arXiv:2405.14591: at least 0.0424 L^1.628, so 9.1 million for 128k; never less than Llama 2 Long's."""
     options = {one.scheme: one.options for one in advise(llama_7b(), "128k").training}
     assert 0.0424 * 131072**1.628 <= options["abf"]["base"] <= 1.1 * 0.0424 * 131072**1.628
     assert {one.scheme: one.options for one in advise(llama_7b(), "8k").training}["abf"]["base"] == 500_000.0
-
-
-@pytest.mark.slow
-def test_a_base_the_model_has_already_is_no_advice() -> None:
-    config = llama_8b(rope_parameters={"rope_type": "default", "rope_theta": 500_000.0})
-    assert "abf" in advise(config, "16k").refused
-    assert "abf" in schemes(advise(config, "64k"))  # control
-
-
-@pytest.mark.slow
-def test_defaults_that_follow_the_model_are_written_out() -> None:
-    options = {one.scheme: one.options for one in advise(llama_7b(), "16k").recommendations}
-    assert options["dca"] == {"chunk": 3072, "local": 512}
-    assert options["rerope"] == {"window": 2048}
-    assert options["sinks"] == {"sinks": 4, "recent": 4092}
-    assert options["yarn"] == {"beta_fast": 32.0, "beta_slow": 1.0}
 
 
 def test_half_the_heads_of_an_encoder_look_ahead() -> None:
@@ -302,12 +217,7 @@ def test_half_the_heads_of_an_encoder_look_ahead() -> None:
 def test_nothing_to_do_within_the_trained_length() -> None:
     advice = advise(llama_7b(), 2048)
     assert advice.recommendations == ()
-    assert "nothing to do" in advice.warnings[0]
-
-
-def test_the_trained_length_itself_can_be_used_better() -> None:
-    assert schemes(advise(llama_7b(), 4096)) == ["string"]
-    assert schemes(advise(tiny_gpt2(), TRAINED)) == []
+    assert "nothing that must be done" in advice.warnings[0]
 
 
 @pytest.mark.slow
@@ -370,6 +280,7 @@ def test_a_target_beyond_the_table_is_warned_of() -> None:
     assert "table ends after 32 rows" in " ".join(advice.warnings)
     assert "learned_hier" in schemes(advise(tiny_bert(), TRAINED**2))
     assert "rerope" not in (*schemes(advice), *advice.others)
+    assert "learned" in advice.others
 
 
 @pytest.mark.parametrize(("alibi", "head_dim"), [("bloom", 8), ("falcon", 16)])
@@ -388,6 +299,7 @@ def test_a_linear_bias_is_interpolated(alibi: str, head_dim: int) -> None:
     assert options.get("slopes", "the released ones") == (own if alibi == "falcon" else "the released ones")
 
 
+@pytest.mark.slow
 def test_an_architecture_without_adapter() -> None:
     advice = advise(CTRLConfig(n_positions=4096), "32k")
     assert not advice.supported
@@ -415,11 +327,6 @@ def test_a_native_scaling_that_nothing_reads_is_not_advised() -> None:
     assert advise(CTRLConfig(n_positions=4096), "32k").native is None
     assert advise(GPTJConfig(n_embd=64, n_layer=1, n_head=2, rotary_dim=8), "32k").native is None
     assert advise(llama_7b(), "32k").native is None  # patched by this package
-
-
-def test_a_stack_of_t5() -> None:
-    advice = advise(T5Config(is_decoder=True), "4k")
-    assert (advice.positions, advice.trained_length) == ("a learned bias of the distance", 512)
 
 
 def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
@@ -450,26 +357,12 @@ def test_schemes_that_evict_come_last_and_keep_less() -> None:
 
 
 @pytest.mark.slow
-def test_a_factor_beyond_all_evidence_is_warned_of() -> None:
-    found = " ".join(advise(llama_7b(), "512k").warnings)
-    assert "without training; the farthest is dca, 8 × (arXiv:2402.17463)" in found
-    assert "self_extend needs groups of" in found
-    assert "without training" not in " ".join(advise(llama_7b(), "16k").warnings)  # control
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("ram", "warned"), [(2**30, True), (2**50, False), (None, False)])
 def test_memory_is_compared(monkeypatch: pytest.MonkeyPatch, ram: int | None, warned: bool) -> None:
     monkeypatch.setattr("hf_posenc.insight.advise.memory.reported_memory", lambda: ram)
     monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: None)
     found = " ".join(advise(llama_7b(), "128k").warnings)
     assert ("Weights and the full cache of one text take 76.6 GiB; this machine has 1 GiB of RAM" in found) == warned
-
-
-@pytest.mark.slow
-def test_the_memory_of_a_gpu_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: 24 * 2**30)
-    assert "24 GiB of GPU memory" in " ".join(advise(llama_7b(), "128k").warnings)
 
 
 def test_claims_have_a_scheme_and_a_source() -> None:
@@ -499,36 +392,6 @@ def test_invalid_lengths_are_refused(written: Any) -> None:
         tokens(written)
 
 
-@pytest.mark.parametrize(
-    ("count", "written"),
-    [(0, "0 B"), (1023, "1,023 B"), (524288, "512 KiB"), (13_476_831_232, "12.6 GiB"), (2**36, "64 GiB")],
-)
-def test_sizes(count: int, written: str) -> None:
-    assert size(count) == written
-
-
-@pytest.mark.slow
-def test_ratios_are_written_without_exponents() -> None:
-    """At 64m tokens, 16,384 times Llama 2's, of which the square is beyond nine digits."""
-    text = str(advise(llama_7b(), "64m"))
-    assert "factor 16,384" in text
-    assert "not to 16,384 ×" in text
-    assert "268,435,456 × that over 4,096" in " ".join(text.split())
-    assert not re.search(r"\de\+\d", text)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_text_and_json(kind: str) -> None:
-    advice = advise(tiny(kind), TARGET, name="some/model")
-    text = str(advice)
-    assert max(map(len, text.splitlines())) <= 100
-    assert advice.recommendations[0].patch in " ".join(text.split())
-    found = json.loads(json.dumps(advice.to_dict(), allow_nan=False))
-    assert found["factor"] == advice.target_length / advice.trained_length
-    assert found["training"][0]["patch"] == advice.training[0].patch
-    assert found["training"][0]["finetune"].startswith("hf-posenc finetune --model some/model --scheme ")
-
-
 @pytest.mark.slow
 def test_training_of_an_8b_model_has_its_rate_and_memory() -> None:
     """525 of the 568 million trained numbers are embeddings; 2e-5 is LongLoRA's rate at 7B and 13B."""
@@ -548,18 +411,3 @@ def test_training_of_an_8b_model_has_its_rate_and_memory() -> None:
     inputs = 2 * 32 * 4096 * tokens_of_text  # of every layer, which checkpointing keeps
     assert inputs < step.checkpointed < step.activations
     assert f"{step.numbers:,} numbers trained" in " ".join(str(advice).split())
-
-
-def test_the_rate_is_told_where_the_memory_is_not_known() -> None:
-    """OPT takes no mask of scores, by which the memory is estimated."""
-    config = OPTConfig(
-        vocab_size=96, hidden_size=32, ffn_dim=32, num_hidden_layers=1, num_attention_heads=2, word_embed_proj_dim=32,
-        max_position_embeddings=64, architectures=["OPTForCausalLM"],
-    )  # fmt: skip
-    advice = advise(config, 256, name="some/model")
-    assert advice.training_memory is None
-    assert f"learning rate {advice.learning_rate:g}" in " ".join(str(advice).split())
-
-
-def test_starters_by_path() -> None:
-    assert advise(starter_path("llama"), "2k").trained_length == 256

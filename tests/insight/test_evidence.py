@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hf_posenc import advise
-from hf_posenc.insight.advise.evidence import SEARCHED, ZERO_SHOT, zero_shot_candidates
-from hf_posenc.insight.advise.measured_rows import FILE, measured_at, measured_for, measured_rows
+from hf_posenc.insight.advise.evidence import (
+    FILE,
+    measured_at,
+    measured_for,
+)
 from hf_posenc.schemes.entry import UNPATCHED
 
 ROOT = Path(__file__).parents[2]
@@ -31,11 +32,6 @@ def first_row(page: Path) -> str:
     return re.findall(r"^\| \[?`?(\w+)`?", table, re.MULTILINE)[1]  # below the head
 
 
-@pytest.fixture(scope="module")
-def demo() -> dict[str, Any]:
-    return json.loads(make_evidence.DEMO.read_text(encoding="utf-8"))
-
-
 def test_the_file_is_that_of_the_leaderboards() -> None:
     stored = json.loads(FILE.read_text(encoding="utf-8"))
     assert stored == json.loads(json.dumps(make_evidence.evidence())), "Run: python docs/make_evidence.py"
@@ -47,20 +43,6 @@ def test_the_file_is_that_of_the_leaderboards() -> None:
             assert row.loss.value == values["starter:llama", row.scheme, "posenc_ppl"]
             assert row.passkeys.value == values["starter:llama", row.scheme, "posenc_passkey"]
             assert f"--schemes {row.scheme} " in row.loss.command
-
-
-@pytest.mark.parametrize("page", evidence_tables.PAGES)
-def test_tables_are_in_step(page: str, demo: dict[str, Any]) -> None:
-    text = evidence_tables.PAGES[page].read_text(encoding="utf-8")
-    assert evidence_tables.filled(page, text, demo) == text, "Run: python docs/make_evidence.py"
-    edited = text.replace("100 %", "99 %")
-    assert evidence_tables.filled(page, edited, demo) != edited  # control: an edited number is noticed
-
-
-def test_a_table_of_the_demo_has_factors_of_one_kind(demo: dict[str, Any]) -> None:
-    assert [demo[name]["about"]["factor_per_length"] for name in ("fixed", "refitted")] == [False, True]
-    lines = {name: {row["scheme"] for row in demo[name]["rows"]} for name in ("fixed", "refitted")}
-    assert lines["fixed"] - lines["refitted"] == {"yarn + LoRA"}  # which has one factor
 
 
 def test_all_begin_with_one_scheme() -> None:
@@ -95,36 +77,3 @@ def test_finding_passkeys_is_being_surely_above_the_unpatched_model(factor: floa
     assert factor < 8 or rows["window"].loss.value == min(row.loss.value for row in rows.values())
     surely = {row.scheme for row in rows.values() if row.passkeys.low > rows[UNPATCHED].passkeys.high}
     assert {row.scheme for row in rows.values() if row.finds} == {s for s in surely if rows[s].passkeys.value > 0.5}
-
-
-def test_candidates_are_published_or_found_passkeys() -> None:
-    found = {row.scheme for row in measured_rows() if row.finds}
-    published = {shown.scheme for shown in ZERO_SHOT}
-    assert {shown.scheme for shown in zero_shot_candidates()} == published | (found - set(SEARCHED))
-
-
-def test_an_order_follows_the_numbers() -> None:
-    """Control: with other numbers the same rule gives another order."""
-    row = measured_for(4)["rerope"]
-    worse = replace(row, passkeys=replace(row.passkeys, first=row.passkeys.first + 1))
-    assert row.order < worse.order
-    assert row.order < replace(row, loss=replace(row.loss, value=row.loss.value + 0.02)).order
-    assert row.order == replace(row, loss=replace(row.loss, value=row.loss.value + 0.0001)).order
-    assert row.order < replace(row, prefill=2.0).order
-
-
-def test_text_says_what_was_measured_and_what_is_published() -> None:
-    advice = advise("starter:llama", LONGEST)
-    text = " ".join(str(advice).split())
-    assert "measured at 4 × on starter:llama: loss 2.38, 100 % of passkeys; published: Llama-2-13B" in text
-    (grouped,) = [one.reason for one in advice.zero_shot if one.scheme == "self_extend"]
-    assert "with default options instead of these" in grouped  # its group follows its authors' rule
-    longer = str(advise("starter:llama", 16 * LONGEST))
-    assert "measured at 8 ×" in longer
-    assert "not to 64 ×" in longer
-
-
-def test_encoders_and_tables_have_no_measured_evidence() -> None:
-    for starter in ("gpt2", "bert"):
-        advice = advise(f"starter:{starter}", LONGEST)
-        assert all(one.evidence is None for one in advice.recommendations)

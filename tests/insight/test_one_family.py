@@ -7,6 +7,7 @@ import pytest
 from hf_posenc.insight import families as survey
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["qwen2_5_vl", "clip"])
 def test_a_type_that_reads_images(model_type: str) -> None:
     (found,) = survey.one(model_type)

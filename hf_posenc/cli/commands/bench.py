@@ -170,7 +170,7 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
 
     from hf_posenc.checkpoints.merge import load_unpatched
     from hf_posenc.insight.bench import random_model
-    from hf_posenc.insight.bench.random_models import KINDS
+    from hf_posenc.insight.bench.models import KINDS
 
     if shape is None:
         with output.other_bars_off():

@@ -55,15 +55,13 @@ class BenchResults:
     device: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        from hf_posenc.insight.bench.report import to_dict
-
-        return to_dict(self.cells, self.about)
+        """Plain values for JSON: settings, and every round of every cell."""
+        return {"about": self.about, "cells": [cell.to_dict() for cell in self.cells]}
 
     def write(self, folder: Path) -> None:
         """Write the numbers and the plots; each file atomically."""
         from hf_posenc.core.files.atomic import write_json
-        from hf_posenc.insight.bench.plots import write_plot
+        from hf_posenc.insight.bench.results import write_plot
 
         write_json(folder / RESULTS, self.to_dict())
         for name in PLOTS:
@@ -71,7 +69,7 @@ class BenchResults:
 
     def show(self, out: Path | None, as_json: bool) -> None:
         """Show one table per case, the reasons of missing values, and the files written."""
-        from hf_posenc.insight.bench.report import TITLES, busy_remark, remarks, table
+        from hf_posenc.insight.bench.results import TITLES, busy_remark, remarks, table
 
         if as_json:
             output.show_json(self.to_dict())

@@ -132,8 +132,8 @@ def write(found: Probe, folder: Path) -> list[Path]:
 
 def show(found: Probe) -> None:
     """Show a table of heads and a summary for each variant."""
-    from hf_posenc.insight.probe.heads import first_tokens
     from hf_posenc.insight.probe.loss_by_context import SIGNIFICANT
+    from hf_posenc.insight.probe.variant import first_tokens
 
     moved = found.moved
     named = [column.format(first_tokens(found.sinks)) for column in COLUMNS]
@@ -164,7 +164,7 @@ def percent(share: float) -> str:
 
 def summary(variant: Variant, found: Probe) -> list[str]:
     """Summarize one variant: heads that use position, attention sinks, loss by context length."""
-    from hf_posenc.insight.probe.heads import first_tokens
+    from hf_posenc.insight.probe.variant import first_tokens
 
     heads, loss = variant.heads, variant.loss
     using = sum(head.uses_position for head in heads)

@@ -141,7 +141,6 @@ def draw(
 ) -> None:
     """Compute the plots; write them and show where, or show their numbers."""
     from hf_posenc.core.plotting.figures import require_matplotlib
-    from hf_posenc.insight.plots import animate as animation
     from hf_posenc.insight.plots import compose
     from hf_posenc.insight.plots import save as saving
 
@@ -159,7 +158,7 @@ def draw(
     computed = []
     for one in plots:
         kinds: Any = None if sweep == "own" else sweep
-        sheets = animation.frames(one, request, kinds) if animated else [compose.sheets(one, request)]
+        sheets = saving.frames(one, request, kinds) if animated else [compose.sheets(one, request)]
         computed.append(saving.ComputedPlot(one, sheets, same_scale))
     if out is None:
         path = FOLDER / f"{file_name(request, plots)}{'.gif' if animated else '.png'}"
@@ -194,8 +193,7 @@ def request_of(entries: Sequence[Entry], model: str | None, **how: Any) -> PlotR
 
 def chosen(request: PlotRequest, names: Sequence[str] | None) -> list[Plot]:
     """Resolve ``--picture``: the plots named, all that apply, or the most informative one."""
-    from hf_posenc.insight.plots.catalogue import plot_of
-    from hf_posenc.insight.plots.compose import first_plot, plots_of
+    from hf_posenc.insight.plots.compose import first_plot, plot_of, plots_of
 
     words = words_of(names)
     if not words:
@@ -205,7 +203,7 @@ def chosen(request: PlotRequest, names: Sequence[str] | None) -> list[Plot]:
 
 def list_all(as_json: bool) -> None:
     """List all registered plots."""
-    from hf_posenc.insight.plots.catalogue import list_plots
+    from hf_posenc.insight.plots.compose import list_plots
 
     show_rows(list_plots(), as_json)
 

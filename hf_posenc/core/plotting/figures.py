@@ -22,10 +22,25 @@ MAGNITUDES = "cividis"  # dark blue to yellow
 
 
 def figure(width: float, height: float) -> tuple[Any, Any]:
-    """Create a figure with one axes, without pyplot, so that no window opens and no user setting changes.
+    """Create a figure with one axes.
 
     Args:
         width, height: inches.
+
+    Raises:
+        MissingPackage: matplotlib is not installed.
+    """
+    canvas, (axes,) = panels(width, height, 1, 1)
+    return canvas, axes
+
+
+def panels(width: float, height: float, rows: int, columns: int, *, shared: bool = True) -> tuple[Any, list[Any]]:
+    """Create a figure with a grid of axes, in reading order, without pyplot: no window opens, no user setting changes.
+
+    Args:
+        width, height: of the whole figure, inches.
+        rows, columns: of the grid.
+        shared: whether all axes share both scales.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -34,21 +49,14 @@ def figure(width: float, height: float) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
     canvas = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
-    return canvas, canvas.subplots()
+    return canvas, list(canvas.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).flat)
 
 
-def panels(width: float, height: float, rows: int, columns: int) -> tuple[Any, list[Any]]:
-    """Create a figure with a grid of axes that share both scales, in reading order.
-
-    Args:
-        width, height: of the whole figure, inches.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
-    canvas, axes = figure(width, height)
-    axes.remove()
-    return canvas, list(canvas.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+def plain(axes: Any) -> None:
+    """Give axes of curves faint lines across, and no box."""
+    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def require_matplotlib() -> None:

@@ -29,7 +29,6 @@ SETTINGS: Any = {
 TAG = re.compile(r"<[^>]*>")
 PART_NAME = re.compile(r' id="(?!m[0-9a-f]{10}"|p[0-9a-f]{10}")[^"]*"')
 LETTERS = re.compile(r"font-family: [^;\"]*;? ?")
-NO_ROTATION = re.compile(r' transform="rotate\(-0 [^"]*"')
 DIGITS = re.compile(r"(\.\d{2})\d+")
 
 
@@ -51,7 +50,6 @@ def svg_of(figure: Any, described: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<defs>\s*</defs>", "", text, flags=re.DOTALL)
     text = TAG.sub(lambda tag: shorten_tag(tag.group()), text)
     text = re.sub(r"<defs>\s*</defs>|<!--.*?-->|\s*\n\s*", " ", text, flags=re.DOTALL)
-    text = re.sub(r"(?<=>) (?=<)| (?=z )|(?<=z) (?=\")", "", remove_bare_groups(text))
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups()  # type: ignore[union-attr]
     head = f'<svg role="img" aria-label="{escape(described)}" viewBox="0 0 {width} {height}" width="{width}pt">'
     return head + re.sub(r"^<svg[^>]*>", "", text).strip()
@@ -60,19 +58,4 @@ def svg_of(figure: Any, described: str) -> str:
 def shorten_tag(tag: str) -> str:
     """Shorten one tag: drop ids and fonts, round numbers, replace the placeholder colour."""
     tag = LETTERS.sub("", PART_NAME.sub("", tag)).replace(NEUTRAL, "currentColor").replace("xlink:href", "href")
-    return NO_ROTATION.sub("", DIGITS.sub(r"\1", tag))
-
-
-def remove_bare_groups(text: str) -> str:
-    """Remove ``<g>`` elements without attributes, start and end tag; matplotlib nests several around everything."""
-    kept: list[bool] = []
-
-    def replacement(tag: re.Match[str]) -> str:
-        if tag.group() == "</g>":
-            return "</g>" if kept.pop() else ""
-        if not tag.group().endswith("/>"):
-            kept.append(tag.group() != "<g>")
-            return tag.group() if kept[-1] else ""
-        return ""  # an empty group
-
-    return re.sub(r"</g>|<g(?=[\s/>])[^>]*>", replacement, text)
+    return DIGITS.sub(r"\1", tag)

@@ -1,7 +1,4 @@
-"""Recommend schemes, options and their cost for a model and a target context length.
-
-From its configuration alone, or, with `measured_advice`, by what each reaches on the model and a text.
-"""
+"""Recommend schemes, options and their cost for a model and a target context length, from its configuration alone."""
 
 from __future__ import annotations
 
@@ -10,17 +7,14 @@ from typing import TYPE_CHECKING
 from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hf_posenc.insight.advise.measure import measured_advice as measured_advice
     from hf_posenc.insight.advise.recommend import advise as advise
-    from hf_posenc.insight.advise.recommendation import Recommendation as Recommendation
     from hf_posenc.insight.advise.report import Advice as Advice
+    from hf_posenc.insight.advise.report import Recommendation as Recommendation
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "hf_posenc.insight.advise.measure": ("measured_advice",),
         "hf_posenc.insight.advise.recommend": ("advise",),
-        "hf_posenc.insight.advise.recommendation": ("Recommendation",),
-        "hf_posenc.insight.advise.report": ("Advice",),
+        "hf_posenc.insight.advise.report": ("Advice", "Recommendation"),
     },
 )

@@ -8,7 +8,8 @@ either; and last what was measured and found nothing. Ties keep the order of `hf
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,19 +17,17 @@ import torch
 from transformers import PreTrainedModel
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.core.record import SchemeRecord
 from hf_posenc.errors import NoEffect, PosEncError
 from hf_posenc.forward.current_forward import schemes_of_base
-from hf_posenc.insight.advise.evidence import Shown
-from hf_posenc.insight.advise.measured_rows import MeasuredRow, measured_for
+from hf_posenc.insight.advise.evidence import MeasuredRow, Shown, measured_for
 from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
-from hf_posenc.insight.advise.option_rules import RULES
-from hf_posenc.insight.advise.recommendation import Recommendation
+from hf_posenc.insight.advise.report import Recommendation
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.patching.expected_effect import differs_from_host
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.bias.slopes import code_slopes
 from hf_posenc.schemes.host_rotation import HostRotation
 from hf_posenc.schemes.registry import list_schemes, scheme_class, scheme_record
 
@@ -50,8 +49,7 @@ class CandidateSetting:
             PosEncError: the scheme does not fit.
         """
         lengths = self.lengths(shown.scheme)
-        by_rule = {k: v for part in shown.scheme.split("+") for k, v in self._by_rule(part, lengths).items()}
-        options = {k: v for part in shown.scheme.split("+") for k, v in self._compared(part, lengths).items()} | by_rule
+        options, by_rule = self.options(shown.scheme, lengths)
         scheme = self._built(shown.scheme, lengths | options)
         geometry = scheme.geometry
         asked = geometry.target_length / geometry.trained_length
@@ -61,7 +59,7 @@ class CandidateSetting:
             use=self.use,
             options=written_out(scheme) | options,
             lengths=lengths,
-            reason=reason_of(shown, evidence, is_default(scheme, by_rule)),
+            reason=reason_of(shown, evidence, by_rule),
             shown_factor=shown.factor,
             source=shown.source,
             beyond=is_beyond(asked, shown, evidence),
@@ -105,15 +103,17 @@ class CandidateSetting:
         geometry = self.target_model.geometry
         return self.use == "zero-shot" and geometry.causal and geometry.rotary is not None
 
-    def _compared(self, part: str, lengths: dict[str, int]) -> dict[str, Any]:
-        """The options that a comparison gives a scheme, with which it was measured."""
-        trained = lengths.get("trained_length") or self.target_model.counts_from(part)
-        return scheme_class(part).comparison_options(factor=self.target / trained, trained_length=trained)
-
-    def _by_rule(self, part: str, lengths: dict[str, int]) -> dict[str, Any]:
-        trained = lengths.get("trained_length") or self.target_model.counts_from(part)
-        geometry: Geometry = replace(self.target_model.geometry, trained_length=trained, target_length=self.target)
-        return RULES[part](geometry) if part in RULES else {}
+    def options(self, scheme: str, lengths: dict[str, int]) -> tuple[dict[str, Any], bool]:
+        """The options that a comparison gives a scheme, or those by rule; and whether some are by rule."""
+        compared: dict[str, Any] = {}
+        by_rule: dict[str, Any] = {}
+        for part in scheme.split("+"):
+            trained = lengths.get("trained_length") or self.target_model.counts_from(part)
+            compared |= scheme_class(part).comparison_options(factor=self.target / trained, trained_length=trained)
+            if part in RULES:
+                geometry = self.target_model.geometry
+                by_rule |= RULES[part](replace(geometry, trained_length=trained, target_length=self.target))
+        return compared | by_rule, bool(by_rule)
 
 
 def choose(trial: CandidateSetting, claims: Iterable[Shown]) -> tuple[tuple[Recommendation, ...], dict[str, str]]:
@@ -153,30 +153,20 @@ def is_beyond(factor: float, shown: Shown, evidence: MeasuredRow | None) -> bool
     return factor > max(known) if known else evidence is not None
 
 
-def reason_of(shown: Shown, evidence: MeasuredRow | None, default: bool) -> str:
+def reason_of(shown: Shown, evidence: MeasuredRow | None, by_rule: bool) -> str:
     """What a scheme does, what was measured of it, and what is published.
 
     Args:
         shown: the scheme with its claim.
         evidence: what was measured.
-        default: whether the printed options are those it was measured with.
+        by_rule: whether the printed options are others than those it was measured with.
     """
-    parts = [says(scheme_record(shown.scheme.split("+")[-1]))]
+    parts = [scheme_record(shown.scheme.split("+")[-1]).title.rstrip(".")]
     if evidence is not None:
-        parts.append(f"{evidence}" + ("" if default else ", with default options instead of these"))
+        parts.append(f"{evidence}" + (", with default options instead of these" if by_rule else ""))
     if shown.claim:
         parts.append(f"published: {shown.claim} ({shown.source})")
     return "; ".join(parts) + "."
-
-
-def is_default(scheme: Scheme, by_rule: dict[str, Any]) -> bool:
-    """Whether options are the scheme's own defaults; those that follow the model count as others."""
-    defaults = {
-        name: parameter.default
-        for part in scheme.schemes
-        for name, parameter in inspect.signature(type(part).__init__).parameters.items()
-    }
-    return all(defaults.get(name) == value for name, value in by_rule.items())
 
 
 def keeps_positions(scheme: str) -> bool:
@@ -203,13 +193,58 @@ def spread(geometry: Geometry) -> torch.Tensor:
     return torch.tensor([sorted(positions)])
 
 
-def says(record: SchemeRecord) -> str:
-    """Title of a scheme's documentation: one sentence on what it does."""
-    return record.title.rstrip(".")
-
-
 def defined_here(target_model: TargetModel, named: Iterable[str]) -> tuple[str, ...]:
     """Registered schemes that are defined for this model, without those ``named``."""
     known = {part for name in named for part in name.split("+")}
     others = [record for record in list_schemes() if record.name not in known and not record.recipe]
     return tuple(record.name for record in others if not record.unmet_needs(target_model.geometry))
+
+
+def well_trained_group(trained: int, target: int, window: int) -> int:
+    """The smallest G that stays within the distances training saw often: W + (target − W) / G < ⅔ L0.
+
+    Long distances are rare in training; the authors' rule of thumb is (½ … ⅔) L0.
+    Jin et al. 2024, arXiv:2401.01325; github.com/datamllab/LongLM, "Empirical Rule".
+    """
+    return max(1, 3 * (target - window) // (2 * trained - 3 * window) + 1)
+
+
+def self_extend(geometry: Geometry) -> dict[str, Any]:
+    """A window of a quarter of the trained length: Llama-2's is 1024 of 4096, of the 512 to 1536 its authors name."""
+    trained, target = geometry.trained_length, geometry.target_length
+    window = max(1, trained // 4)
+    return {"group": well_trained_group(trained, target, window), "window": window} if window < trained else {}
+
+
+def abf(geometry: Geometry) -> dict[str, Any]:
+    """A base of at least 0.0424 L^1.628, in two digits and rounded up, and never less than Llama 2 Long's.
+
+    Xiong et al. 2023, arXiv:2309.16039; Xu et al. 2024, "Base of RoPE Bounds Context Length", arXiv:2405.14591.
+    """
+    bound = 0.0424 * geometry.target_length**1.628
+    unit = 10.0 ** (math.floor(math.log10(bound)) - 1)
+    return {"base": max(500_000.0, math.ceil(bound / unit) * unit)}
+
+
+def alibi(geometry: Geometry) -> dict[str, Any]:
+    """The model's own slopes over the factor (arXiv:2310.13017), where it has some.
+
+    In an encoder half of the heads attend to each side: |i − j| alone does not distinguish left from right.
+    """
+    if geometry.slopes is not None:
+        own = {} if list(geometry.slopes) == code_slopes(geometry.heads) else {"slopes": list(geometry.slopes)}
+        return {**own, "interpolate": geometry.factor}
+    return {} if geometry.causal else {"bidirectional": "asymmetric"}
+
+
+def learned_interp(geometry: Geometry) -> dict[str, Any]:
+    """Repeat the table, as Longformer did (arXiv:2004.05150, section 5): neighbours stay as far apart as they were."""
+    return {"mode": "tile"}
+
+
+RULES: dict[str, Callable[[Geometry], dict[str, Any]]] = {
+    "abf": abf,
+    "alibi": alibi,
+    "learned_interp": learned_interp,
+    "self_extend": self_extend,
+}

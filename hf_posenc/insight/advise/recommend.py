@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +21,9 @@ from hf_posenc.insight.advise.evidence import (
     Shown,
     zero_shot_candidates,
 )
-from hf_posenc.insight.advise.feasibility import warnings_of
-from hf_posenc.insight.advise.memory import has_cache, measured, skeleton
-from hf_posenc.insight.advise.native_scaling import native_scaling
+from hf_posenc.insight.advise.memory import has_cache, measured, size, skeleton, training_memory
 from hf_posenc.insight.advise.report import Advice
-from hf_posenc.insight.advise.target_model import TargetModel
-from hf_posenc.insight.advise.training_memory import training_memory
+from hf_posenc.insight.advise.target_model import TargetModel, native_scaling
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.training.learning_rates import learning_rate_for, parameter_count
 
@@ -114,3 +112,32 @@ def untrained(target_model: TargetModel) -> list[Shown]:
         if keeps_positions(shown.scheme) or scheme_class(shown.scheme).stretches
     ]
     return [one if keeps_positions(one.scheme) else replace(one, scheme=f"host+{one.scheme}") for one in able]
+
+
+def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
+    """Yield what is not feasible, or must be known first, in one or two sentences each; the graver ones first."""
+    reach, target, memory = advice.reach, advice.target_length, advice.memory
+    if model.unsupported:
+        yield model.unsupported
+    if reach is not None and target <= reach:
+        yield f"The model reaches {reach:,} tokens as it stands: there is nothing that must be done for {target:,}."
+    elif model.adapter is not None and (table := model.geometry.table) is not None and model.block is None:
+        yield f"The table ends after {table:,} rows: unpatched, a text of {target:,} tokens raises an error."
+    if memory.largest is not None and memory.weights + memory.cache > memory.largest[0]:
+        room, device = memory.largest
+        yield (
+            f"Weights and the full cache of one text take {size(memory.weights + memory.cache)}; this machine has "
+            f"{size(room)} of {device}."
+        )
+    if model.block is not None:
+        yield (
+            "The checkpoint carries a scheme: load it with hf_posenc.from_pretrained. The lines below take that off "
+            "first, which no command does, and weights that were tuned under it want tuning again."
+        )
+    elif model.scaling is not None and advice.training:
+        yield (
+            f"The configuration scales RoPE by {model.scaling!r} already. Schemes on top of that count from "
+            f"{reach:,} tokens; those that replace it count from {model.trained:,} and want tuning."
+        )
+    if window := getattr(model.config, "sliding_window", None):
+        yield f"Some or all layers see no more than the last {window:,} tokens."

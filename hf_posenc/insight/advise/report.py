@@ -1,19 +1,107 @@
-"""Result of `hf_posenc.advise`, as values and as text."""
+"""Result of `hf_posenc.advise`: recommended schemes with the commands that try them, as values and as text."""
 
 from __future__ import annotations
 
+import shlex
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hf_posenc.insight.advise.memory import Memory
-from hf_posenc.insight.advise.recommendation import Recommendation
-from hf_posenc.insight.advise.training_memory import TrainingMemory
-from hf_posenc.insight.advise.units import ratio, size
+from hf_posenc.insight.advise.evidence import MeasuredRow
+from hf_posenc.insight.advise.memory import Memory, TrainingMemory, size
 
 WIDTH = 98
 SHOWN = 4  # recommendations of each kind that are printed in full, and one more that evicts
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A scheme that fits, with its numbers.
+
+    Attributes:
+        scheme: name or composition.
+        use: ``zero-shot`` or ``training``.
+        options: of the scheme, by the paper's rules.
+        lengths: length arguments of `patch_model`: the target, and the trained length where the configuration is wrong.
+        reason: what it does, what was measured, and the published claim.
+        shown_factor: the largest published target over trained length; None where no figure is published.
+        source: of that claim, an arXiv id or an address; empty without one.
+        beyond: whether this target is farther than that, and farther than it was found to work.
+        cache: bytes of keys and values of one text at the target length.
+        kept: tokens the cache holds; others are evicted.
+        model: as on the command line.
+        trained: tokens the weights saw.
+        restore: whether the checkpoint's own scheme must be removed first.
+        learning_rate: of LoRA on a model of this size; see `hf_posenc.training.learning_rates`.
+        checkpointing: whether training needs gradient checkpointing on this machine.
+        evidence: what was measured of the scheme on a bundled model, without training; None where nothing was.
+    """
+
+    scheme: str
+    use: str
+    options: dict[str, Any]
+    lengths: dict[str, int]
+    reason: str
+    shown_factor: float | None
+    source: str
+    beyond: bool
+    cache: int
+    kept: int
+    model: str
+    trained: int
+    restore: bool = False
+    learning_rate: float | None = None
+    checkpointing: bool = False
+    evidence: MeasuredRow | None = None
+
+    @property
+    def patch(self) -> str:
+        """The call of `patch_model`."""
+        given = {**self.lengths, **self.options}
+        call = f"patch_model(model, {', '.join([repr(self.scheme), *(f'{k}={v!r}' for k, v in given.items())])})"
+        call = call.replace("'", '"')
+        return f"unpatch_model(model); {call}" if self.restore else call
+
+    @property
+    def compare(self) -> str:
+        """The command that compares it with the unpatched model."""
+        return compare_command([self])
+
+    @property
+    def entry(self) -> str:
+        """The scheme with its options, as ``--schemes`` takes it."""
+        options = {name: value for name, value in self.lengths.items() if name != "target_length"} | self.options
+        words = ",".join(f"{name}={value}" for name, value in options.items())
+        return f"{self.scheme}:{words}" if words else self.scheme
+
+    @property
+    def finetune(self) -> str:
+        """The command that fine-tunes it."""
+        words = ["hf-posenc", "finetune", "--model", self.model, "--scheme", self.scheme]
+        for name, value in self.lengths.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        for name, value in self.options.items():
+            words += ["--option", f"{name}={value}"]
+        if self.learning_rate is not None:
+            words += ["--learning-rate", f"{self.learning_rate:g}"]
+        if self.checkpointing:
+            words += ["--set", "gradient_checkpointing=true"]
+        return shlex.join(words)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; without commands where a scheme must be removed first, which no command does."""
+        names = [] if self.restore else ["compare", *(["finetune"] if self.use == "training" else [])]
+        return {**asdict(self), **{name: getattr(self, name) for name in ("patch", *names)}}
+
+
+def compare_command(compared: Sequence[Recommendation]) -> str:
+    """The command that compares recommendations for one model with the unpatched model, and with each other."""
+    first = compared[0]
+    lengths = ",".join(map(str, sorted({first.trained, first.lengths["target_length"]})))
+    schemes = [f"unpatched,{first.entry}", *(one.entry for one in compared[1:])]
+    words = [word for entry in schemes for word in ("--schemes", entry)]
+    return shlex.join(["hf-posenc", "compare", "--model", first.model, *words, "--lengths", lengths])
 
 
 @dataclass(frozen=True)
@@ -35,7 +123,6 @@ class Advice:
         supported: whether there is an adapter for it.
         learning_rate, rate_source: of LoRA on a model of this size, and where it was published.
         training_memory: of a LoRA step on one row of the target length; None where it is not known.
-        unpatched_loss: of the model at its trained length, and its standard error, where recommendations were measured.
         native: ``rope_parameters`` of transformers' own YaRN, where there is no adapter and the family reads them.
     """
 
@@ -55,7 +142,6 @@ class Advice:
     learning_rate: float | None = None
     rate_source: str = ""
     training_memory: TrainingMemory | None = None
-    unpatched_loss: tuple[float, float | None] | None = None
     native: dict[str, Any] | None = None
 
     @property
@@ -78,7 +164,7 @@ class Advice:
         lines += _bullets("Warnings", self.warnings)
         for title, found in (("Zero-shot", self.zero_shot), ("With training", self.training)):
             if found:
-                lines += ["", title + self._order(found)]
+                lines += ["", title]
                 evicting = [one for one in found[SHOWN:] if one.kept < self.target_length]
                 listed = found[:SHOWN] + tuple(evicting[:1])
                 lines += [line for number, one in enumerate(listed, 1) for line in self._lines_of(number, one)]
@@ -87,15 +173,15 @@ class Advice:
         lines += _bullets("Does not fit", self._refusals())
         if self.native is not None:
             lines += ["", "Without this package (YaRN as transformers has it; zero-shot or before training)"]
-            lines += _code(f"config.rope_parameters = {self.native!r}")
-            lines += _code(f"config.max_position_embeddings = {self.target_length}")
+            lines += _wrapped(f"config.rope_parameters = {self.native!r}", 5, 9)
+            lines += _wrapped(f"config.max_position_embeddings = {self.target_length}", 5, 9)
         return "\n".join([*lines, *self._try()])
 
     def _facts(self) -> list[str]:
         memory, times = self.memory, self.factor
         trained = "unknown" if self.trained_length is None else f"{self.trained_length:,}"
         reach = f", reaches {self.reach:,}" if self.reach not in (None, self.trained_length) else ""
-        factor = "" if times is None else f", factor {ratio(times)}"
+        factor = "" if times is None else f", factor {_ratio(times)}"
         cache = f"{size(memory.cache)} a text ({size(memory.token)} a token)" if memory.cache else "none"
         largest = memory.largest
         here = f"; {size(largest[0])} {largest[1]} here" if largest else ""
@@ -103,13 +189,8 @@ class Advice:
             "positions": self.positions,
             "lengths": f"trained {trained}{reach}, target {self.target_length:,}{factor}",
             "memory": f"{memory.dtype}: weights {size(memory.weights)}, cache {cache}{here}",
+            "training": self._training(),
         }
-        if self.reach is not None and self.target_length > self.reach:
-            work = (self.target_length / self.reach) ** 2
-            facts["training"] = self._training()
-            facts["work"] = (
-                f"attention over a text of {self.target_length:,} is {ratio(work)} × that over {self.reach:,}"
-            )
         return [line for name, value in facts.items() if value for line in _wrapped(f"{name:<12}{value}", 2, 14)]
 
     def _training(self) -> str:
@@ -125,43 +206,25 @@ class Advice:
         )
 
     def _lines_of(self, number: int, one: Recommendation) -> list[str]:
-        head = "; ".join(filter(None, (_loss(one.measured), self._shown(one), self._cost(one))))
-        return [
-            f"  {number}  {one.scheme}{f' ({head})' if head else ''}",
-            *_wrapped(one.reason, 5, 5),
-            *_code(one.patch),
-        ]
+        head = f"  {number}  {one.scheme}{self._head(one)}"
+        return [head, *_wrapped(one.reason, 5, 5), *_wrapped(one.patch, 5, 9)]
 
-    def _order(self, found: tuple[Recommendation, ...]) -> str:
-        """What recommendations are ordered by, where it was measured."""
-        if not any(one.measured for one in found):
-            return ""
-        unpatched = _loss(self.unpatched_loss)
-        return f", by loss at {self.target_length:,} tokens (unpatched at {self.trained_length:,}: {unpatched})"
-
-    def _shown(self, one: Recommendation) -> str:
-        if one.kept < self.target_length:
-            return ""
+    def _head(self, one: Recommendation) -> str:
+        """Whether a recommendation was shown this far, and its cache."""
         found = []
-        if one.evidence is not None:
-            found.append(f"measured at {one.evidence.factor:g} ×")
-        if one.shown_factor is not None and one.shown_factor > 1:
-            found.append(f"published to {one.shown_factor:g} ×")
-        if found and one.beyond:
-            found.append(f"not to {ratio(self.target_length / one.trained)} ×")
-        return ", ".join(found)
-
-    def _cost(self, one: Recommendation) -> str:
-        if not self.memory.cache:
-            return ""
-        kept = "" if one.kept == self.target_length else f", evicts all but {one.kept:,} tokens"
-        return f"cache {size(one.cache)}{kept}"
+        if one.beyond and one.kept == self.target_length:
+            found.append(f"not shown at {_ratio(self.target_length / one.trained)} ×")
+        if self.memory.cache:
+            kept = "" if one.kept == self.target_length else f", evicts all but {one.kept:,} tokens"
+            found.append(f"cache {size(one.cache)}{kept}")
+        return f" ({'; '.join(found)})" if found else ""
 
     def _try(self) -> list[str]:
-        firsts = [(one, "compare") for one in self.recommendations[:1]] + [
-            (one, "finetune") for one in self.training[:1]
-        ]
-        lines = [one.commands[name] for one, name in firsts if name in one.commands]
+        """The commands that measure the first recommendations, without training and with."""
+        able = [one for one in self.recommendations if not one.restore]
+        compared = [one for one in able if one.use == able[0].use and one.trained == able[0].trained][:SHOWN]
+        lines = [compare_command(compared)] if compared else []
+        lines += [one.finetune for one in able if one.use == "training"][:1]
         return ["", "Try", *(line for command in lines for line in _shell(command))] if lines else []
 
     def _refusals(self) -> list[str]:
@@ -170,30 +233,14 @@ class Advice:
         return [f"{', '.join(k for k, v in self.refused.items() if v == why)}: {why}" for why in reasons]
 
 
-def _loss(measured: tuple[float, float | None] | None) -> str:
-    """A loss with its standard error; empty where it was not measured."""
-    if measured is None:
-        return ""
-    value, stderr = measured
-    return f"loss {value:.3f}" + ("" if stderr is None else f" ± {stderr:.3f}")
-
-
 def _bullets(title: str, items: Iterable[str]) -> list[str]:
     lines = [line for item in items for line in _wrapped(f"- {item}", 2, 4)]
     return ["", title, *lines] if lines else []
 
 
-def _code(call: str) -> list[str]:
-    """Break a long Python call between arguments."""
-    return _wrapped(call, 5, 9)
-
-
 def _shell(command: str) -> list[str]:
     """Break a long command with backslashes."""
-    *lines, last = textwrap.wrap(
-        command, WIDTH - 2, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False,
-        break_long_words=False,
-    )  # fmt: skip
+    *lines, last = _wrapped(command, 2, 6)
     return [*(f"{line} \\" for line in lines), last]
 
 
@@ -202,3 +249,8 @@ def _wrapped(text: str, first: int, rest: int) -> list[str]:
         text, WIDTH, initial_indent=" " * first, subsequent_indent=" " * rest, break_on_hyphens=False,
         break_long_words=False,
     )  # fmt: skip
+
+
+def _ratio(value: float) -> str:
+    """A ratio to four digits, and a large one as a whole number: ``"2.667"``, ``"262,144"``."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -18,7 +18,7 @@ from transformers import Cache, DynamicCache, StaticCache, StaticLayer
 from hf_posenc.core.nested_tensors import tensors_in
 from hf_posenc.errors import PosEncError
 from hf_posenc.forward.host_calls import cache_argument
-from hf_posenc.insight.bench.rows import BenchRows
+from hf_posenc.insight.bench.settings import BenchRows
 from hf_posenc.insight.bench.timing import MOST_CALLS
 from hf_posenc.patching.state import base_model_of
 
@@ -26,15 +26,31 @@ CHUNK = 512  # tokens per forward pass while the cache of a decoding is filled
 TINY = 16  # tokens that warm a model up
 
 
-class Prefill:
-    """Prefill, the forward pass before the first new token: fill the KV cache and compute the last token's logits.
-
-    An encoder runs without its head, which does not depend on position and whose logits can take most of the memory.
+class WholeText:
+    """Base of the cases that read whole rows, each call like the first.
 
     Every case says how many tokens ``beyond`` the length it may reach: each timed call of a decoding step adds one.
     """
 
-    name, decoder_only, scores_squared, beyond, dynamic = "prefill", False, "one layer", 0, True
+    decoder_only, beyond, dynamic = False, 0, True
+
+    @staticmethod
+    def tokens(rows: BenchRows) -> int:
+        """Tokens of a call."""
+        return rows.tokens
+
+    def held(self) -> int:
+        """Bytes that remain allocated between calls; gradients are part of a call's peak."""
+        return 0
+
+
+class Prefill(WholeText):
+    """Prefill, the forward pass before the first new token: fill the KV cache and compute the last token's logits.
+
+    An encoder runs without its head, which does not depend on position and whose logits can take most of the memory.
+    """
+
+    name, scores_squared = "prefill", "one layer"
 
     def __init__(self, model: nn.Module, rows: BenchRows) -> None:
         self.module, self.rows, self.more = model.eval(), rows, {}
@@ -43,11 +59,6 @@ class Prefill:
         else:  # transformers takes no text for packed documents where there is a cache
             self.more = {"use_cache": rows.positions is None, "logits_to_keep": 1}
         self.run(BenchRows(rows.ids[:, :TINY]))
-
-    @staticmethod
-    def tokens(rows: BenchRows) -> int:
-        """Tokens of a call."""
-        return rows.tokens
 
     def reset(self) -> None:
         """Nothing to reset: calls do not depend on each other."""
@@ -60,10 +71,6 @@ class Prefill:
         """The forward pass over some rows."""
         with torch.inference_mode():
             self.module(rows.ids, **rows.keywords, **self.more)
-
-    def held(self) -> int:
-        """Bytes that remain allocated between calls."""
-        return 0
 
 
 class Decode:
@@ -152,10 +159,10 @@ class StaticDecode(Decode):
         return len(layers) == len(self.cache.layers)
 
 
-class Train:
+class Train(WholeText):
     """Training step without optimiser: forward and backward of the model's own loss, or of its states' mean square."""
 
-    name, decoder_only, scores_squared, beyond, dynamic = "train", False, "all layers", 0, True
+    name, scores_squared = "train", "all layers"
 
     def __init__(self, model: nn.Module, rows: BenchRows) -> None:
         accepts = inspect.signature(model.forward).parameters
@@ -164,11 +171,6 @@ class Train:
         self.more = {"use_cache": False} if "use_cache" in accepts else {}
         self.step(BenchRows(rows.ids[:, :TINY]))
         self.reset()
-
-    @staticmethod
-    def tokens(rows: BenchRows) -> int:
-        """Tokens of a call."""
-        return rows.tokens
 
     def reset(self) -> None:
         """Drop the gradients."""
@@ -186,10 +188,6 @@ class Train:
             states = self.module(rows.ids, **rows.keywords, **self.more).last_hidden_state
             loss = states.float().square().mean()
         loss.backward()
-
-    def held(self) -> int:
-        """Bytes that remain allocated between calls: gradients do, but are part of a call's peak."""
-        return 0
 
 
 Case = Prefill | Decode | Train

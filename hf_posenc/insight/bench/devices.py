@@ -1,41 +1,32 @@
-"""Devices of a benchmark: how to measure time and memory there, and free memory."""
+"""Devices of a benchmark: how to measure time and memory there, and free memory.
+
+On Linux the kernel keeps the most memory that a process had (its high-water mark), which can be reset. Elsewhere
+torch's profiler adds up what its own allocator allocates and frees: no Python objects, and nothing that libraries
+allocate. On CUDA that allocator counts, and kernels run asynchronously, so that time is that between two events on
+the device.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import platform
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
+from hf_posenc.core import memory
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.bench import memory
-from hf_posenc.insight.bench.cuda import Cuda
 from hf_posenc.insight.bench.timing import Elapsed, cpu_clock
 
-
-class Device(Protocol):
-    """A device to run a benchmark on."""
-
-    @property
-    def torch(self) -> torch.device:
-        """Device of torch."""
-
-    @property
-    def name(self) -> str:
-        """Name of the device."""
-
-    def clock(self, run: Callable[[], None]) -> Elapsed:
-        """Time of a callable."""
-
-    def peak(self, run: Callable[[], None]) -> int:
-        """Peak memory of a callable above what was allocated before, in bytes."""
-
-    def free(self) -> int | None:
-        """Free memory in bytes, if known."""
+ALLOCATION = "[memory]"  # what torch's profiler calls one
 
 
 class Cpu:
@@ -52,12 +43,19 @@ class Cpu:
         return platform.processor() or platform.machine()
 
     def clock(self, run: Callable[[], None]) -> Elapsed:
-        """See `Device.clock`."""
+        """Time of a callable."""
         return cpu_clock(run)
 
     def peak(self, run: Callable[[], None]) -> int:
-        """See `Device.peak`."""
-        return memory.peak(run)
+        """Peak memory from the kernel's count of touched pages, or else that of torch's tensors."""
+        gc.collect()
+        with suppress(OSError, AttributeError):  # only of the GNU library; memory kept by it would hide its reuse
+            ctypes.CDLL(None).malloc_trim(0)
+        if not memory.reset_peak():
+            return allocated(run)
+        before = memory.resident() or 0
+        run()
+        return max(0, (memory.peak() or 0) - before)
 
     def free(self) -> int | None:
         """Free memory in bytes without swapping, from the kernel."""
@@ -67,6 +65,68 @@ class Cpu:
         with suppress(ValueError, OSError, AttributeError):
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return None
+
+
+class Cuda:
+    """A GPU.
+
+    Args:
+        device: as torch knows it.
+        api: `torch.cuda`, or its substitute in a test.
+    """
+
+    def __init__(self, device: torch.device, api: Any = torch.cuda) -> None:
+        self.torch, self.api = device, api
+
+    @property
+    def name(self) -> str:
+        """Name of the device, from the driver."""
+        return str(self.api.get_device_name(self.torch))
+
+    def clock(self, run: Callable[[], None]) -> Elapsed:
+        """Seconds from the first kernel to the last, or of Python where that takes longer; and of the processor."""
+        start, end = (self.api.Event(enable_timing=True) for _ in range(2))
+        self.synchronize()
+        processor = time.process_time()
+        start.record()
+        run()
+        end.record()
+        self.synchronize()
+        return Elapsed(start.elapsed_time(end) / 1000, time.process_time() - processor)
+
+    def peak(self, run: Callable[[], None]) -> int:
+        """Bytes of tensors, as torch's allocator counts them."""
+        gc.collect()
+        self.synchronize()
+        self.api.empty_cache()
+        self.api.reset_peak_memory_stats(self.torch)
+        before = self.api.memory_allocated(self.torch)
+        run()
+        self.synchronize()
+        return int(self.api.max_memory_allocated(self.torch) - before)
+
+    def free(self) -> int | None:
+        """Free memory in bytes, from the driver."""
+        return int(self.api.mem_get_info(self.torch)[0])
+
+    def synchronize(self) -> None:
+        """Wait for all kernels."""
+        self.api.synchronize(self.torch)
+
+
+Device = Cpu | Cuda
+
+
+def allocated(run: Callable[[], None]) -> int:
+    """Peak memory of tensors on the CPU while a callable runs, from torch's profiler."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        run()
+    changes = sorted(
+        (event.start_ns(), event.nbytes())
+        for event in watched.profiler.kineto_results.events()
+        if event.name() == ALLOCATION and event.device_type() == torch.profiler.DeviceType.CPU
+    )
+    return max(accumulate((change for _, change in changes), initial=0))
 
 
 def device_of(name: str | None) -> Device:

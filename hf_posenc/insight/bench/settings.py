@@ -1,17 +1,30 @@
-"""Settings of a benchmark."""
+"""Settings of a benchmark, and the rows of tokens that it runs on.
+
+full      every row has all tokens
+padded    rows of ever fewer tokens, down to half of them, with padding: on the left for a decoder, else on the right
+packed    documents one after the other in every row, each with positions from zero, and no attention between them
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge, MinLen
+from torch import Tensor
 
 from hf_posenc.core.lengths import check_factor
+from hf_posenc.core.settings import check_fields
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.bench.cases import CASES
-from hf_posenc.insight.bench.rows import KINDS
-from hf_posenc.insight.bench.variants import BASELINES
-from hf_posenc.schemes.entry import Entry
 
+DECODING = ("decode", "static_decode")
+"""Cases in which one token is read behind a cached text."""
+
+DOCUMENTS = 4
+"""Of a packed row."""
+IGNORED = -100  # label of a token that has no loss
 REACH = 8  # times the trained length, where neither lengths nor factor exceed it
 
 
@@ -20,39 +33,32 @@ class BenchSettings:
     """Settings of a benchmark.
 
     Attributes:
-        entries: schemes.
+        entries: schemes, as `hf_posenc.schemes.entry.Entry`.
         lengths: tokens.
         cases: of `hf_posenc.insight.bench.cases.CASES`.
         baselines: models that the schemes are compared with.
         factor: target length over trained length, where an entry has none.
         rounds: of each cell.
         batch: batch size.
-        rows: of `hf_posenc.insight.bench.rows.KINDS`.
+        rows: of `hf_posenc.insight.bench.settings.KINDS`.
         compiled: whether all models run under `torch.compile`.
+
+    Raises:
+        OptionOutOfRange: a number is out of range, or a name is unknown.
     """
 
-    entries: Sequence[Entry]
-    lengths: Sequence[int]
-    cases: Sequence[str] = ("prefill",)
-    baselines: Sequence[str] = BASELINES
+    entries: Sequence[Any]
+    lengths: Annotated[Sequence[Annotated[int, Ge(2)]], MinLen(1)]
+    cases: Sequence[Literal["prefill", "decode", "static_decode", "train"]] = ("prefill",)
+    baselines: Sequence[Literal["unpatched", "naive"]] = ("unpatched", "naive")
     factor: float | None = None
-    rounds: int = 7
-    batch: int = 1
-    rows: str = "full"
+    rounds: Annotated[int, Ge(1)] = 7
+    batch: Annotated[int, Ge(1)] = 1
+    rows: Literal["full", "padded", "packed"] = "full"
     compiled: bool = False
 
     def __post_init__(self) -> None:
-        for name, chosen, known in (
-            ("cases", self.cases, CASES), ("baselines", self.baselines, BASELINES), ("rows", [self.rows], KINDS)
-        ):  # fmt: skip
-            for value in chosen:
-                if value not in known:
-                    raise OptionOutOfRange(f"{name} has {value!r}. Choose among {', '.join(known)}.")
-        for name, values, least in (
-            ("lengths", self.lengths, 2), ("rounds", [self.rounds], 1), ("batch", [self.batch], 1)
-        ):  # fmt: skip
-            if not values or min(values) < least:
-                raise OptionOutOfRange(f"{name} must be at least {least}, got {min(values, default='none')}.")
+        check_fields(self, OptionOutOfRange)
         if self.factor is not None:
             check_factor(self.factor)
         self.check_together()
@@ -65,7 +71,7 @@ class BenchSettings:
         """Refuse settings that have no effect or no meaning with others."""
         if self.rows == "padded" and self.batch == 1:
             raise OptionOutOfRange("rows is 'padded', and a single row needs no padding. Raise batch to 2 or more.")
-        decoding = [case for case in self.cases if CASES[case].decoder_only]
+        decoding = [case for case in self.cases if case in DECODING]
         if self.rows == "packed" and decoding:
             raise OptionOutOfRange(
                 f"cases has {decoding[0]!r}, and a KV cache holds one text, not packed ones. "
@@ -83,3 +89,56 @@ class BenchSettings:
         if self.factor is not None:
             return round(self.factor * trained)
         return max(REACH * trained, *self.lengths)
+
+
+@dataclass(frozen=True)
+class BenchRows:
+    """A batch.
+
+    Attributes:
+        ids: ``[row, token]``.
+        mask: ``[row, token]``, 0 at padding; None without any.
+        positions: ``[row, token]`` of packed documents; else None.
+    """
+
+    ids: Tensor
+    mask: Tensor | None = None
+    positions: Tensor | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are no padding."""
+        return self.ids.numel() if self.mask is None else int(self.mask.sum())
+
+    @property
+    def labels(self) -> Tensor:
+        """The tokens as labels, ``[row, token]``."""
+        return self.ids if self.mask is None else self.ids.masked_fill(self.mask == 0, IGNORED)
+
+    @property
+    def keywords(self) -> dict[str, Tensor]:
+        """What a forward pass is given besides the tokens."""
+        given = {"attention_mask": self.mask, "position_ids": self.positions}
+        return {name: tensor for name, tensor in given.items() if tensor is not None}
+
+
+def full(ids: Tensor, *, causal: bool) -> BenchRows:
+    """Every row as it is."""
+    return BenchRows(ids)
+
+
+def padded(ids: Tensor, *, causal: bool) -> BenchRows:
+    """Rows of ever fewer tokens."""
+    rows, length = ids.shape
+    missing = torch.linspace(0, length // 2, rows, device=ids.device).long()[:, None]
+    place = torch.arange(length, device=ids.device).expand_as(ids)
+    return BenchRows(ids, ((place >= missing) if causal else (place < length - missing)).long())
+
+
+def packed(ids: Tensor, *, causal: bool) -> BenchRows:
+    """Documents one after the other."""
+    longest = -(-ids.shape[1] // DOCUMENTS)
+    return BenchRows(ids, positions=(torch.arange(ids.shape[1], device=ids.device) % longest).expand_as(ids))
+
+
+KINDS: dict[str, Callable[..., BenchRows]] = {"full": full, "padded": padded, "packed": packed}

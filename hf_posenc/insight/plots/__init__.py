@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hf_posenc.insight.plots.catalogue import list_plots as list_plots
+    from hf_posenc.insight.plots.compose import list_plots as list_plots
     from hf_posenc.insight.plots.models import Model as Model
     from hf_posenc.insight.plots.models import Shapes as Shapes
     from hf_posenc.insight.plots.plot import numbers as numbers
@@ -30,22 +30,10 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "hf_posenc.insight.plots.catalogue": ("list_plots",),
-        "hf_posenc.insight.plots.models": (
-            "Model",
-            "Shapes",
-        ),
-        "hf_posenc.insight.plots.plot": (
-            "numbers",
-            "show",
-        ),
-        "hf_posenc.insight.plots.registry": (
-            "Plot",
-            "Scales",
-            "Sheet",
-            "View",
-            "register_plot",
-        ),
+        "hf_posenc.insight.plots.compose": ("list_plots",),
+        "hf_posenc.insight.plots.models": ("Model", "Shapes"),
+        "hf_posenc.insight.plots.plot": ("numbers", "show"),
+        "hf_posenc.insight.plots.registry": ("Plot", "Scales", "Sheet", "View", "register_plot"),
         "hf_posenc.insight.plots.target": ("Target",),
     },
 )

@@ -1,4 +1,4 @@
-"""Colour scales of maps. One rule for all plots:
+"""Panels with a map or with lines, and their scales. One rule for all plots:
 
     signed numbers (codes, scores, biases, changes)   purple below zero, white at zero, orange above
     magnitudes (distances, shares)                    dark blue to yellow (cividis)
@@ -9,16 +9,17 @@ The frames of an animation share the scale of their panel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from hf_posenc.core.plotting.figures import MAGNITUDES, SIGNED
-from hf_posenc.insight.plots.marks import FAINT, ink
-from hf_posenc.insight.plots.registry import Scales
+from hf_posenc.insight.plots.marks import FAINT, curve, ink, legend, plain, sheet_panels
+from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
 
 OWN_SCALES = "each panel has its own scale"
 SAME_SCALE = "all panels have one scale"
@@ -56,6 +57,53 @@ def say_scale(figure: Any, scales: Scales, panels: int, limits: Sequence[Limits]
         figure.suptitle("\n".join(filter(None, [figure.get_suptitle(), said])))
 
 
+class Maps(Plot):
+    """Base of plots with one map per scheme, by default of queries (down) and keys (across).
+
+    Class attributes:
+        key: what `numbers` calls the map.
+        unit: name of the colour bar.
+        signed: whether the numbers are signed.
+        square: whether cells are.
+        axis_names: of x and y.
+        sizes: of a panel that is alone, and of one beside others; inches.
+    """
+
+    key: ClassVar[str] = ""
+    unit: ClassVar[str] = ""
+    signed: ClassVar[bool] = True
+    square: ClassVar[bool] = True
+    axis_names: ClassVar[tuple[str, str]] = "key position (tokens)", "query position (tokens)"
+    sizes: ClassVar[tuple[tuple[float, float], ...]] = (4.6, 3.9), (3.2, 3.0)
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        """Draw one map per scheme."""
+        grid = self.panels(figure, sheets)
+        limits, images = limits_of(scales, len(sheets), self.key, signed=self.signed), []
+        for axes, sheet, limit in zip(grid, sheets, limits, strict=True):
+            start = self.start(sheet)
+            images.append(heat_map(axes, sheet.numbers[self.key], limit, start=start, square=self.square))
+            self.mark(axes, sheet)
+        bars = colour_bars(figure, grid, images, self.unit)
+        say_scale(figure, scales, len(grid), limits)
+        self.mark_bars(bars, sheets)
+
+    def panels(self, figure: Any, sheets: Sequence[Sheet]) -> list[Any]:
+        """One panel per scheme, named, with room for a colour bar."""
+        size = self.sizes[len(sheets) > 1]
+        return sheet_panels(figure, sheets, size, self.axis_names, room=BESIDE_A_BAR)
+
+    def start(self, sheet: Sheet) -> tuple[float, float]:
+        """The first index down and across."""
+        return 0, 0
+
+    def mark(self, axes: Any, sheet: Sheet) -> None:
+        """Anything else on a map."""
+
+    def mark_bars(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
+        """Anything else on the colour bars."""
+
+
 def colour_bars(figure: Any, panels: Sequence[Any], images: Sequence[Any], label: str) -> list[Any]:
     """One colour bar for all panels, or one for each where their scales differ."""
     if len({image.get_clim() for image in images}) == 1:
@@ -81,3 +129,44 @@ def heat_map(
     axes.locator_params(integer=True, nbins=6)
     axes.spines[:].set_visible(False)
     return image
+
+
+Line = tuple[str, Tensor, Tensor]
+"""Name of a line, x and y."""
+
+
+class Lines(Plot):
+    """Base of plots with one panel per scheme, and some lines in each.
+
+    Class attributes:
+        axis_names: of x and y.
+        widths: of a panel that is alone, and of one beside others; inches.
+        height: of a panel, inches.
+        tapered: whether earlier lines are wider, so that coinciding ones are all seen.
+    """
+
+    axis_names: ClassVar[tuple[str, str]]
+    widths: ClassVar[tuple[float, float]] = 6.8, 3.6
+    height: ClassVar[float] = 3.0
+    tapered: ClassVar[bool] = True
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        """Draw one panel of lines per scheme."""
+        size, shared = (self.widths[len(sheets) > 1], self.height), scales.same or not self.scaled
+        grid = sheet_panels(figure, sheets, size, self.axis_names, sharey=shared)
+        for axes, sheet in zip(grid, sheets, strict=True):
+            found = list(self.lines(sheet.numbers))
+            for number, (name, x, y) in enumerate(found):
+                curve(axes, x, y, name, number, len(found), tapered=self.tapered)
+            self.mark(axes)
+            plain(axes)
+        if self.scaled:
+            say_scale(figure, scales, len(grid))
+        legend(figure, *grid)
+
+    @abstractmethod
+    def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
+        """The lines of a scheme."""
+
+    def mark(self, axes: Any) -> None:
+        """Anything else in a panel."""

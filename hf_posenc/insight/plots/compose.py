@@ -10,8 +10,8 @@ from typing import Any
 
 from hf_posenc.core.plotting.figures import DOTS_PER_INCH, require_matplotlib
 from hf_posenc.core.plotting.svg import SETTINGS
-from hf_posenc.errors import OptionOutOfRange, OutsideModel, shown
-from hf_posenc.insight.plots.catalogue import list_plots
+from hf_posenc.errors import OptionOutOfRange, OutsideModel, nearest, shown
+from hf_posenc.insight.plots.kinds import biases, codes, positions, rotations, scores
 from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.registry import (
     VIEW,
@@ -19,12 +19,17 @@ from hf_posenc.insight.plots.registry import (
     Plot,
     Scales,
     Sheet,
+    UnknownPlot,
     View,
+    registered_plots,
 )
 from hf_posenc.insight.plots.target import Target
 from hf_posenc.schemes.build import reach_of
 from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.spec import parts_of_spec
+
+KINDS = (positions, biases, scores, codes, rotations)
+"""In order of preference: the first plot that is informative for a scheme is its default."""
 
 DARK = "#1a1a1a"
 HEADING = 11  # points
@@ -89,6 +94,24 @@ class PlotRequest:
             except OptionOutOfRange:  # a table ends, or the scheme does
                 target = stack.enter_context(source.target(entry.scheme, **built, **given))
             yield target
+
+
+def list_plots() -> list[Plot]:
+    """Return all plots in order of preference, those registered by others last."""
+    rank = {module.__name__: number for number, module in enumerate(KINDS)}
+    return sorted(registered_plots(), key=lambda plot: rank.get(type(plot).__module__, len(rank)))
+
+
+def plot_of(name: str) -> Plot:
+    """Return the plot with that name.
+
+    Raises:
+        UnknownPlot: there is none.
+    """
+    known = {plot.name: plot for plot in list_plots()}
+    if name not in known:
+        raise UnknownPlot(f"There is no plot {name!r}.{nearest(name, known)} `hf-posenc show --list` lists them.")
+    return known[name]
 
 
 def plots_of(request: PlotRequest) -> list[Plot]:

@@ -55,6 +55,34 @@ def panels(
     return grid[:count]
 
 
+def sheet_panels(
+    figure: Any,
+    sheets: Sequence[Sheet],
+    size: tuple[float, float],
+    names: tuple[str, str],
+    *,
+    room: float = 3.6,
+    **shared: Any,
+) -> list[Any]:
+    """One panel per scheme, its name above it, with names of the axes: that of y at the left only.
+
+    Args:
+        figure: empty.
+        sheets: what will be drawn.
+        size: of a panel, inches.
+        names: of the axes.
+        room: for the name of a scheme, inches.
+        **shared: passed to ``Figure.subplots``.
+    """
+    grid = panels(figure, len(sheets), *size, **shared)
+    for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
+        axes.set_title(named(labelled(sheet), room), loc="left", fontsize=10)
+        axes.set_xlabel(names[0])
+        if number % columns(len(sheets)) == 0:
+            axes.set_ylabel(names[1])
+    return grid
+
+
 def plain(axes: Any) -> None:
     """Axes of curves: faint lines across, no box."""
     axes.grid(axis="y", color=ink(), alpha=FAINT, linewidth=0.7)

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
+from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block
 from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.insight.plots.target import Target, position_range
+from hf_posenc.schemes.base import Scheme
 
 Vectors = Literal["ones", "random"]
 OfBlock = Callable[[Block, slice], Tensor]
@@ -39,10 +41,7 @@ class Pairs:
 
     def seen(self) -> Tensor:
         """Visibility, bool ``[query, key]``."""
-        seen, _ = dense_blocks.visibility(self.call, slice(0, self.length))
-        if self.call.terms.split:
-            seen = seen & reduce(or_, claims(self.call))
-        return seen[0, 0].expand(self.length, self.length)
+        return seen_pairs(self.call)[0, 0].expand(self.length, self.length)
 
     def regions(self) -> Tensor:
         """Number of the region each pair belongs to, ``[query, key]``; NaN where unseen."""
@@ -53,12 +52,12 @@ class Pairs:
 
     def distances(self) -> Tensor:
         """Query minus key position within their region, ``[query, key]``, float64; NaN where unseen."""
-        found = self.merged(lambda block, _: block.distance[:, None].double())[0, 0]
+        found = merged(self.call, lambda block, _: block.distance[:, None].double())[0, 0]
         return found.masked_fill(~self.seen(), torch.nan)
 
     def bias(self) -> Tensor:
         """What is added to the scores, ``[heads, query, key]``; NaN where unseen."""
-        added = self.merged(lambda block, rows: self._biased(block, rows) - block.scores)[0]
+        added = merged(self.call, lambda block, rows: biased(self.call, block, rows) - block.scores)[0]
         return added.masked_fill(~self.seen(), torch.nan)
 
     def scores(self) -> Tensor:
@@ -67,22 +66,35 @@ class Pairs:
 
     def logits(self) -> Tensor:
         """The same of all pairs, seen or not."""
-        logits = self.merged(self._biased)[0] * self.call.terms.logit_scale
-        factor = self.call.terms.row_scale
-        return logits if factor is None else logits * factor[0, :, :, None]
+        return logits(self.call)[0]
 
-    def merged(self, of_block: OfBlock) -> Tensor:
-        """A value of every pair, from the region it belongs to, ``[1, heads or 1, query, key]``."""
-        by_row = self.call.terms.row_rotation
-        if by_row is None:
-            return merged_regions(self.call, of_block)
-        runs = length_rotation.runs(by_row.length_of(self.call.ctx.query_positions)[0])
-        return torch.cat(
-            [merged_regions(length_rotation.rotated_call(self.call, run, n), of_block) for run, n in runs], dim=2
-        )
 
-    def _biased(self, block: Block, rows: slice) -> Tensor:
-        return dense_blocks.biased(block.scores, block, self.call.terms.bias, rows)
+def seen_pairs(call: AttentionCall) -> Tensor:
+    """Visibility without a mask of the caller, bool ``[batch or 1, 1, query, key]``."""
+    seen, _ = dense_blocks.visibility(call, slice(0, call.query_length))
+    return seen & reduce(or_, claims(call)) if call.terms.split else seen
+
+
+def logits(call: AttentionCall) -> Tensor:
+    """Whole logits of all pairs, seen or not, ``[batch, heads, query, key]``."""
+    found = merged(call, lambda block, rows: biased(call, block, rows)) * call.terms.logit_scale
+    factor = call.terms.row_scale
+    return found if factor is None else found * factor[..., None]
+
+
+def biased(call: AttentionCall, block: Block, rows: slice) -> Tensor:
+    """Scores of a block with all biases of a call."""
+    return dense_blocks.biased(block.scores, block, call.terms.bias, rows)
+
+
+def merged(call: AttentionCall, of_block: OfBlock) -> Tensor:
+    """A value of every pair, from the region it belongs to, ``[batch, heads or 1, query, key]``."""
+    by_row = call.terms.row_rotation
+    if by_row is None:
+        return merged_regions(call, of_block)
+    runs = length_rotation.runs(by_row.length_of(call.ctx.query_positions)[0])
+    parts = [merged_regions(length_rotation.rotated_call(call, run, length), of_block) for run, length in runs]
+    return torch.cat(parts, dim=2)
 
 
 def claims(call: AttentionCall) -> list[Tensor]:
@@ -129,12 +141,29 @@ def pairs_of(target: Target, length: int, vectors: Vectors = "ones", coordinates
     q, k = scheme.prepare(
         query.expand(1, geometry.heads, length, -1).clone(), key.expand(1, geometry.kv_heads, length, -1).clone()
     )
-    queries, keys, values = rotated(scheme, q, k, torch.zeros_like(k), ctx)
+    return Pairs(attention_call(scheme, q, k, torch.zeros_like(k), ctx))
+
+
+def attention_call(
+    scheme: Scheme, q: Tensor, k: Tensor, v: Tensor, ctx: PositionContext, *, last: int | None = None
+) -> AttentionCall:
+    """The call that a patched layer makes of prepared states, ``[batch, heads, token, dim]``.
+
+    Args:
+        scheme: of the layer.
+        q, k, v: of all tokens.
+        ctx: their positions.
+        last: number of query rows, the last ones; None for all.
+    """
+    queries, keys, values = rotated(scheme, q, k, v, ctx)
     extra = scheme.extra_key_channels(ctx)
     ctx = ctx if extra is None else replace(ctx, extra_key_channels=extra.float())
+    if last is not None:
+        queries = tuple(one[:, :, -last:] for one in queries)
+        ctx = replace(ctx, query_positions=ctx.query_positions[:, -last:])
     queries, terms = scaled(queries, scheme.terms(ctx))
     copies = copies_of(keys, terms.regions)
-    return Pairs(AttentionCall(queries, copies, values, terms, ctx, None, geometry.head_dim**-0.5))
+    return AttentionCall(queries, copies, values, terms, ctx, None, scheme.geometry.head_dim**-0.5)
 
 
 def remaps(target: Target) -> bool:

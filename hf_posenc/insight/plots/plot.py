@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hf_posenc.errors import NotPatched
-from hf_posenc.insight.plots.catalogue import plot_of
 from hf_posenc.insight.plots.compose import (
     PlotRequest,
     check_view,
     figure,
     first_plot,
+    plot_of,
     sheets,
 )
 from hf_posenc.insight.plots.models import Model, Shapes, carried

@@ -1,7 +1,4 @@
-"""Four plots of a probe: attention by distance, maps of heads, loss by context length, attention sinks.
-
-Each plot is one function over the same layout helpers.
-"""
+"""Four plots of a probe: attention by distance, maps of heads, loss by context length, attention sinks."""
 
 from __future__ import annotations
 
@@ -21,49 +18,49 @@ from hf_posenc.core.plotting.figures import (
     figure,
     length_ticks,
     mark_trained,
+    panels,
+    plain,
     save_figure,
 )
 from hf_posenc.insight.probe.attention_profile import binned, edges
-from hf_posenc.insight.probe.heads import MOST, first_tokens
 from hf_posenc.insight.probe.run import Probe
-from hf_posenc.insight.probe.variant import Variant
+from hf_posenc.insight.probe.variant import MOST, Variant, first_tokens
 
 HUES = (COLOURS[0], COLOURS[4])
 OFFSETS = ((-0.12, "o"), (0.12, "s"))
-SHARES, CHANGES = 100, 150  # upper ends of the scales, percent; orthogonal outputs of equal norm differ by 141 %
+ENDS = (100, 100, 150, 150)  # of the scales, percent; orthogonal outputs of equal norm differ by 141 %
 TITLES = (
     "most weight at one\ndistance (named over 50 %)", "weight on the\n{}",
     "positions shuffled\nfor one layer", "positions shuffled\nfor the whole model",
 )  # fmt: skip
 
 
-def panels(down: int, across: int, width: float, height: float) -> tuple[Any, Any]:
-    """Create a figure with a grid of axes, ``[down, across]``; width and height are those of one panel, inches."""
-    canvas, axes = figure(across * width, down * height)
-    axes.remove()
-    return canvas, canvas.subplots(down, across, squeeze=False)
+def heat_map(axes: Any, values: Tensor, title: str, low: float, high: float, colours: str = MAGNITUDES) -> Any:
+    """Draw ``values [down, across]`` as coloured cells under a title."""
+    axes.set_title(title, loc="left", fontsize=9)
+    axes.tick_params(length=0, labelsize=8)
+    axes.spines[:].set_visible(False)
+    return axes.imshow(values.tolist(), cmap=colours, vmin=low, vmax=high, aspect="auto", interpolation="none")
 
 
 def distance_plot(probe: Probe, path: Path) -> None:
     """Plot attention weight by distance, one row per head: unpatched, patched, and the change."""
     maps = [map_of(variant) for variant in probe.variants]
     comparable = probe.moved is not None
-    canvas, grid = panels(1, len(maps) + comparable, 3.9, min(9.0, 1.4 + 0.16 * len(maps[0])))
+    columns = len(maps) + comparable
+    canvas, grid = panels(3.9 * columns, min(9.0, 1.4 + 0.16 * len(maps[0])), 1, columns, shared=False)
     most = max(float(one.max()) for one in maps)
-    for axes, variant, shares in zip(grid[0], probe.variants, maps, strict=False):
-        image = axes.imshow(shares.tolist(), cmap=MAGNITUDES, vmin=0, vmax=most, aspect="auto", interpolation="none")
-        axes.set_title(f"{variant.label}, {variant.length:,} tokens", loc="left", fontsize=10)
+    for axes, variant, shares in zip(grid, probe.variants, maps, strict=False):
+        image = heat_map(axes, shares, f"{variant.label}, {variant.length:,} tokens", 0, most)
         ticks_of_map(axes, variant)
-    grid[0][0].set_ylabel("layer (one row per head)")
-    canvas.colorbar(image, ax=list(grid[0][: len(maps)]), label="attention weight (% of a row)", pad=0.02)
+    grid[0].set_ylabel("layer (one row per head)")
+    canvas.colorbar(image, ax=grid[: len(maps)], label="attention weight (% of a row)", pad=0.02)
     if comparable:
         change = maps[1] - maps[0]
         bound = float(change.abs().max()) or 1.0
-        last = grid[0][-1]
-        image = last.imshow(change.tolist(), cmap=SIGNED, vmin=-bound, vmax=bound, aspect="auto", interpolation="none")
-        last.set_title("change", loc="left", fontsize=10)
-        ticks_of_map(last, probe.variants[1])
-        canvas.colorbar(image, ax=last, label="change (percentage points)", pad=0.04)
+        image = heat_map(grid[-1], change, "change", -bound, bound, SIGNED)
+        ticks_of_map(grid[-1], probe.variants[1])
+        canvas.colorbar(image, ax=grid[-1], label="change (percentage points)", pad=0.04)
     save_figure(canvas, path)
 
 
@@ -83,8 +80,6 @@ def ticks_of_map(axes: Any, variant: Variant) -> None:
     axes.set_yticks([layer * heads + (heads - 1) / 2 for layer in layers], [str(layer) for layer in layers])
     for layer in range(1, len(variant.profiles)):
         axes.axhline(layer * heads - 0.5, color="white", linewidth=0.8)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
     axes.set_xlabel("distance (tokens)")
 
 
@@ -96,38 +91,25 @@ def range_name(first: int, last: int) -> str:
 def heads_plot(probe: Probe, path: Path) -> None:
     """Plot four maps of layer × head per variant: two of attention weight, two of the effect of shuffled positions."""
     layers, heads = probe.variants[0].direct.shape
-    canvas, grid = panels(
-        len(probe.variants), 4, max(2.5, min(4.5, 0.9 + 0.22 * heads)), max(1.9, min(6.0, 1.1 + 0.2 * layers))
-    )
-    for row, variant in zip(grid, probe.variants, strict=True):
+    width, height = max(2.5, min(4.5, 0.9 + 0.22 * heads)), max(1.9, min(6.0, 1.1 + 0.2 * layers))
+    canvas, grid = panels(4 * width, len(probe.variants) * height, len(probe.variants), 4, shared=False)
+    for above, variant in enumerate(probe.variants):
+        row = grid[4 * above : 4 * above + 4]
         shown = (
             torch.stack([profile.strongest()[1] for profile in variant.profiles]),
             torch.stack([profile.sink for profile in variant.profiles]), variant.direct, variant.total,
         )  # fmt: skip
-        for number, (axes, values) in enumerate(zip(row, shown, strict=True)):
-            top = SHARES if number < 2 else CHANGES
-            axes.imshow((100 * values).tolist(), cmap=MAGNITUDES, vmin=0, vmax=top, aspect="auto", interpolation="none")
-            axes.set_title(
-                TITLES[number].format(first_tokens(probe.sinks)) if variant is probe.variants[0] else "",
-                loc="left",
-                fontsize=9,
-            )
+        for axes, values, title, top in zip(row, shown, TITLES, ENDS, strict=True):
+            heat_map(axes, 100 * values, "" if above else title.format(first_tokens(probe.sinks)), 0, top)
             axes.set_xlabel("head")
-            whole_ticks(axes, heads, layers)
-            axes.tick_params(length=0, labelsize=8)
-            axes.spines[:].set_visible(False)
+            axes.set_xticks(range(0, heads, max(1, -(-heads // 8))))  # at most eight are labelled
+            axes.set_yticks(range(0, layers, max(1, -(-layers // 8))))
         row[0].set_ylabel(f"{variant.label}\nlayer")
         name_fixed(row[0], variant)
-    for columns, label in ((slice(0, 2), "attention weight (% of a row)"), (slice(2, 4), "change of the output (%)")):
-        some = grid[:, columns]
-        canvas.colorbar(some[0, 0].images[0], ax=list(some.flat), label=label, pad=0.02)
+    for first, label in ((0, "attention weight (% of a row)"), (2, "change of the output (%)")):
+        some = [axes for n, axes in enumerate(grid) if n % 4 in (first, first + 1)]
+        canvas.colorbar(some[0].images[0], ax=some, label=label, pad=0.02)
     save_figure(canvas, path)
-
-
-def whole_ticks(axes: Any, across: int, down: int) -> None:
-    """Label at most eight heads and layers on each axis."""
-    axes.set_xticks(range(0, across, max(1, -(-across // 8))))
-    axes.set_yticks(range(0, down, max(1, -(-down // 8))))
 
 
 def name_fixed(axes: Any, variant: Variant) -> None:
@@ -140,8 +122,8 @@ def name_fixed(axes: Any, variant: Variant) -> None:
 
 def loss_plot(probe: Probe, path: Path) -> None:
     """Plot the loss of the same last tokens by context length, and of all tokens by position in the longest text."""
-    canvas, grid = panels(1, 2, 4.6, 3.6)
-    (left, right), measured = grid[0], [variant for variant in probe.variants if variant.loss is not None]
+    canvas, (left, right) = panels(9.2, 3.6, 1, 2, shared=False)
+    measured = [variant for variant in probe.variants if variant.loss is not None]
     for number, variant in enumerate(measured):
         loss, style = variant.loss, {"color": HUES[number], "marker": MARKERS[number]}
         assert loss is not None
@@ -162,9 +144,7 @@ def loss_plot(probe: Probe, path: Path) -> None:
     right.set_ylabel("cross-entropy loss (nats/token)")
     for axes in (left, right):
         mark_trained(axes, probe.trained_length)
-        axes.grid(axis="y", color="#dddddd", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        plain(axes)
     canvas.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     save_figure(canvas, path)
 
@@ -185,9 +165,7 @@ def sink_plot(probe: Probe, path: Path) -> None:
     axes.set_xlabel("layer")
     axes.set_ylabel(f"attention weight on the {first_tokens(probe.sinks)} (%)")
     axes.set_ylim(bottom=0)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain(axes)
     axes.legend(frameon=False, fontsize=8)
     save_figure(canvas, path)
 

@@ -7,6 +7,9 @@ Token order and attention mask stay; position ids are permuted, so that the mode
 total   all layers use shuffled positions, so the inputs of later layers change as well
 direct  every layer gets its original hidden states, and only its attention uses shuffled positions; 0 where position
         enters by the embeddings alone, as in unpatched GPT-2 and BERT
+
+Weights and outputs are computed a block of rows at a time, so that memory stays bounded: a block of n rows takes
+``heads · n · keys`` numbers. They are exact for every combination of terms: the engine's dense route computes them.
 """
 
 from __future__ import annotations
@@ -19,11 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.insight.probe.attention_rows import weights_of
-from hf_posenc.insight.probe.capture import attentions_of, capture_attention
+from hf_posenc.attention.routes import dense_blocks, length_rotation
+from hf_posenc.insight.probe.capture import attentions_of, capture_attention, with_a_scheme
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.trained_length import is_causal
 
+BLOCK = 64
 HIDDEN = "hidden_states"
 RowsCallback = Callable[[int, slice, Tensor, Tensor], None]
 """Called with layer, rows, attention weights ``[heads, rows, key]`` and outputs ``[heads, rows, dim]``."""
@@ -60,7 +64,7 @@ def outputs(
     inputs: dict[str, Any] = {}
     if positions is not None:  # without a mask, transformers takes jumps in position ids for borders of packed texts
         inputs = {"position_ids": positions, "attention_mask": torch.ones_like(ids)}
-    with capture_attention(model, keep_rows):
+    with with_a_scheme(model), capture_attention(model, keep_rows):
         base_model_of(model)[0](input_ids=ids, **inputs, **no_cache(model))
     return [torch.cat(found[layer], dim=1) for layer in sorted(found)]
 
@@ -79,11 +83,12 @@ def changes(
     ``on_rows`` is called for the unshuffled forward pass only.
     """
     order = torch.randperm(ids.shape[1], generator=torch.Generator().manual_seed(seed))[None].to(ids.device)
-    with recorded_inputs(model) as states:
-        clean = outputs(model, ids, rows, on_rows)
-    with fixed_inputs(model, states):
-        direct = outputs(model, ids, rows, positions=order)
-    total = outputs(model, ids, rows, positions=order)
+    with with_a_scheme(model):
+        with recorded_inputs(model) as states:
+            clean = outputs(model, ids, rows, on_rows)
+        with fixed_inputs(model, states):
+            direct = outputs(model, ids, rows, positions=order)
+        total = outputs(model, ids, rows, positions=order)
     return torch.stack(list(map(change, clean, direct))), torch.stack(list(map(change, clean, total)))
 
 
@@ -129,3 +134,54 @@ def fixed_inputs(model: nn.Module, states: Sequence[Tensor]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def chosen_rows(length: int, count: int, causal: bool) -> list[slice]:
+    """Choose blocks of about ``count`` rows in total, spread evenly over a text; in a decoder over its second half.
+
+    In the second half every row sees at least half of the text, so that rows are comparable at each distance.
+    """
+    first = length // 2 if causal else 0
+    available = length - first
+    if count >= available:
+        return [slice(start, min(start + BLOCK, length)) for start in range(first, length, BLOCK)]
+    size = min(BLOCK, max(1, count // 4))
+    number = max(1, count // size)
+    stride = (available - size) / max(1, number - 1)
+    starts = sorted({first + int(i * stride) for i in range(number)})
+    return [slice(start, min(start + size, length)) for start in starts]
+
+
+def weights_of(call: AttentionCall, rows: Sequence[slice]) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Compute attention weights and outputs for blocks of rows.
+
+    Args:
+        call: attention call with a batch of one.
+        rows: blocks that do not overlap.
+
+    Yields:
+        The block, weights ``[heads, rows, key]`` and outputs ``[heads, rows, dim]``.
+    """
+    keys, values = dense_blocks.upcast(call)
+    for block in rows:
+        parts = [weigh(run, keys, values, inner) for run, inner in runs_of(call, block)]
+        weights, mixed = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+        yield block, weights, mixed
+
+
+def runs_of(call: AttentionCall, block: slice) -> Iterator[tuple[AttentionCall, slice]]:
+    """Split a block into runs of rows that share one rotation, each rotated; usually the block itself."""
+    if call.terms.row_rotation is None:
+        yield call, block
+        return
+    lengths = call.terms.row_rotation.length_of(call.ctx.query_positions[0, block])
+    for run, length in length_rotation.runs(lengths):
+        rows = slice(block.start + run.start, block.start + run.stop)
+        yield length_rotation.rotated_call(call, rows, length), slice(0, rows.stop - rows.start)
+
+
+def weigh(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+    """Compute weights and outputs of a block of rows."""
+    rotated = keys if call.start is None else dense_blocks.upcast(call)[0]  # a run has keys of its own
+    mixed, weights = dense_blocks.weigh_and_mix(call, rotated, values, rows)
+    return weights[0], mixed[0]

@@ -19,7 +19,6 @@ from hf_posenc.errors import (
     UnknownOption,
 )
 from hf_posenc.eval.texts.measured_text import TextToMeasure, measured_text
-from hf_posenc.insight.probe.capture import capturable_attention
 from hf_posenc.insight.probe.plan import check_arguments, default_length, lengths_of, plan_of
 from hf_posenc.insight.probe.variant import (
     Variant,
@@ -133,9 +132,8 @@ def probe(
         settings = {"samples": samples, "rows": rows, "scored": scored, "sinks": sinks, "seed": seed}
         first = probed if is_patched_already or table_size is None else min(probed, table_size)
         label = describe(model).scheme if is_patched_already else UNPATCHED
-        with capturable_attention(model):
-            plan = plan_of(model, tokenizer, own_text, first, trained, **settings)
-            variants.append(measure(model, plan, label, progress))
+        plan = plan_of(model, tokenizer, own_text, first, trained, **settings)
+        variants.append(measure(model, plan, label, progress))
         if scheme is not None:
             with scheme_set_aside(model):
                 patch_model(model, scheme, factor=factor, target_length=target_length, **options)

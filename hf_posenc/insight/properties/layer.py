@@ -1,24 +1,19 @@
 """One attention layer with a scheme: fixed random projections, no norm, all effects of position.
 
-The same functions as in a patched model (`hf_posenc.forward.rotate_qk`, `hf_posenc.attention.routes.dense_blocks`),
-without the model: positions and number types are free, and the output are the logits before softmax.
+The same functions as in a patched model (through `hf_posenc.insight.plots.pair_scores`), without the model: positions
+and number types are free, and the output are the logits before softmax.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import reduce
-from operator import or_
 
 import torch
 from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.terms import BlockBias
-from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
+from hf_posenc.insight.plots import pair_scores
 from hf_posenc.schemes.base import Scheme
 
 SEED = 0
@@ -79,14 +74,14 @@ class Layer:
             positions: ``[1, n]``, rising.
             last: number of query rows, the last ones; None for all.
         """
-        queries, cached, values, ctx = self._rotated(query, key, positions)
-        if last is not None:
-            queries = tuple(one[:, :, -last:] for one in queries)
-            ctx = replace(ctx, query_positions=ctx.query_positions[:, -last:])
-        terms = self.scheme.terms(ctx)
-        queries, terms = scaled(queries, terms)
-        keys = copies_of(cached, terms.regions)
-        return AttentionCall(queries, keys, values, terms, ctx, None, self.geometry.head_dim**-0.5)
+        positions = self.repositioned(positions)
+        code = self.code(positions)
+        if code is not None:
+            query, key = query + code, key + code
+        even = positions.shape[-1] < 2 or bool((positions.diff(dim=-1) == 1).all())
+        ctx = PositionContext(positions, positions, self.geometry.causal, even, hidden=key, projections=self, layer=0)
+        q, k = self.scheme.prepare(self.query(query), self.key(key))
+        return pair_scores.attention_call(self.scheme, q, k, self._heads(key, 2), ctx, last=last)
 
     @torch.no_grad()
     def scores(self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None) -> Tensor:
@@ -99,23 +94,6 @@ class Layer:
         call = self.call(query, key, positions, last=last)
         return logits(call) - logits(replace(call, terms=replace(call.terms, bias=())))
 
-    def _rotated(
-        self, query: Tensor, key: Tensor, positions: Tensor
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor, PositionContext]:
-        """Compute queries, the copies of the keys to cache, values, and the context with their positions."""
-        positions = self.repositioned(positions)
-        code = self.code(positions)
-        if code is not None:
-            query, key = query + code, key + code
-        even = positions.shape[-1] < 2 or bool((positions.diff(dim=-1) == 1).all())
-        ctx = PositionContext(positions, positions, self.geometry.causal, even, hidden=key, projections=self, layer=0)
-        q, k = self.scheme.prepare(self.query(query), self.key(key))
-        queries, cached, values = rotated(self.scheme, q, k, self._heads(key, 2), ctx)
-        extra = self.scheme.extra_key_channels(ctx)
-        if extra is not None:
-            ctx = replace(ctx, extra_key_channels=extra.to(self.dtype).float())
-        return queries, cached, values, ctx
-
     @property
     def _reads_table(self) -> bool:
         return not self.scheme.replaces_host or self.scheme.keeps_table
@@ -126,36 +104,4 @@ class Layer:
 
 def logits(call: AttentionCall) -> Tensor:
     """The logits that softmax gets, ``[batch, heads, row, key]``, −∞ where nothing is seen."""
-    return torch.cat([_of_run(run) for run in _runs(call)], dim=2)
-
-
-def _runs(call: AttentionCall) -> Iterator[AttentionCall]:
-    if call.terms.row_rotation is None:
-        yield call
-        return
-    for chosen, length in length_rotation.runs(call.terms.row_rotation.length_of(call.ctx.query_positions)[0]):
-        yield length_rotation.rotated_call(call, chosen, length)
-
-
-def _of_run(call: AttentionCall) -> Tensor:
-    """Logits of rows that are rotated alike."""
-    chosen, terms = slice(0, call.query_length), call.terms
-    keys, _ = dense_blocks.upcast(call)
-    claims = [dense_blocks.pairs_in_band(region.band, call, chosen) for region in terms.regions]
-    seen, added = dense_blocks.visibility(call, chosen)
-    if terms.split:
-        seen = seen & reduce(or_, claims)
-    rows = slice(call.first_query, call.first_query + call.query_length)
-    of_content = [bias for bias in terms.bias if isinstance(bias, BlockBias)]
-    of_positions = tuple(bias for bias in terms.bias if not isinstance(bias, BlockBias))
-    regions = [dense_blocks.block_of(call, number, keys, chosen, seen) for number in range(len(claims))]
-    found = torch.zeros(1)
-    for number, (mine, block) in enumerate(zip(claims, regions, strict=True)):
-        here = dense_blocks.biased(block.scores, block, of_positions, rows)
-        for bias in of_content:
-            here = here + bias.of_block(block.in_float32())
-        found = here if number == 0 else torch.where(mine, here, found)
-    found = found * terms.logit_scale
-    if terms.row_scale is not None:
-        found = found * terms.row_scale[:, :, chosen, None]
-    return (found + added).masked_fill(~seen, -torch.inf)
+    return pair_scores.logits(call).masked_fill(~pair_scores.seen_pairs(call), -torch.inf)

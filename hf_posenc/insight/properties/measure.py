@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from hf_posenc.insight.properties import axes, distance, extrapolation, translation, uniqueness
+from hf_posenc.insight.properties import extrapolation, translation, uniqueness
 from hf_posenc.insight.properties.cell import PropertyValue
 from hf_posenc.insight.properties.target import PropertyTarget, targets
 from hf_posenc.schemes.spec import SchemeSpec
@@ -43,18 +43,18 @@ PROPERTIES = {
         Property("relative", "Does the score depend on i − j only?", "differs by {:.2g} std", translation.relative),
         Property("beyond", "Is it defined beyond the trained length?", "to position {:,.0f}", extrapolation.beyond),
         Property("deterministic", "Do two calls give the same?", "differs by {:.2g}", uniqueness.deterministic),
-        Property("axes", "Does it extend to two axes?", "differs by {:.2g}", axes.axes),
+        Property("axes", "Does it extend to two axes?", "differs by {:.2g}", uniqueness.axes),
         Property("bounded", "Does it stay bounded as positions grow?", "grows {:.2g}-fold", extrapolation.bounded),
         Property(
             "continuous", "Does it move little where position moves little?", "moves by {:.2g} of a step",
             extrapolation.continuous,
         ),
-        Property("decays", "Does the score fall with distance?", "rank correlation {:.2f}", distance.decays),
+        Property("decays", "Does the score fall with distance?", "rank correlation {:.2f}", extrapolation.decays),
         Property(
             "equal_gaps", "Is a step the same in a text of 3 as in one of 4?", "steps differ by {:.2g}",
             uniqueness.equal_gaps,
         ),
-        Property("direction", "Does it tell before from after?", "differs by {:.2g}", distance.direction),
+        Property("direction", "Does it tell before from after?", "differs by {:.2g}", extrapolation.direction),
     )
 }  # fmt: skip
 """All properties by name, in the order of tables."""

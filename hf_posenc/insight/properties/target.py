@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -30,36 +30,26 @@ from hf_posenc.errors import (
 )
 from hf_posenc.insight.properties.layer import Layer, gaussian
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.build import build
+from hf_posenc.schemes.build import build, reach_of
 from hf_posenc.schemes.spec import Plan, SchemeSpec, layout
 
 TRAITS = {"llama": (True, False, True), "gpt2": (False, True, True), "bert": (False, True, False)}
-"""Whether a model rotates, has a table, and decodes; of these three it is known without transformers."""
+"""Types of models, and whether one rotates, has a table, and decodes."""
 
-BENCHES = tuple(TRAITS)
 TRAINED, FACTOR, LAYERS = 64, 4, 4
 WIDTH, HEADS, HEAD_DIM = 128, 4, 32
 FAR = 2**16  # bound of positions of schemes without an end: about a full turn of the slowest usual pair
 
 
-@cache
-def traits_of(model: str) -> tuple[bool, bool, bool]:
-    """The traits of any type of model, as in `TRAITS`; raises as `bench` does."""
-    from hf_posenc.patches.default_geometry import default_geometry  # loads transformers: seconds
-
-    found = default_geometry(model)
-    return found.rotary is not None, found.table is not None, found.causal
-
-
 def bench(model: str, *, factor: int = FACTOR, width: int = WIDTH, causal: bool | None = None) -> Geometry:
     """A small model of a type: ``llama`` has RoPE, ``gpt2`` and ``bert`` have a table, ``bert`` is an encoder.
 
-    Any other has what a model of its type has by default.
-
     Raises:
-        UnsupportedModel: transformers does not know the type, or such a model cannot be patched or built.
+        OptionOutOfRange: it is none of these.
     """
-    rotates, has_table, decodes = TRAITS[model] if model in TRAITS else traits_of(model)
+    if model not in TRAITS:
+        raise OptionOutOfRange(f"model must be one of {', '.join(TRAITS)}, got {model!r}. Leave it out.")
+    rotates, has_table, decodes = TRAITS[model]
     return Geometry(
         heads=HEADS, kv_heads=HEADS // 2 if rotates else HEADS, head_dim=HEAD_DIM, width=width, layers=LAYERS,
         causal=decodes if causal is None else causal, trained_length=TRAINED, target_length=factor * TRAINED,
@@ -121,8 +111,6 @@ class PropertyTarget:
     @cached_property
     def reach(self) -> int:
         """Number of positions that may be requested: up to `FAR`."""
-        from hf_posenc.schemes.build import reach_of
-
         return min(reach_of(self.layer().scheme) or FAR, FAR)
 
     @cached_property
@@ -211,7 +199,7 @@ def targets(
     chosen = layout(spec, options or {}, None, LAYERS)
     numbers = chosen.representatives(LAYERS)
     refused: PosEncError | None = None
-    for kind in (model,) if model else BENCHES:
+    for kind in (model,) if model else TRAITS:
         plans = {number: chosen.plan_of(number, LAYERS) for number in numbers}
         given = ",".join(f"{name}={value}" for name, value in (options or {}).items())
         whole = chosen.default.name + (f":{given}" if given else "")

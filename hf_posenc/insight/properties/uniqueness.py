@@ -1,15 +1,29 @@
-"""Properties of uniqueness: whether positions are distinguishable, and independent of the text length."""
+"""Whether positions can be told apart: on a line, whatever the length of the text, and on a grid.
+
+On a grid a token has two coordinates: of a scheme that takes them, or of one applied per axis. A code of half the width
+is used for each axis, a rotation uses the other axis for every other pair, a bias of distance is added up over axes.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.forward.rotate_qk import rotated
 from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
-from hf_posenc.insight.properties.target import ROUNDING, PropertyTarget
+from hf_posenc.insight.properties.layer import Layer, gaussian
+from hf_posenc.insight.properties.target import ROUNDING, WIDTH, PropertyTarget
 
 CONTENTS = 8
+SIDE = 6  # of the grid
+LEAST = "least difference {:.2g}"
 
 
 def unique(target: PropertyTarget) -> PropertyValue:
@@ -101,3 +115,89 @@ def difference(one: Tensor, two: Tensor) -> float:
     if not torch.equal(one.isfinite(), two.isfinite()):
         return float("inf")
     return float((one - two).nan_to_num(nan=0.0).abs().max())
+
+
+def axes(target: PropertyTarget) -> PropertyValue:
+    """On a grid of 6 × 6: are codes distinguished, do scores depend on the differences of both coordinates only?"""
+    scheme = target.layer().scheme
+    grid = torch.cartesian_prod(torch.arange(SIDE), torch.arange(SIDE))
+    codes = target.codes(torch.arange(min(SIDE, target.reach)))
+    if codes is not None:
+        if target.layer().scheme.needs_whole_text:
+            return not_applicable("what a step means depends on the length of the text, and a grid has two lengths")
+        line = target.codes(torch.arange(SIDE), Layer(target.scheme(width=WIDTH // 2)))
+        least = least_distance(torch.cat((line[grid[:, 0]], line[grid[:, 1]]), dim=-1))  # type: ignore[index]
+        says = "least distance of codes of half the width for each axis, side by side, on a grid of 6 × 6"
+        return PropertyValue(least > ROUNDING, least, says, "half the channels an axis", number=LEAST)
+    rotation, takes = scheme.rotation(), False
+    if rotation is not None:
+        takes = rotation.axes is not None
+        if len(scheme.regions(context(target))) > 1 or scheme.row_rotation() is not None:
+            return not_applicable("it is made for distances along one axis")
+        own = rotation if takes else replace(rotation, axes=tuple(m % 2 for m in range(len(rotation.frequencies))))
+        uneven = uneven_grid(grid_scores(target, own, grid), grid)
+        says = "how far equal offsets on a grid of 6 × 6 score differently, in logits"
+        return PropertyValue(
+            uneven < ROUNDING, uneven, says, "takes coordinates" if takes else "half the pairs an axis"
+        )
+    bias = scheme.bias(context(target))
+    if isinstance(bias, (KeyBias, ToeplitzBias)):
+        return biased_grid(target, grid)
+    if target.moved_by_position < ROUNDING:
+        return not_applicable("position does nothing to attention")
+    return not_applicable("it is made for distances along one axis")
+
+
+def context(target: PropertyTarget) -> PositionContext:
+    """Context of a short text."""
+    positions = torch.arange(SIDE)[None]
+    layer = target.layer()
+    ctx = PositionContext(positions, positions, layer.geometry.causal, True, memo={})
+    hidden = gaussian(1, SIDE, layer.geometry.width, seed=3)
+    extra = layer.scheme.extra_key_channels(replace(ctx, hidden=hidden))
+    return replace(ctx, extra_key_channels=None if extra is None else extra.float(), projections=layer, layer=0)
+
+
+def grid_scores(target: PropertyTarget, rotation: Rotation, grid: Tensor) -> Tensor:
+    """Logits of equal tokens on the cells of a grid, ``[heads, cells, cells]``."""
+    layer = target.layer()
+    width = layer.geometry.width
+    q = layer.query(gaussian(1, 1, width, seed=4).expand(1, len(grid), -1))
+    k = layer.key(gaussian(1, 1, width, seed=3).expand(1, len(grid), -1))
+    count = 1 + max(rotation.axes or (0,))
+    coordinates = torch.nn.functional.pad(grid, (0, max(count - 2, 0)))[None]
+    if rotation.axes == layer.scheme.rotation().axes:  # type: ignore[union-attr]  # its own axes: through its own hook
+        ctx = PositionContext(*(torch.arange(len(grid))[None],) * 2, True, True, coordinates=coordinates)
+        (q,), (k,), _ = rotated(layer.scheme, q, k, k, ctx)
+    else:
+        cos_sin = table(rotation, coordinates)
+        q, k = rotate(q, rotation, cos_sin), rotate(k, rotation, cos_sin)
+    groups = q.shape[1] // k.shape[1]
+    return (q @ k.repeat_interleave(groups, 1).transpose(-1, -2))[0] * q.shape[-1] ** -0.5
+
+
+def uneven_grid(scores: Tensor, grid: Tensor) -> float:
+    """Largest spread of ``scores [heads, cells, cells]`` among pairs of cells at the same offset."""
+    offset = grid[:, None] - grid[None]
+    key = (offset[..., 0] + SIDE) * 4 * SIDE + offset[..., 1] + SIDE
+    worst = 0.0
+    for one in key.unique():
+        found = scores[:, key == one]
+        worst = max(worst, float((found.amax(-1) - found.amin(-1)).max()))
+    return worst
+
+
+def biased_grid(target: PropertyTarget, grid: Tensor) -> PropertyValue:
+    """A bias of |Δx| plus one of |Δy|: what it leaves apart."""
+    line = target.constant_scores(torch.arange(SIDE))[:, -1].flip(-1)  # by distance, [heads, SIDE]
+    if not bool(line.isfinite().all()):
+        return not_applicable("it is made for distances along one axis")
+    total = line[:, grid[:, 0]] + line[:, grid[:, 1]]
+    worst = float(total.abs().max())
+    return PropertyValue(
+        worst > ROUNDING,
+        worst,
+        "largest bias on a grid of 6 × 6, one axis added to the other",
+        "axes add up",
+        number="bias up to {:.2g}",
+    )

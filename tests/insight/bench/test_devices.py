@@ -9,8 +9,7 @@ import torch
 
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench import device_of
-from hf_posenc.insight.bench.cuda import Cuda
-from hf_posenc.insight.bench.devices import Cpu
+from hf_posenc.insight.bench.devices import Cpu, Cuda
 
 
 class Gpu:

@@ -71,9 +71,3 @@ def test_the_ratio_is_the_median_of_rounds_with_quartiles() -> None:
     found = ratio([2.0, 1.0, 9.0, 1.5, 2.5], [2.0, 2.0, 1.0, 1.0, 1.0])  # 1, 0.5, 9, 1.5, 2.5
     assert found == Ratio(1.5, 1.0, 2.5)
     assert ratio([3.0], [2.0]) == Ratio(1.5, 1.5, 1.5)
-
-
-def test_rounds_are_reported() -> None:
-    reported: list[int] = []
-    interleaved({"a": FakeCall("a", [1.0] * 9, [])}, 3, clock, reported.append)
-    assert reported == [1, 2, 3]

@@ -11,11 +11,14 @@ import torch
 from hf_posenc.errors import OptionOutOfRange, PositionOutOfTable
 from hf_posenc.insight.plots import codes
 
-WIDTH, HEAD_DIM = 16, 8
+WIDTH, HEAD_DIM, TRAINED = 16, 8, 32
 
 
 def omega(dims: int, base: float = 1e4) -> list[float]:
     return [base ** (-2 * m / dims) for m in range(dims // 2)]
+
+
+OMEGA = omega(HEAD_DIM)
 
 
 def test_the_code_is_the_papers(look: Callable) -> None:
@@ -100,7 +103,36 @@ def test_where_directions_tie_the_plane_does_not_depend_on_the_factorisation(loo
     assert torch.allclose(one, two)
 
 
-def test_a_path_needs_no_second_direction(look: Callable) -> None:
-    plane, shares = codes.path(look("integer"), 8)
-    assert shares[0] == pytest.approx(1.0)
-    assert plane[:, 1].abs().max() < 1e-6
+def yarn(s: float) -> list[float]:
+    def pair(turns: float) -> float:
+        return HEAD_DIM * math.log(TRAINED / (2 * math.pi * turns)) / (2 * math.log(1e4))
+
+    low, high = max(0, math.floor(pair(32))), min(HEAD_DIM - 1, math.ceil(pair(1)))
+    slow = [min(1.0, max(0.0, (m - low) / (high - low))) for m in range(HEAD_DIM // 2)]
+    return [(1 - g) * w + g * w / s for g, w in zip(slow, OMEGA, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "expected"),
+    [
+        ("rope", OMEGA), ("pi", [w / 4 for w in OMEGA]), ("yarn", yarn(4)),
+        ("ntk", [(1e4 * 4 ** (HEAD_DIM / (HEAD_DIM - 2))) ** (-2 * m / HEAD_DIM) for m in range(HEAD_DIM // 2)]),
+        ("window", OMEGA),  # a scheme that keeps the model's rotation shows that
+    ],
+)  # fmt: skip
+def test_frequencies_are_the_papers(look: Callable, scheme: str, expected: list[float]) -> None:
+    found = codes.frequencies(look(scheme, factor=4), 4 * TRAINED)
+    assert list(found) == [""]
+    assert found[""].tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def test_rows_of_different_length_have_rotations_of_their_own(look: Callable) -> None:
+    dynamic = codes.frequencies(look("dynamic_ntk"), 3 * TRAINED)
+    base = 1e4 * 3 ** (HEAD_DIM / (HEAD_DIM - 2))
+    assert list(dynamic) == [f"at length {3 * TRAINED}"]
+    assert next(iter(dynamic.values())).tolist() == pytest.approx(
+        [base ** (-2 * m / HEAD_DIM) for m in range(HEAD_DIM // 2)]
+    )
+    long = codes.frequencies(look("longrope", {"long_factor": [1.0, 2.0, 3.0, 4.0]}, factor=4), 4 * TRAINED)
+    assert long[f"rows under {TRAINED}"].tolist() == pytest.approx(OMEGA)
+    assert long[f"rows from {TRAINED}"].tolist() == pytest.approx([w / (m + 1) for m, w in enumerate(OMEGA)])

@@ -19,9 +19,7 @@ from hf_posenc.insight.plots import (
     numbers,
     registry,
 )
-from hf_posenc.insight.plots.animate import frames
-from hf_posenc.insight.plots.catalogue import list_plots, plot_of
-from hf_posenc.insight.plots.compose import first_plot, plots_of, sheets
+from hf_posenc.insight.plots.compose import first_plot, list_plots, plot_of, plots_of, sheets
 from hf_posenc.insight.plots.plot import request_of
 from hf_posenc.insight.plots.registry import (
     NothingToPlot,
@@ -31,6 +29,7 @@ from hf_posenc.insight.plots.registry import (
     View,
     register_plot,
 )
+from hf_posenc.insight.plots.save import frames
 from hf_posenc.insight.plots.target import Target
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.registry import list_schemes
@@ -72,23 +71,6 @@ def test_plots_that_do_not_apply_are_refused() -> None:
         plot_of("clok")
 
 
-def test_companion_schemes_are_drawn_together() -> None:
-    """RoPE has no remap to plot; next to a remap it is the curve of unchanged distances."""
-    assert "distance" not in {p.name for p in plots_of(request_of("rope", shapes=SMALL))}
-    remapped, plain = numbers("rerope,rope", "distance_curve", shapes=SMALL)
-    assert plain.numbers["used"].tolist() == list(range(256))
-    assert float(remapped.numbers["used"].max()) == 32
-
-
-def test_options_that_fit_only_some_plots_leave_those() -> None:
-    applicable_plots = {plot.name for plot in plots_of(request_of("rerope:window=100", shapes=SMALL))}
-    assert "distance" not in applicable_plots  # its own trained length is 64
-    assert "frequencies" in applicable_plots
-    assert "distance" in {p.name for p in plots_of(request_of("rerope:window=100", shapes=SMALL, trained_length=128))}
-    with pytest.raises(OptionOutOfRange, match="window"):
-        first_plot(request_of("rerope:window=100", shapes=SMALL, trained_length=100))
-
-
 def test_given_lengths_replace_those_of_the_plot() -> None:
     own, given = (numbers("rerope", "distance", shapes=SMALL, **how)[0].numbers for how in ({}, {"trained_length": 20}))
     assert (own["trained_length"], own["distance"].shape) == (64, (256, 256))
@@ -96,13 +78,6 @@ def test_given_lengths_replace_those_of_the_plot() -> None:
     own_factor = numbers("yarn:factor=2,yarn", "temperature", shapes=SMALL, factor=8, length=2)
     scales = [float(sheet.numbers["factor"][0]) for sheet in own_factor]
     assert scales == pytest.approx([(0.1 * math.log(s) + 1) ** 2 for s in (2, 8)])
-
-
-def test_a_table_that_ends_is_shown_to_its_end() -> None:
-    found = numbers("learned", "score_curve", shapes=Shapes(kind="gpt2", trained_length=128))[0].numbers
-    assert len(found["score"]) == 128
-    with pytest.raises(OptionOutOfRange, match="ends after"):
-        numbers("learned", "score_curve", shapes=Shapes(kind="gpt2"), factor=4)
 
 
 def test_frames_of_a_factor_grow_at_one_length() -> None:
@@ -118,29 +93,6 @@ def test_frames_of_a_position_end_at_the_requested_one() -> None:
     films = frames(plot_of("clock"), request_of("rope", shapes=SMALL, position=30), count=4)
     assert [film[0].numbers["position"] for film in films] == [0, 10, 20, 30]
     assert float(films[1][0].numbers["angles"][-1, 0]) == pytest.approx(10 % (2 * math.pi), abs=1e-5)
-
-
-def test_frames_of_a_length() -> None:
-    films = frames(plot_of("code"), request_of("norm01", shapes=SMALL, length=9), "length", count=3)
-    assert [len(film[0].numbers["code"]) for film in films] == [3, 6, 9]
-    with pytest.raises(NothingToPlot, match="no animation of its own"):
-        frames(plot_of("code"), request_of("norm01", shapes=SMALL))
-
-
-def test_an_animation_of_what_a_plot_does_not_read_is_refused() -> None:
-    with pytest.raises(NothingToPlot, match="position"):
-        frames(plot_of("code"), request_of("binary", shapes=SMALL, length=6), "position", count=3)
-
-
-def test_without_positions_all_scores_are_equal() -> None:
-    score = numbers("none", "score", shapes=SMALL, length=6)[0].numbers["score"]
-    assert torch.equal(score.isnan(), torch.ones(6, 6).triu(1).bool())
-    assert score[~score.isnan()].unique().tolist() == pytest.approx([1.0])
-
-
-def test_regions_are_named_by_what_they_do_to_distances() -> None:
-    sheets = numbers("window,lm_infinite,self_extend", "visible", shapes=SMALL)
-    assert [sheet.numbers["keeps_distance"] for sheet in sheets] == [[True], [True, False], [True, False]]
 
 
 class Stairs(Scheme):

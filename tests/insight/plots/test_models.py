@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import hf_posenc
-from hf_posenc.errors import AlreadyPatched, NotPatched, OptionOutOfRange, OutsideModel, SchemeNotDefined
-from hf_posenc.insight.plots import codes, numbers
+from hf_posenc.errors import AlreadyPatched, OutsideModel, SchemeNotDefined
+from hf_posenc.insight.plots import numbers
 from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.pair_scores import pairs_of
 from hf_posenc.insight.plots.registry import NothingToPlot
@@ -88,29 +88,6 @@ def test_what_was_learned_at_some_lengths_is_not_replaced_at_others() -> None:
         numbers("t5", "bias_curve", model=model, factor=4)
 
 
-def test_no_scheme_is_named_and_none_is_carried(gpt2: torch.nn.Module) -> None:
-    for model in (None, gpt2):
-        with pytest.raises(NotPatched, match="No scheme is named"):
-            numbers(None, "bias", model=model)
-
-
-def test_without_a_model_learned_parameters_have_seeded_initial_values() -> None:
-    state = torch.random.get_rng_state()
-    with Shapes().target("learned") as one, Shapes().target("learned") as other:
-        first, second = codes.codes(one, 64), codes.codes(other, 64)
-    assert torch.equal(first, second)
-    assert float(first.std()) == pytest.approx(0.02, rel=0.05)  # and not torch's own N(0, 1)
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def test_a_scheme_chooses_a_kind_of_model_it_is_defined_for() -> None:
-    with Shapes(trained_length=16).target("learned_hier", factor=4) as target:
-        assert target.reads_table
-        assert codes.codes(target, 64).shape == (64, 128)
-    with Shapes().target("rope+logn") as target:
-        assert target.geometry.rotary is not None
-
-
 def test_layers_may_differ() -> None:
     def scores(layer: int) -> torch.Tensor:
         with Shapes(layers=4).target("irope", layer=layer) as target:
@@ -118,11 +95,3 @@ def test_layers_may_differ() -> None:
 
     assert torch.allclose(scores(3), torch.ones(9))  # every fourth layer has no positions
     assert scores(0).min() < 0.9
-
-
-@pytest.mark.parametrize(
-    ("shapes", "layer"), [({"heads": 0}, 0), ({"head_dim": 7}, 0), ({"layers": 2}, 2)], ids=["heads", "odd", "layer"]
-)
-def test_invalid_shapes_are_refused(shapes: dict, layer: int) -> None:
-    with pytest.raises(OptionOutOfRange), Shapes(**shapes).target("rope", layer=layer):
-        pass

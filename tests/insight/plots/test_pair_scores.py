@@ -73,16 +73,6 @@ def test_visibility_of_pairs(look: Callable, scheme: str, options: dict, sees: C
     assert found.tolist() == [[j <= i and sees(i, j) for j in range(LENGTH)] for i in range(LENGTH)]
 
 
-def test_an_encoder_sees_both_sides(look: Callable) -> None:
-    found = pairs_of(look("window", {"size": 4}, kind="bert"), 16).seen()
-    assert found.tolist() == [[abs(i - j) < 4 for j in range(16)] for i in range(16)]
-
-
-def test_regions_are_numbered_and_cover_what_is_seen(look: Callable) -> None:
-    found = pairs_of(look("sinks", {"sinks": 3, "recent": 9}, factor=3), 40)
-    assert same(found.regions(), table(lambda i, j: 0.0 if i - j < 9 else 1.0 if j < 3 else math.nan, 40))
-
-
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_alibi_adds_its_slopes(look: Callable, kind: str) -> None:
     found = pairs_of(look("alibi", kind=kind), 40).bias()
@@ -105,13 +95,6 @@ def test_t5_reads_its_table(look: Callable) -> None:
 def test_scores_of_rope_are_a_mean_of_cosines(look: Callable) -> None:
     found = pairs_of(look("rope"), 48).scores()[0]
     assert same(found, table(lambda i, j: sum(math.cos((i - j) * w) for w in OMEGA) / len(OMEGA), 48), atol=1e-5)
-
-
-def test_scores_of_xpos_fade(look: Callable) -> None:
-    fading = [(w, (2 * m + 0.4 * D) / (1.4 * D)) for m, w in enumerate(OMEGA)]
-    found = pairs_of(look("xpos", {"scale_base": 16.0}), 96).scores()[0]
-    expected = table(lambda i, j: sum(math.cos((i - j) * w) * z ** ((i - j) / 16) for w, z in fading) / len(OMEGA))
-    assert same(found, expected, atol=1e-5)
 
 
 def test_every_row_of_dynamic_ntk_rotates_by_its_own_length(look: Callable) -> None:

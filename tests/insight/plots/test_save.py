@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import Shapes
-from hf_posenc.insight.plots.animate import frames
-from hf_posenc.insight.plots.catalogue import plot_of
-from hf_posenc.insight.plots.compose import sheets
+from hf_posenc.insight.plots.compose import plot_of, sheets
 from hf_posenc.insight.plots.plot import request_of
 from hf_posenc.insight.plots.save import (
     ComputedPlot,
-    check_ending,
+    frames,
     save,
     to_dict,
 )
@@ -63,13 +60,6 @@ def test_files_are_the_same_every_time(tmp_path: Path, ending: str) -> None:
     assert one.read_bytes().startswith(starts[ending])
 
 
-def test_several_plots_are_several_files(tmp_path: Path) -> None:
-    two = [computed("rope", "clock"), computed("rope", "product")]
-    files = save(two, tmp_path / "rope.svg")
-    assert [file.name for file in files] == ["rope-clock.svg", "rope-product.svg"]
-    assert "tokens/rotation" in files[0].read_text(encoding="utf-8")  # letters are letters
-
-
 def test_an_animation_has_all_frames(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -77,12 +67,6 @@ def test_an_animation_has_all_frames(tmp_path: Path) -> None:
     film = Image.open(io.BytesIO(path.read_bytes()))
     assert film.n_frames == 4
     assert film.info["loop"] == 0
-
-
-@pytest.mark.parametrize(("name", "moves"), [("a.pdf", False), ("a", False), ("a.png", True), ("a.html", False)])
-def test_invalid_file_names_are_refused(name: str, moves: bool) -> None:
-    with pytest.raises(OptionOutOfRange, match=r"\.gif"):
-        check_ending(Path(name), animated=moves)
 
 
 def test_numbers_are_json() -> None:

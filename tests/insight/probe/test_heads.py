@@ -71,15 +71,6 @@ def test_heads_at_one_distance(kind: str, at: int, called: str, build: Build, id
         assert head.uses_position == (at != 0)  # attention to the token itself does not depend on positions
 
 
-def test_alibi_of_a_huge_slope_attends_to_itself(build: Build, ids: Tensor) -> None:
-    model = build("llama")
-    patch_model(model, "alibi", slopes=[500.0] * 4)
-    for head in variant_of(model, ids).heads:
-        assert head.kind == "itself"
-        assert head.mean_distance < 1e-6
-        assert head.beyond == 0.0
-
-
 def test_the_first_token(build: Build, ids: Tensor) -> None:
     model = build("llama")
     patch_model(model, "first_token")
@@ -111,8 +102,3 @@ def test_positions_in_the_input_reach_heads_through_it_alone(build: Build, ids: 
     variant = variant_of(build("llama"), ids)
     assert float(variant.direct.min()) > 0.01
     assert torch.allclose(variant.direct[0], variant.total[0])  # nothing before the first layer knows position
-
-
-def test_random_heads_are_not_called_anything_special(build: Build, ids: Tensor) -> None:
-    kinds = {head.kind for head in variant_of(build("llama"), ids).heads}
-    assert kinds <= {"near", "spread"}

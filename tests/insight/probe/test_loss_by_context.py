@@ -16,11 +16,9 @@ from hf_posenc.insight.probe import LossByContext, probe
 from hf_posenc.insight.probe.loss_by_context import (
     MASK_EVERY,
     SpecialTokenCounts,
-    has_lm_head,
     loss_by_context,
     scores,
 )
-from hf_posenc.insight.probe.plan import context_lengths
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import is_patched
 
@@ -36,13 +34,6 @@ def test_more_text_helps_then_nothing_then_hurts() -> None:
     found = measured({64: [3.0, 3.2, 2.9], 128: [2.5, 2.6, 2.4], 256: [2.49, 2.61, 2.39], 512: [3.5, 3.4, 3.6]})
     assert found.used_length == 128  # 256 is lower by less than its error
     assert found.hurts_from == 512
-
-
-def test_context_that_always_or_never_helps() -> None:
-    helping = measured({64: [3.0, 3.2], 128: [2.5, 2.6], 256: [2.0, 2.1]})
-    assert (helping.used_length, helping.hurts_from) == (256, None)
-    useless = measured({64: [3.0, 3.2, 2.9], 128: [3.01, 3.19, 2.9], 256: [2.99, 3.21, 2.91]})
-    assert (useless.used_length, useless.hurts_from) == (64, None)
 
 
 def test_windows_are_paired() -> None:
@@ -83,28 +74,6 @@ def test_a_shorter_text_is_the_end_of_a_longer_one(build: Build, ids: Tensor) ->
         logits = model(short).logits[0, -9:-1].log_softmax(-1)
     wanted = -float(logits.gather(-1, short[0, -8:, None]).mean())
     assert found.losses[0][0] == pytest.approx(wanted, rel=1e-5)
-
-
-def test_masked_positions_cover_the_longest_text(build: Build, ids: Tensor) -> None:
-    found = loss_by_context(build("llama"), [ids], (24, 48), 8, SpecialTokenCounts(0, 0), None)
-    assert len(found.positions) == len(found.by_position) == 16
-    assert found.positions[0] < 3
-    assert found.positions[-1] > 44
-
-
-@pytest.mark.parametrize(
-    ("length", "trained", "least", "wanted"),
-    [(1024, 256, 64, (64, 128, 256, 512, 1024)), (1000, 256, 64, (125, 250, 256, 500, 1000)), (100, 256, 64, (100,))],
-)
-def test_lengths(length: int, trained: int, least: int, wanted: tuple[int, ...]) -> None:
-    found = context_lengths(length, trained, least)
-    assert found == wanted
-
-
-def test_a_model_without_a_head_has_no_loss(build: Build) -> None:
-    assert has_lm_head(build("llama"))
-    assert has_lm_head(build("bert"))
-    assert not has_lm_head(build("llama").model)
 
 
 @pytest.mark.slow
@@ -148,6 +117,7 @@ def test_a_table_is_evaluated_up_to_its_end() -> None:
     assert found.moved is None
 
 
+@pytest.mark.slow
 def test_a_patched_model_is_probed_unchanged() -> None:
     model, tokenizer = load_starter("llama")
     patch_model(model, "yarn", factor=2)
@@ -156,6 +126,7 @@ def test_a_patched_model_is_probed_unchanged() -> None:
     assert is_patched(model)
 
 
+@pytest.mark.slow
 def test_a_peft_model_is_probed() -> None:
     peft = pytest.importorskip("peft", reason="needs the extra train")
     model, tokenizer = load_starter("llama")

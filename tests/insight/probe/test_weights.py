@@ -13,9 +13,8 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssFo
 
 from hf_posenc import patch_model
 from hf_posenc.insight.probe.attention_profile import Tally
-from hf_posenc.insight.probe.attention_rows import chosen_rows
 from hf_posenc.insight.probe.capture import attentions_of
-from hf_posenc.insight.probe.position_shuffle import outputs
+from hf_posenc.insight.probe.position_shuffle import chosen_rows, outputs
 
 Build = Callable[..., Any]
 KINDS = ("llama", "gpt2", "bert")
@@ -78,7 +77,7 @@ def test_what_the_models_own_attention_does_to_scores_is_seen(make: Build, schem
         attention.o_proj.register_forward_pre_hook(lambda module, inputs: received.append(inputs[0][0]))
     mine = outputs(model, ids, [slice(0, 48)])
     for layer, heads in enumerate(mine):
-        wanted = received[layer].unflatten(-1, (4, -1)).transpose(0, 1)
+        wanted = received[layer - len(mine)].unflatten(-1, (4, -1)).transpose(0, 1)
         assert torch.allclose(heads, wanted, rtol=1e-4, atol=1e-5), (layer, (heads - wanted).abs().max())
 
 
@@ -90,17 +89,6 @@ def test_capturing_does_not_change_the_model(kind: str, build: Build, ids: Tenso
     assert torch.equal(model(ids).logits, before)
     assert all(attention.config is config for attention in attentions_of(model))
     assert not any("posenc" in name or name.startswith("_by_") for m in model.modules() for name in m.__dict__)
-
-
-def test_an_interrupted_forward_pass_leaves_no_hooks(build: Build, ids: Tensor) -> None:
-    model = build("llama")
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        outputs(model, ids, [slice(0, 4)], stop)
-    assert all(attention.config is model.config for attention in attentions_of(model))
 
 
 def test_scaled_rope_is_transformers_own(build: Build, ids: Tensor) -> None:
@@ -137,7 +125,7 @@ def test_a_bias_is_the_formula(build: Build, ids: Tensor) -> None:
     assert torch.allclose(mine, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("scheme", ["self_extend", "dynamic_ntk", "window", "t5", "fox", "sinusoidal", "yarn+logn"])
+@pytest.mark.parametrize("scheme", ["self_extend", "dynamic_ntk", "t5", "yarn+logn"])
 def test_every_route_has_the_weights_of_the_reference(scheme: str, build: Build, ids: Tensor) -> None:
     """Few rows by our own means against all rows as the patched model itself returns them."""
     model, long = build("llama"), ids.repeat(1, 2)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from hf_posenc.insight.plots import colour_scales, marks, pair_scores
+from hf_posenc.insight.plots.colour_scales import Line, Lines
 from hf_posenc.insight.plots.registry import (
     Plot,
     Scales,
@@ -65,13 +66,14 @@ def limits_of_head(scales: Scales, which: int, head_index: int) -> colour_scales
 
 
 @register_plot
-class BiasCurve(Plot):
+class BiasCurve(Lines):
     """Bias against distance, one curve per head, for the last query."""
 
     name, title = "bias_curve", "Bias against distance, head by head"
     hooks = ("bias",)
     options = ("length", "head", "vectors")
     trained_length = 128
+    axis_names = "distance (tokens)", "added to the score"
 
     def is_informative(self, target: Target) -> bool:
         return False
@@ -82,17 +84,6 @@ class BiasCurve(Plot):
         curves = pair_scores.of_last_row(bias[heads])
         return {"distance": torch.arange(curves.shape[1]), "heads": heads, "bias": curves}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.6, 3.0, sharey=scales.same)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            heads = sheet.numbers["heads"]
-            for line, head in enumerate(heads):
-                values = sheet.numbers["bias"][line]
-                marks.curve(axes, sheet.numbers["distance"], values, f"head {head}", line, len(heads))
-            marks.plain(axes)
-            axes.set_title(marks.named(sheet.label, 3.6), loc="left", fontsize=10)
-            axes.set_xlabel("distance (tokens)")
-            if number % marks.columns(len(sheets)) == 0:
-                axes.set_ylabel("added to the score")
-        colour_scales.say_scale(figure, scales, len(grid))
-        marks.legend(figure, *grid)
+    def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
+        for line, head in enumerate(numbers["heads"]):
+            yield f"head {head}", numbers["distance"], numbers["bias"][line]

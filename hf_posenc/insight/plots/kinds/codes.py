@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
 from hf_posenc.core.plotting.figures import MAGNITUDES
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.plots import codes, colour_scales, marks
+from hf_posenc.insight.plots import codes, marks
+from hf_posenc.insight.plots.colour_scales import Line, Lines, Maps
 from hf_posenc.insight.plots.registry import (
     Plot,
     Scales,
@@ -42,40 +43,35 @@ class OfCodes(Plot):
 
 
 @register_plot
-class CodeMap(OfCodes):
+class CodeMap(OfCodes, Maps):
     """The code of every position as a map."""
 
     name, title = "code", "Code of every position (position × channel)"
     options = ("length", "start", "channels")
+    key, unit, square = "code", "value", False
+    axis_names, sizes = ("channel", "position (tokens)"), ((5.6, 3.4), (3.6, 3.4))
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         code = codes.codes(target, view.length or LENGTH, view.start)
         channels = view.chosen(code.shape[1], range(code.shape[1]))
         return {"start": view.start, "channels": channels, "code": code[:, channels]}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        limits, images = colour_scales.limits_of(scales, len(sheets), "code"), []
-        grid = marks.panels(figure, len(sheets), 5.6 if len(sheets) == 1 else 3.6, 3.4)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            channels, first = sheet.numbers["channels"], sheet.numbers["start"]
-            code = sheet.numbers["code"]
-            images.append(colour_scales.heat_map(axes, code, limits[number], start=(first, channels[0]), square=False))
-            axes.set_title(marks.named(sheet.label, colour_scales.BESIDE_A_BAR), loc="left", fontsize=10)
-            axes.set_xlabel("channel")
-            if channels != list(range(channels[0], channels[0] + len(channels))):
-                axes.set_xticks([channels[0] + n for n in range(len(channels))], channels)
-            if number % marks.columns(len(sheets)) == 0:
-                axes.set_ylabel("position (tokens)")
-        colour_scales.colour_bars(figure, grid, images, "value")
-        colour_scales.say_scale(figure, scales, len(grid), limits)
+    def start(self, sheet: Sheet) -> tuple[float, float]:
+        return sheet.numbers["start"], sheet.numbers["channels"][0]
+
+    def mark(self, axes: Any, sheet: Sheet) -> None:
+        channels = sheet.numbers["channels"]
+        if channels != list(range(channels[0], channels[0] + len(channels))):
+            axes.set_xticks([channels[0] + n for n in range(len(channels))], channels)
 
 
 @register_plot
-class Dimensions(OfCodes):
+class Dimensions(OfCodes, Lines):
     """Single channels of the code against position."""
 
     name, title = "dimensions", "Single channels of the code against position"
     options = ("length", "start", "channels")
+    axis_names, tapered = ("position (tokens)", "value"), False
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         code = codes.codes(target, view.length or LENGTH, view.start)
@@ -84,21 +80,9 @@ class Dimensions(OfCodes):
         positions = torch.arange(view.start, view.start + len(code))
         return {"positions": positions, "channels": channels, "code": code[:, channels]}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.6, 2.7, sharex=True, sharey=scales.same)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            for line, channel in enumerate(sheet.numbers["channels"]):
-                positions, values = sheet.numbers["positions"], sheet.numbers["code"][:, line]
-                marks.curve(
-                    axes, positions, values, f"channel {channel}", line, len(sheet.numbers["channels"]), tapered=False
-                )
-            marks.plain(axes)
-            axes.set_title(marks.named(sheet.label, 3.6), loc="left", fontsize=10)
-            axes.set_xlabel("position (tokens)")
-            if number % marks.columns(len(sheets)) == 0:
-                axes.set_ylabel("value")
-        colour_scales.say_scale(figure, scales, len(grid))
-        marks.legend(figure, *grid)
+    def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
+        for line, channel in enumerate(numbers["channels"]):
+            yield f"channel {channel}", numbers["positions"], numbers["code"][:, line]
 
 
 @register_plot
@@ -149,7 +133,7 @@ class Path(OfCodes):
 
         longest = max(len(sheet.numbers["plane"]) for sheet in sheets)
         colours = ScalarMappable(Normalize(0, longest - 1), MAGNITUDES)
-        grid = marks.panels(figure, len(sheets), 3.6, 3.5)
+        grid = marks.sheet_panels(figure, sheets, (3.6, 3.5), ("", ""))
         for axes, sheet in zip(grid, sheets, strict=True):
             plane, (first, second) = sheet.numbers["plane"].numpy(), sheet.numbers["variance"]
             axes.plot(plane[:, 0], plane[:, 1], color=marks.ink(), alpha=0.45, linewidth=1.0, zorder=1)
@@ -161,7 +145,6 @@ class Path(OfCodes):
                 )
             axes.set_aspect("equal", adjustable="datalim")
             axes.spines[["top", "right"]].set_visible(False)
-            axes.set_title(marks.named(sheet.label, 3.6), loc="left", fontsize=10)
             axes.set_xlabel(f"first direction ({100 * first:.0f} % of variance)")
             axes.set_ylabel(f"second ({100 * second:.0f} %)")
         figure.colorbar(colours, ax=grid, label="position (tokens)", shrink=0.9)

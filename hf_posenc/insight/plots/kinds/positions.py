@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,8 @@ import torch
 from hf_posenc.core.plotting.figures import MAGNITUDES
 from hf_posenc.insight.plots import colour_scales, pair_scores
 from hf_posenc.insight.plots import marks as drawing
+from hf_posenc.insight.plots.colour_scales import Line, Lines, Maps
 from hf_posenc.insight.plots.registry import (
-    Plot,
     Scales,
     Sheet,
     View,
@@ -21,12 +21,13 @@ from hf_posenc.insight.plots.target import Target
 
 
 @register_plot
-class Places(Plot):
+class Places(Lines):
     """Positions of the tokens of a text in training, under position sampling."""
 
     name, title = "places", "Where training puts the tokens of a text"
     hooks, trained_length, factor = ("reposition",), 64, 4.0
-    scaled = False
+    scaled, tapered = False, False
+    axis_names, height = ("token", "position it is given (tokens)"), 2.9
 
     def length(self, target: Target) -> int:
         return target.geometry.trained_length
@@ -35,50 +36,12 @@ class Places(Plot):
         length = view.length or self.length(target)
         return {"places": torch.stack([pair_scores.training_positions(target, length) for _ in range(3)])}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        grid = drawing.panels(figure, len(sheets), 6.2 if len(sheets) == 1 else 3.5, 2.9, sharex=True, sharey=True)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            for draw, where in enumerate(sheet.numbers["places"]):
-                drawing.curve(axes, torch.arange(len(where)), where, f"text {draw + 1}", draw, 3, tapered=False)
-            axes.axline((0, 0), slope=1, color=drawing.ink(), alpha=0.4, linewidth=0.8)
-            drawing.plain(axes)
-            axes.set_title(drawing.named(sheet.label, 3.5), loc="left", fontsize=10)
-            axes.set_xlabel("token")
-            if number % drawing.columns(len(sheets)) == 0:
-                axes.set_ylabel("position it is given (tokens)")
-        drawing.legend(figure, *grid)
+    def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
+        for text, where in enumerate(numbers["places"], 1):
+            yield f"text {text}", torch.arange(len(where)), where
 
-
-class Maps(Plot):
-    """Base: one map of queries × keys per scheme."""
-
-    key = ""
-    unit = ""
-    signed = True
-
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        limits = colour_scales.limits_of(scales, len(sheets), self.key, signed=self.signed)
-        images = []
-        grid = map_panels(figure, sheets)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            images.append(colour_scales.heat_map(axes, sheet.numbers[self.key], limits[number]))
-        self.mark(colour_scales.colour_bars(figure, grid, images, self.unit), sheets)
-        colour_scales.say_scale(figure, scales, len(grid), limits)
-
-    def mark(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
-        """Anything else on the colour bars."""
-
-
-def map_panels(figure: Any, sheets: Sequence[Sheet]) -> list[Any]:
-    """One panel per scheme, named, keys across and queries down."""
-    alone = len(sheets) == 1
-    grid = drawing.panels(figure, len(sheets), 4.6 if alone else 3.2, 3.9 if alone else 3.0)
-    for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-        axes.set_title(drawing.named(drawing.labelled(sheet), colour_scales.BESIDE_A_BAR), loc="left", fontsize=10)
-        axes.set_xlabel("key position (tokens)")
-        if number % drawing.columns(len(sheets)) == 0:
-            axes.set_ylabel("query position (tokens)")
-    return grid
+    def mark(self, axes: Any) -> None:
+        axes.axline((0, 0), slope=1, color=drawing.ink(), alpha=0.4, linewidth=0.8)
 
 
 @register_plot
@@ -97,7 +60,7 @@ class Distance(Maps):
         distance = pair_scores.pairs_of(target, view.length or self.length(target)).distances()
         return {"distance": distance, "trained_length": target.geometry.trained_length}
 
-    def mark(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
+    def mark_bars(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
         trained = sheets[0].numbers["trained_length"]
         for bar in bars:
             if bar.vmin < trained < bar.vmax:
@@ -134,7 +97,7 @@ class Visible(Maps):
         names = region_names([sheet.numbers["keeps_distance"] for sheet in scales.every])
         hues = [HUES[n % len(HUES)] for n in range(len(names))]
         colours = ListedColormap(hues).with_extremes(bad=to_rgba(drawing.ink(), drawing.FAINT))
-        for axes, sheet in zip(map_panels(figure, sheets), sheets, strict=True):
+        for axes, sheet in zip(self.panels(figure, sheets), sheets, strict=True):
             limits = colour_scales.Limits(-0.5, len(names) - 0.5, MAGNITUDES)
             colour_scales.heat_map(axes, sheet.numbers["region"], limits).set_cmap(colours)
         patches = [Patch(facecolor=hue, label=name) for hue, name in zip(hues, names, strict=True)]

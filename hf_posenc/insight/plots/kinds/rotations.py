@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.insight.plots import codes, marks, pair_frequencies
+from hf_posenc.insight.plots import codes, marks
 from hf_posenc.insight.plots.registry import (
     Plot,
     Scales,
@@ -37,31 +37,27 @@ class Frequencies(Plot):
         return super().shows(target) or (codes.has_code(target) and codes.rotated(target, 2) is not None)
 
     def is_informative(self, target: Target) -> bool:
-        found = list(pair_frequencies.frequencies(target, target.geometry.target_length).values())
-        before = pair_frequencies.unscaled(target)
+        found = list(codes.frequencies(target, target.geometry.target_length).values())
+        before = codes.unscaled(target)
         return any(len(one) != len(before) or not torch.allclose(one, before) for one in found)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        found = pair_frequencies.frequencies(target, view.length or self.length(target))
+        found = codes.frequencies(target, view.length or self.length(target))
         geometry = target.geometry
         lengths = {"trained_length": geometry.trained_length, "target_length": geometry.target_length}
         if found:
-            return {"before": pair_frequencies.unscaled(target), "after": found, **lengths}
+            return {"before": codes.unscaled(target), "after": found, **lengths}
         rotated = codes.rotated(target, 2)
         return {"before": None, "after": {"": rotated[1]}, **lengths}  # type: ignore[index]
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        grid = marks.panels(figure, len(sheets), 6.8 if len(sheets) == 1 else 3.7, 2.8, sharey=True)
-        every = torch.cat(
-            [
-                f
-                for sheet in scales.every
-                for f in (*sheet.numbers["after"].values(), sheet.numbers["before"])
-                if f is not None
-            ]
-        )
+        size = 6.8 if len(sheets) == 1 else 3.7, 2.8
+        names = "pair", "frequency (radians per token)"
+        grid = marks.sheet_panels(figure, sheets, size, names, room=3.4, sharey=True)
+        found = [f for sheet in scales.every for f in (*sheet.numbers["after"].values(), sheet.numbers["before"])]
+        every = torch.cat([f for f in found if f is not None])
         bottom, top = float(every[every > 0].min()) / 3, float(every.max()) * 2
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
+        for axes, sheet in zip(grid, sheets, strict=True):
             before, after = sheet.numbers["before"], sheet.numbers["after"]
             if before is not None:
                 axes.bar(range(len(before)), before.tolist(), width=0.86, color=marks.ink(), alpha=0.22, label="before")
@@ -77,10 +73,6 @@ class Frequencies(Plot):
             name = f"one rotation in the trained {sheet.numbers['trained_length']:,} tokens"
             axes.axhline(once, color=marks.HUES[3], linestyle=(0, (4, 3)), linewidth=1.3, label=name)
             marks.plain(axes)
-            axes.set_title(marks.named(sheet.label, 3.4), loc="left", fontsize=10)
-            axes.set_xlabel("pair")
-            if number % marks.columns(len(sheets)) == 0:
-                axes.set_ylabel("frequency (radians per token)")
         marks.legend(figure, *grid)
 
 

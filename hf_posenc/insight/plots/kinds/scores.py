@@ -1,4 +1,4 @@
-"""Plots of total scores, as maps and against distance, and of the factors of whole rows."""
+"""Plots of total scores, as maps (of a text, of an image) and against distance, and of the factors of whole rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from hf_posenc.insight.plots import codes, colour_scales, marks, pair_scores
-from hf_posenc.insight.plots.kinds.positions import Distance, Maps
+from hf_posenc.insight.plots.colour_scales import Maps
+from hf_posenc.insight.plots.kinds.positions import Distance
 from hf_posenc.insight.plots.registry import (
     Plot,
     Scales,
@@ -18,6 +19,7 @@ from hf_posenc.insight.plots.registry import (
 )
 from hf_posenc.insight.plots.target import Target
 
+SIDE = 15  # patches of an image
 OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
 
 
@@ -177,3 +179,28 @@ class Temperature(Curves):
 
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
         axes.set_xlabel("position of the query (tokens)")
+
+
+@register_plot
+class Grid(Maps):
+    """Score of the middle patch of an image with every other; a one-dimensional scheme numbers patches line by line."""
+
+    name, title = "grid", "Score of the middle patch of an image with all others"
+    key, unit = "score", "score with the patch at ×"
+    axis_names, sizes = ("column (patches)", "row (patches)"), ((3.3, 3.3), (3.3, 3.3))
+    trained_length = SIDE * SIDE
+    companions = ("rotation", "row_rotation", "bias")
+
+    def shows(self, target: Target) -> bool:
+        return getattr(target.scheme.rotation(), "axes", None) is not None
+
+    def length(self, target: Target) -> int:
+        return SIDE * SIDE
+
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        side = max(1, round((view.length or SIDE * SIDE) ** 0.5))
+        middle = side // 2
+        return {"row": middle, "column": middle, "score": pair_scores.patch_scores(target, side, side, middle, middle)}
+
+    def mark(self, axes: Any, sheet: Sheet) -> None:
+        axes.plot(sheet.numbers["column"], sheet.numbers["row"], "x", color=marks.HUES[4], markersize=6)
