@@ -116,15 +116,8 @@ class LearnedKeys(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, values: Tensor, scale: float) -> Tensor:
         """Mixed values; saves the tensors of the backward pass."""
-        total = merge.PartialSum(query)
-        for p in _partials(values, query.shape[2]):
-            more, more_lse = flash_cpu.attend(
-                query[:, :, p.rows], key[:, :, p.keys], value[:, :, p.keys],
-                causal=p.causal, mask=p.mask, scale=scale,  # type: ignore[arg-type]
-            )  # fmt: skip
-            total.add(p.rows, more, more_lse if p.offset is None else more_lse + p.offset)
-        out = total.out.to(query.dtype)
-        ctx.save_for_backward(query, key, value, values, out, total.lse)
+        out, lse = merge.mixed(_partials(values, query.shape[2]), (query,), (key,), value, scale)
+        ctx.save_for_backward(query, key, value, values, out, lse)
         ctx.scale = scale
         return out
 
