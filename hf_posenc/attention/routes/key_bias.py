@@ -24,7 +24,7 @@ from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
-from hf_posenc.attention.routes.bias_gradient import Gradients
+from hf_posenc.attention.routes.bias_gradient import gradients
 from hf_posenc.core.terms import KeyBias
 from hf_posenc.core.tracing import is_traced
 
@@ -140,8 +140,8 @@ class LearnedKeys(torch.autograd.Function):
             d_values[sample % len(values), head, seen] += padded[:, seen].sum(0)
 
         later = torch.ones(LEARNED_ROWS, LEARNED_ROWS, dtype=torch.bool, device=query.device).triu(1)
-        gradients = Gradients((query, key, value, out, lse, grad), ctx.scale).run(blocks, fill, take)
-        return *gradients, d_values, None
+        tensors = (query, key, value, out, lse, grad)
+        return *gradients(tensors, ctx.scale, blocks, fill, take), d_values, None
 
 
 def counted_from(values: Tensor, indices: slice, keys: slice = slice(None)) -> Tensor:
