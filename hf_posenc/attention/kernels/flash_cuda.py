@@ -155,11 +155,12 @@ def _deviations(dtype: torch.dtype, dim: int, device: str) -> list[float]:
         settings = {"causal": causal, "scale": 1.5 / math.sqrt(dim), "mask": window}
         out, lse = attend(q, k, v, **settings)  # type: ignore[arg-type]
         ours = (out, lse, *gradient(g, q, k, v, out, lse, **settings))  # type: ignore[arg-type]
-        found += [_deviation(one, two) for one, two in zip(ours, _formula(q, k, v, g, **settings), strict=True)]  # type: ignore[arg-type]
+        found += [relative_gap(one, two) for one, two in zip(ours, _formula(q, k, v, g, **settings), strict=True)]  # type: ignore[arg-type]
     return found
 
 
-def _deviation(one: Tensor, two: Tensor) -> float:
+def relative_gap(one: Tensor, two: Tensor) -> float:
+    """Largest difference from a float64 tensor, relative to its largest entry; infinite where it is no number."""
     deviation = (one.double() - two).abs().max() / two.abs().max()
     return float(deviation) if bool(deviation.isfinite()) else math.inf
 
