@@ -24,7 +24,7 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import AtLeastOne, Base, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.rotary.ntk import stretched
-from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.rotary import Rotary, exact_dtype, own_within_trained
 
 STEPS = 4
 """Rotations for each trained length of tokens in a comparison. On a small Llama on a novel, up to 8×, losses differ by
@@ -75,12 +75,7 @@ class RotationByLength(Scheme):
     @property
     def unchanged_below(self) -> int:
         """The trained length, where the unscaled rotation is the model's own."""
-        rotary = self.geometry.rotary
-        if not self.geometry.causal or rotary is None:
-            return 0
-        own_scale = 1.0 if self.geometry.on_host else rotary.logit_scale
-        unchanged = rotary.rotation == self.unscaled and own_scale == 1.0
-        return self.geometry.trained_length if unchanged else 0
+        return own_within_trained(self.geometry, self.unscaled, 1.0)
 
 
 @register_scheme(
@@ -137,8 +132,3 @@ class DynamicNTK(RotationByLength):
     def native_within_trained(self) -> dict[str, Any]:
         """transformers rotates all queries by the whole length, and cached keys by the length when they were cached."""
         return self.native_parameters
-
-
-def exact_dtype(device: torch.device) -> torch.dtype:
-    """The widest floating-point type of a device: Metal has no float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
