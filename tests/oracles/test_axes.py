@@ -20,7 +20,6 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import (
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
 
 from hf_posenc import patch_model
-from hf_posenc.core.geometry import Layout
 from hf_posenc.core.rotation.apply import rotate, table
 from hf_posenc.schemes.rotary.mrope import MRoPE
 from hf_posenc.schemes.rotary.rope_nd import AxialRoPE
@@ -29,7 +28,6 @@ from . import models, naive
 from .models import HEAD_DIM, TRAINED
 from .naive import rope
 
-LAYOUTS: list[Layout] = ["half", "interleaved"]
 LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax
 
 

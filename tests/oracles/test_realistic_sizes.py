@@ -269,9 +269,6 @@ def test_where_ramps_begin_and_end(name: str, first: int, last: int) -> None:
         assert ratio == pytest.approx(1 / (1 - slowed + slowed / size.factor), rel=1e-9)
 
 
-POSITIONS = torch.tensor([0, 1, 2, 9, 4000, 8191, 8192, 50_000, 131_071, 131_072, 1_000_003, 4_194_303])
-
-
 @pytest.mark.parametrize("name", ["rope", "pi", "ntk", "ntk_parts_v1", "yarn", "llama3", "proportional"])
 @pytest.mark.parametrize("released", ["llama 3.1, once more", "long, small base"])
 def test_whole_model_with_tokens_far_apart(name: str, released: str) -> None:

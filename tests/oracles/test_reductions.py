@@ -61,10 +61,6 @@ class Same:
         return f"{self.one}({listed})={self.two}"
 
 
-def alibi_slopes() -> list[float]:
-    return [2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)]
-
-
 def emptied(*names: str) -> Adjust:
     """Parameters of these names at zero, all others anything."""
 

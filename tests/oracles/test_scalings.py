@@ -26,7 +26,6 @@ NATIVE = {
     "yarn": {"rope_type": "yarn"},
     "llama3": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0},
 }
-STATIC = ["pi", "ntk", "ntk_parts", "yarn", "llama3"]
 SHAPES = [(16, 256, 10_000.0), (64, 512, 10_000.0), (128, 8192, 500_000.0), (64, 2048, 1e6)]
 
 
