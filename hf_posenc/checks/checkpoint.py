@@ -7,11 +7,10 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -26,7 +25,6 @@ from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
 from hf_posenc.checks.registry import register_check
 from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR, Deviation
-from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patching.state import base_model_of
@@ -55,7 +53,7 @@ def saved_equals_loaded(case: Case, fresh: bool = False) -> Deviation:
         case: scheme and model.
         fresh: load in a new Python process.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:
         before, tokens = save_case(case, folder)
         if fresh:
             load_in_fresh_process([folder])
@@ -120,14 +118,14 @@ def lora_works_with_scheme(case: Case) -> Deviation:
     """
     with case.unpatched() as model:
         base = copy.deepcopy(model)
-        after = add_lora(_patch(case, copy.deepcopy(base)))
-        before = _patch(case, add_lora(copy.deepcopy(base)))
-        patched = _patch(case, copy.deepcopy(base))
+        after = add_lora(case.apply(copy.deepcopy(base)))
+        before = case.apply(add_lora(copy.deepcopy(base)))
+        patched = case.apply(copy.deepcopy(base))
         tokens = random_tokens(patched, case.clip_length(case.trained_length + 5, patched))
         without_lora, expected = forward(patched, tokens), forward(after, tokens)
         if not max_deviation(expected, without_lora)[0] > EFFECT_FACTOR * NOISE_FLOOR:
             return case.deviation("lora", math.inf, "the LoRA adapter has no effect")
-        with tempfile.TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder:
             save_peft_adapter(after, folder)
             loaded = load_peft_adapter(copy.deepcopy(base), folder, patch="apply")
         found = [
@@ -143,7 +141,8 @@ def add_lora(model: PreTrainedModel) -> PeftModel:
     """Wrap the model in a LoRA of rank 2 on its attention projections, with random weights."""
     import peft
 
-    config = peft.LoraConfig(r=2, target_modules=attention_projections(model), fan_in_fan_out=_has_conv1d(model))
+    by_column = any(isinstance(part, Conv1D) for part in model.modules())
+    config = peft.LoraConfig(r=2, target_modules=attention_projections(model), fan_in_fan_out=by_column)
     adapted = get_peft_model(model, config).eval()
     generator = torch.Generator().manual_seed(0)
     for name, weight in adapted.named_parameters():
@@ -154,24 +153,9 @@ def add_lora(model: PreTrainedModel) -> PeftModel:
     return adapted
 
 
-def _patch(case: Case, model: PreTrainedModel) -> PreTrainedModel:
-    with drawn_from(0):  # equal initial parameters of the scheme
-        return case.apply(model)
-
-
 def attention_projections(model: nn.Module) -> list[str]:
     """Names of the linear layers of the model's attention modules."""
-    return sorted({name for layer in _attentions(model) for name, part in layer.named_children() if _is_linear(part)})
-
-
-def _attentions(model: nn.Module) -> Any:
     base, adapter = base_model_of(model)
-    return base.__dict__.get(ATTENTIONS) or adapter.attentions(base)
-
-
-def _is_linear(part: nn.Module) -> bool:
-    return isinstance(part, (nn.Linear, Conv1D))
-
-
-def _has_conv1d(model: nn.Module) -> bool:
-    return any(isinstance(part, Conv1D) for part in model.modules())
+    layers = base.__dict__.get(ATTENTIONS) or adapter.attentions(base)
+    parts = (child for layer in layers for child in layer.named_children())
+    return sorted({name for name, part in parts if isinstance(part, (nn.Linear, Conv1D))})

@@ -50,7 +50,7 @@ def positions_change_outputs(case: Case) -> Deviation:
     The value is 1 if it does not, up to rounding.
     """
     with case.patched() as model:
-        if not _has_position_hook(scheme_of(model)):
+        if not any(implements(scheme_of(model), hook) for hook in POSITION_HOOKS):
             return case.deviation("position_effect", 0.0, "no position hook")
         tokens = random_tokens(model, case.clip_length(4 * case.trained_length, model))
         after = forward(model, tokens)
@@ -144,8 +144,3 @@ def _advances_torch_rng(model: PreTrainedModel, tokens: Tensor) -> bool:
         before = torch.get_rng_state()
         forward_with_grad(model, tokens)
         return not torch.equal(torch.get_rng_state(), before)
-
-
-def _has_position_hook(scheme: Scheme) -> bool:
-    """Whether a scheme overrides a hook through which positions reach the output."""
-    return any(implements(scheme, hook) for hook in POSITION_HOOKS)

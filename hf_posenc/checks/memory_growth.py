@@ -14,7 +14,7 @@ from statistics import median_low
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
@@ -49,14 +49,10 @@ def memory_is_linear(case: Case) -> Deviation:
 def record_allocations(model: PreTrainedModel, length: int) -> AllocationRecorder:
     """Record the tensors of a forward pass of the base model on a text of that length."""
     base, tokens = base_model_of(model)[0], random_tokens(model, length)
-    with torch.no_grad(), AllocationRecorder(length, parameter_sizes(base)) as recorder:
+    own = {size for weight in base.parameters() for size in weight.shape}  # which are not sequence lengths
+    with torch.no_grad(), AllocationRecorder(length, own) as recorder:
         base(input_ids=tokens, use_cache=False)
     return recorder
-
-
-def parameter_sizes(model: nn.Module) -> set[int]:
-    """Sizes of the axes of all parameters, which are not sequence lengths."""
-    return {size for weight in model.parameters() for size in weight.shape}
 
 
 class AllocationRecorder(TorchDispatchMode):
