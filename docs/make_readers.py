@@ -36,8 +36,8 @@ TAIL = """
 - **Temperature.** transformers and vLLM read `attention_factor`. An export also states `attn_factor` (SGLang, older
   vLLM), `mscale` (mlx-lm), `short_mscale` and `long_mscale` (vLLM, for `longrope`) where they change something.
   transformers then warns of the unrecognized key `attn_factor`; the warning has no consequence.
-- **llama.cpp.** Its converter drops a temperature of your own, and every list of frequencies. `hf-posenc export --to
-  gguf` writes both ([](serve.md)).
+- **llama.cpp.** Its converter drops a temperature of your own, and every list of frequencies. A GGUF file that this
+  package writes has both ([](serve.md)).
 - **mlx-lm** scales no rotation of most mixtures of experts, nor of Phi-3, GPT-NeoX, StableLM, GLM, Cohere, Gemma 1 and
   2, OLMo 1, StarCoder 2 and Nemotron. It reads their `rope_theta` alone.
 - **vLLM** takes one list of `longrope` for all texts. Start it with `--max-model-len`.

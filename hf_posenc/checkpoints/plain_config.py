@@ -124,7 +124,7 @@ def check_same(rotary: HostRotary | None, scheme: Scheme, length: int | None) ->
         return
     if rotary is not None and (length is not None or own is None or rotary.axes == own.axes):
         by_length: Any = scheme
-        rotation = static_rotation(scheme) if length is None else by_length.rotation_of(length)
+        rotation = scheme.rotation() or static_rotation(scheme) if length is None else by_length.rotation_of(length)
         scale = rotary.logit_scale
         if same_rotation(rotary.rotation, rotation) and abs(scale - scheme.logit_scale()) <= 1e-6 * scale:
             return
