@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,3 +79,28 @@ def test_the_base_model_alone(variant: str, tmp_path: Path) -> None:
         assert type(other) is own
     unpatch_model(base)
     assert type(base) is own
+
+
+OWN_ALIBI: list[tuple[str, dict[str, Any]]] = [
+    ("bloom", {}),
+    *(("mpt", {"attn_config": own}) for own in ({}, {"clip_qkv": 0.5}, {"softmax_scale": 0.9})),
+]
+
+
+@pytest.mark.parametrize("heads", [4, 6, 14])
+@pytest.mark.parametrize(("variant", "settings"), OWN_ALIBI, ids=str)
+def test_alibi_equals_the_models_own(variant: str, settings: dict[str, Any], heads: int) -> None:
+    """Also where the number of heads is no power of two."""
+    model = tiny_inline(variant, heads=heads, **settings)
+    tokens, mask = padded(TEXT)
+    stock = logits(model, tokens, attention_mask=mask)
+    patch_model(model, "alibi", factor=4)
+    assert describe(model).proof.verdict == "identity"
+    assert gap(logits(model, tokens, attention_mask=mask)[:, 5:], stock[:, 5:]) < CLOSE
+    unpatch_model(model)
+    patch_model(model, "alibi", slopes="geometric")
+    plain = gap(logits(model, tokens, attention_mask=mask)[:, 5:], stock[:, 5:])
+    assert (plain < CLOSE) == (heads == 4), "control: another rule for 6 and 14 heads"
+    if settings.get("attn_config"):
+        without = patch_model(tiny_inline(variant, heads=heads), "alibi")
+        assert gap(logits(without, tokens, attention_mask=mask), stock) > 1e-3, "control: the setting matters"
