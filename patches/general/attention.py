@@ -20,14 +20,12 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, Cache
 from transformers.models.bert.modeling_bert import eager_attention_forward
 
-from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.attention import AttentionOutput
 from hf_posenc.forward.current_forward import OWNER, current_forward
 from hf_posenc.forward.host_calls import CACHE_NAMES, forward_parameters
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
 from hf_posenc.patches.general.classes import own_class
 from hf_posenc.patches.general.observation import AttentionObservation, rotated_first
-from hf_posenc.patches.general.unrotated import unrotated
 from hf_posenc.patches.shared.lookup_attention import PlacedAttention
 
 INTERFACE = "hf_posenc"  # name of the attention function, in the configurations that patched layers see
@@ -176,8 +174,7 @@ class InterceptedAttention(PlacedAttention):
         if CALL not in call:
             known = call.get(KEYWORD) if layer.receives_keywords else current_forward(self.__dict__[OWNER])
             call[CALL] = LayerCall(call[layer.parameters[0]], cache, known, call.get("position_ids"))
-        forward = own_class(type(self)).forward
-        return (forward if is_traced() else unrotated(forward, layer.rotating))(self, **call)
+        return own_class(type(self)).forward(self, **call)
 
     def _captured(self, x: Tensor) -> list[Tensor]:
         """Query and key of vectors ``[n, width]`` as their layer projects them, each ``[1, heads, n, head_dim]``."""

@@ -136,7 +136,7 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         parameters, first = parameters_of(type(module)), 0 if fit is None else fit.first
         width = call.arguments[parameters[0]].shape[1 if template[parameters[0]] is Stand.CHANNELS_FIRST else -1]
         inline = isinstance(module, Inline)
-        observed_call = first, width, parameters, call.rotating, inline, call.receives_keywords
+        observed_call = first, width, parameters, inline, call.receives_keywords
         held = {WINDOW: vars(module)[WINDOW]} if WINDOW in vars(module) else {}
         found.append(AttentionObservation(name, template, rotations, kind, *observed_call, held=held))
     causal = any(hides_the_next(call.rotated[2]["mask"]) for call in observer.calls.values())
