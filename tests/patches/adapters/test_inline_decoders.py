@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import StaticCache
+from transformers import BloomConfig, StaticCache
 
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
+from hf_posenc.patches.bloom import BloomAdapter
 
 from .inline import VARIANTS, ids, logits, tiny_inline
 
@@ -104,3 +105,18 @@ def test_alibi_equals_the_models_own(variant: str, settings: dict[str, Any], hea
     if settings.get("attn_config"):
         without = patch_model(tiny_inline(variant, heads=heads), "alibi")
         assert gap(logits(without, tokens, attention_mask=mask), stock) > 1e-3, "control: the setting matters"
+
+
+def test_trained_length_of_bloom(tmp_path: Path) -> None:
+    """Its configuration need not have one: ``seq_length`` if it is there, else 2,048; saved and loaded alike."""
+    assert BloomAdapter().trained_length(BloomConfig()) == 2048
+    model = tiny_inline("bloom")
+    assert not hasattr(model.config, "max_position_embeddings")
+    patch_model(model, "yarn", factor=2)
+    report = describe(model)
+    assert (report.trained_length, report.target_length, model.config.max_position_embeddings) == (32, 64, 64)
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path)
+    assert describe(loaded).to_dict() == report.to_dict()
+    unpatch_model(model)
+    assert not hasattr(model.config, "max_position_embeddings")
