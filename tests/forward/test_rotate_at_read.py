@@ -19,7 +19,7 @@ from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Region
 from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.forward import rotate_at_read
-from hf_posenc.schemes.remap.key_cache import check_one_key
+from hf_posenc.schemes.build import check_one_key
 from hf_posenc.schemes.remap.rerope import ReRoPE
 
 from ..oracles import models, naive

@@ -29,9 +29,9 @@ from hf_posenc.core.terms import Block, BlockBias, ShiftedQuery
 from hf_posenc.core.tracing import has_dynamic_length, is_traced
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import skewed
+from hf_posenc.schemes.content.inside import only_inside
 from hf_posenc.schemes.options import Base, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.remap.inside import only_inside
 from hf_posenc.schemes.weights import LinearWeights
 
 STD = 0.02
