@@ -18,8 +18,7 @@ from transformers.models.falcon.modeling_falcon import FalconAttention, FalconFl
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.patches.registry import register_adapter
-from hf_posenc.patches.shared.inline_attention import InlineAttention
-from hf_posenc.patches.shared.inline_decoder import InlineAdapter, InlineDecoder
+from hf_posenc.patches.shared.inline_decoder import InlineAdapter, InlineAttention, InlineDecoder
 from hf_posenc.patches.shared.rotary_host import as_configured, host_rotary
 from hf_posenc.schemes.bias.alibi import code_slopes
 

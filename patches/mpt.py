@@ -15,8 +15,7 @@ from transformers.models.mpt.modeling_mpt import MptAttention
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.patches.registry import register_adapter
-from hf_posenc.patches.shared.inline_attention import InlineAttention
-from hf_posenc.patches.shared.inline_decoder import InlineAdapter, InlineDecoder
+from hf_posenc.patches.shared.inline_decoder import InlineAdapter, InlineAttention, InlineDecoder
 from hf_posenc.schemes.bias.alibi import code_slopes
 
 

@@ -21,10 +21,10 @@ from hf_posenc.errors import PosEncError, UnsupportedModel
 from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, TOKEN_TYPES, KeepsForward
 from hf_posenc.patches.adapter import Adapter, causal_mask
-from hf_posenc.patches.general.attention import OBSERVATION, OBSERVED, goes_through_interface, intercepted
+from hf_posenc.patches.general.attention import OBSERVATION, OBSERVED, InterceptedAttention, goes_through_interface
 from hf_posenc.patches.general.blindness import REMEDY
 from hf_posenc.patches.general.classes import above, below
-from hf_posenc.patches.general.inline import attention_modules, intercepted_inline
+from hf_posenc.patches.general.inline import InterceptedInlineAttention, attention_modules
 from hf_posenc.patches.general.observation import Observation
 from hf_posenc.patches.general.observe import observe
 from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
@@ -132,7 +132,8 @@ class GeneralAdapter(Adapter):
         yield from ((name, "num_embeddings", rows) for name, rows in self.observation.rows.items())
 
     def patched_class(self, attention: nn.Module) -> type[nn.Module]:
-        return intercepted(attention) if goes_through_interface(attention) else intercepted_inline(type(attention))
+        mixin = InterceptedAttention if goes_through_interface(attention) else InterceptedInlineAttention
+        return above(type(attention), mixin)
 
     def swaps(self, base: nn.Module, scheme: Scheme) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
         for name in self.observation.rotaries:

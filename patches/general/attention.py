@@ -20,15 +20,13 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, Cache
 from transformers.models.bert.modeling_bert import eager_attention_forward
 
-from hf_posenc.core.tracing import is_traced
-from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
+from hf_posenc.forward.attention import AttentionOutput
 from hf_posenc.forward.current_forward import OWNER, current_forward
 from hf_posenc.forward.host_calls import CACHE_NAMES, forward_parameters
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
-from hf_posenc.patches.general.classes import above, own_class
+from hf_posenc.patches.general.classes import own_class
 from hf_posenc.patches.general.observation import AttentionObservation, rotated_first
-from hf_posenc.patches.general.unrotated import unrotated
-from hf_posenc.patches.shared.lookup_attention import LAYER
+from hf_posenc.patches.shared.lookup_attention import PlacedAttention
 
 INTERFACE = "hf_posenc"  # name of the attention function, in the configurations that patched layers see
 CALL = "posenc_call"  # keyword by which a layer's call travels through the model's own forward
@@ -106,21 +104,13 @@ def attend_as_patched(
 AttentionInterface.register(INTERFACE, attend_as_patched)
 
 
-class LayerNumber:
-    """Number of the layer in the KV cache, of a module whose class keeps none."""
-
-    def __get__(self, module: nn.Module | None, owner: Any = None) -> int | None:
-        return None if module is None else module.__dict__.get(LAYER)
-
-
-class InterceptedAttention(PatchedAttention):
-    """Mixin of a model's own attention class: see `intercepted`."""
+class InterceptedAttention(PlacedAttention):
+    """Mixin of a model's own attention class that goes through `AttentionInterface`."""
 
     prefix = "Patched"
     score_factor = "posenc_scaling"  # as the model's own forward hands it over
     heeded_keywords = frozenset(("softcap", "s_aux", "deterministic"))
     scaling = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
-    layer_idx = LayerNumber()  # likewise
 
     @property
     def host_eager(self) -> Callable[..., Any]:  # type: ignore[override]
@@ -184,8 +174,7 @@ class InterceptedAttention(PatchedAttention):
         if CALL not in call:
             known = call.get(KEYWORD) if layer.receives_keywords else current_forward(self.__dict__[OWNER])
             call[CALL] = LayerCall(call[layer.parameters[0]], cache, known, call.get("position_ids"))
-        forward = own_class(type(self)).forward
-        return (forward if is_traced() else unrotated(forward, layer.rotating))(self, **call)
+        return own_class(type(self)).forward(self, **call)
 
     def _captured(self, x: Tensor) -> list[Tensor]:
         """Query and key of vectors ``[n, width]`` as their layer projects them, each ``[1, heads, n, head_dim]``."""
@@ -193,25 +182,6 @@ class InterceptedAttention(PatchedAttention):
         zeros = torch.zeros(1, len(x), dtype=torch.long, device=x.device)
         self.__dict__[OBSERVED].run(self.__dict__[OWNER], x[None], zeros, None, extra={CALL: call})
         return call.captured  # type: ignore[return-value]
-
-
-class NumberedAttention(InterceptedAttention):
-    """Mixin of a model's own attention class that gets the number of its layer in each call."""
-
-    @property
-    def layer_idx(self) -> int:
-        """Number of the layer in the KV cache."""
-        return self.__dict__[LAYER]
-
-    @layer_idx.setter
-    def layer_idx(self, value: int | None) -> None:
-        self.__dict__["layer_idx"] = value
-
-
-def intercepted(attention: nn.Module) -> type[nn.Module]:
-    """The patched class of an attention module that goes through `AttentionInterface`."""
-    number = vars(attention).get("layer_idx", 0)
-    return above(type(attention), NumberedAttention if number is None or number < 0 else InterceptedAttention)
 
 
 def eager_of(cls: type[nn.Module]) -> Callable[..., Any]:

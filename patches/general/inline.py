@@ -28,10 +28,10 @@ from hf_posenc.patches.general.attention import (
     goes_through_interface,
     parameters_of,
 )
-from hf_posenc.patches.general.classes import above, own_class
+from hf_posenc.patches.general.classes import own_class
 from hf_posenc.patches.general.interception import Attend, Interception
 from hf_posenc.patches.general.pending_scores import refused
-from hf_posenc.patches.shared.lookup_attention import LookupAttention, of_pairs
+from hf_posenc.patches.shared.lookup_attention import LookupAttention, PlacedAttention, of_pairs
 
 ATTEND = "posenc_attend"  # of a module of the class `Inline` makes: the function that computes its attention
 SOFTMAX, PRODUCTS = "softmax", ("matmul", "bmm")
@@ -135,6 +135,8 @@ class Inline(nn.Module):
 class InterceptedInlineAttention(LookupAttention, InterceptedAttention):
     """Mixin of a class that computes attention inline: `attend_as_patched` computes it."""
 
+    config = PlacedAttention.config
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own forward, and a KV cache and scores that it leaves to the scheme."""
         names = parameters_of(type(self))
@@ -178,8 +180,3 @@ class InterceptedInlineAttention(LookupAttention, InterceptedAttention):
 
     def _tokens_first(self, hidden: Tensor) -> Tensor:
         return hidden.transpose(1, 2) if self.__dict__[OBSERVED].channels_first else hidden
-
-
-def intercepted_inline(cls: type[nn.Module]) -> type[nn.Module]:
-    """The patched class of a class that computes attention inline."""
-    return above(cls, InterceptedInlineAttention)

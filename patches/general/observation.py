@@ -129,7 +129,6 @@ class AttentionObservation:
         first: the first rotated channel of a head.
         width: channels of its input.
         parameters: names of what it takes, its input first.
-        rotating: functions that its forward calls to rotate; see `hf_posenc.patches.general.unrotated`.
         inline: whether the module computes attention itself, without `AttentionInterface`.
         receives_keywords: whether its layer hands it the keywords of the base model's call.
         softmax_factor: what the RoPE scaling has put into its own scale of scores; a factor of ``kind.rotary`` here.
@@ -143,7 +142,6 @@ class AttentionObservation:
     first: int = 0
     width: int = 0
     parameters: tuple[str, ...] = ()
-    rotating: tuple[tuple[str, int], ...] = ()
     inline: bool = False
     receives_keywords: bool = True
     softmax_factor: float = 1.0

@@ -13,16 +13,14 @@ from hf_posenc.core.geometry import LayerKind
 from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.general.attention import parameters_of
-from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blindness
+from hf_posenc.patches.general.blindness import REMEDY, check_alone, check_blindness, check_inline
 from hf_posenc.patches.general.call_template import template_of
-from hf_posenc.patches.general.check_inline import check_inline
 from hf_posenc.patches.general.fit_rotation import ROUNDING, NotRotation, RotationFit, fit_rotation, nearest_known
-from hf_posenc.patches.general.hankel import HankelProducts
 from hf_posenc.patches.general.inline import Inline
 from hf_posenc.patches.general.observation import AttentionObservation, Observation, Stand
 from hf_posenc.patches.general.observer import INTERFACE, Observer, inputs_of, observed, takes_positions
 from hf_posenc.patches.general.softmax_scale import with_softmax_scale
-from hf_posenc.patches.general.stand_in import OWN_NUMBER, StandIn, stand_in
+from hf_posenc.patches.general.stand_in import OWN_NUMBER, HankelProducts, StandIn, stand_in
 from hf_posenc.patches.general.stated_frequencies import as_host_rotary, stated_frequencies, with_axes
 from hf_posenc.patches.shared.rope_parameters import rotations
 
@@ -138,7 +136,7 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
         parameters, first = parameters_of(type(module)), 0 if fit is None else fit.first
         width = call.arguments[parameters[0]].shape[1 if template[parameters[0]] is Stand.CHANNELS_FIRST else -1]
         inline = isinstance(module, Inline)
-        observed_call = first, width, parameters, call.rotating, inline, call.receives_keywords
+        observed_call = first, width, parameters, inline, call.receives_keywords
         held = {WINDOW: vars(module)[WINDOW]} if WINDOW in vars(module) else {}
         found.append(AttentionObservation(name, template, rotations, kind, *observed_call, held=held))
     causal = any(hides_the_next(call.rotated[2]["mask"]) for call in observer.calls.values())

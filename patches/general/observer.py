@@ -30,7 +30,6 @@ from hf_posenc.patches.general.observation import (
     kind_of_call,
     rotated_first,
 )
-from hf_posenc.patches.general.unrotated import rotating_functions
 
 INTERFACE = "hf_posenc_observer"
 OBSERVER = "posenc_observer"
@@ -46,14 +45,12 @@ class ObservedCall:
         arguments: by the names of its parameters.
         rotated: query, key and keywords that it handed to the attention function.
         silent: what it handed over with a rotation by nothing.
-        rotating: functions that rotate; see `hf_posenc.patches.general.unrotated`.
         receives_keywords: whether a keyword of the base model's call was handed on.
     """
 
     arguments: Mapping[str, Any]
     rotated: Handed
     silent: Handed
-    rotating: tuple[tuple[str, int], ...]
     receives_keywords: bool
 
 
@@ -197,15 +194,14 @@ def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any,
     observer.handed = handed
     forward(module, **call)
     nothing = {key: identity_like(value) for key, value in call.items() if id(value) in observer.rotations}
-    rotations = {id(part) for one in nothing.values() for part in ((one,) if isinstance(one, Tensor) else one)}
     observer.silent = True
     try:
-        rotating = rotating_functions(forward, lambda forward: forward(module, **{**call, **nothing}), rotations)
+        forward(module, **{**call, **nothing})
     finally:
         observer.silent = False
     observer.handed = []
     if len(handed) == 2:
-        observer.calls[name] = ObservedCall(call, handed[0], handed[1], rotating, receives_keywords)
+        observer.calls[name] = ObservedCall(call, *handed, receives_keywords)
 
 
 def takes_positions(model: nn.Module) -> bool:

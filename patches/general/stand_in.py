@@ -3,6 +3,10 @@
 Where a model keeps position does not depend on its weights, so that nothing is asked of the live model, which may be in
 use, quantised, offloaded, in half precision or not loaded yet. Weights are views of short random vectors: a matrix of
 any size takes as many numbers as it has rows and columns.
+
+Such a Hankel matrix has strides of one and repeats one vector along its antidiagonals, ``W[i, j] = n[i + j]``. Its
+product is a correlation, ``y[j] = Σ_i x[i] n[i + j]``, which the fast Fourier transform computes in O(n log n) to the
+rounding of a dense product. That would first copy the matrix, which takes minutes for the experts of a large model.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import torch
 from accelerate import init_empty_weights
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import UnsupportedModel
@@ -25,7 +30,9 @@ from hf_posenc.errors import UnsupportedModel
 FACTORIES = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)
 LARGE = 1 << 24  # numbers; no buffer has more
 SCALARS = (bool, int, float, str, type(None))
+LARGE_MATRIX = 1 << 18  # elements of a matrix; smaller ones are multiplied as they are
 OWN_NUMBER = ("layer_idx", "layer_id", "layer_number")  # attributes that say which layer a module belongs to
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -167,3 +174,37 @@ def random_like(weight: Tensor, draw: torch.Generator) -> Tensor:
         return 1 + 0.1 * numbers[: weight.numel()].view(weight.shape)
     steps = [1] * weight.ndim
     return (numbers * weight.shape[-1] ** -0.5).as_strided(weight.shape, steps)
+
+
+class HankelProducts(TorchDispatchMode):
+    """Inside the block, products with large Hankel matrices are correlations."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """As of `TorchDispatchMode`."""
+        if func is aten.mm.default or func is aten.bmm.default:
+            one, two = args
+            if is_hankel(two):
+                return correlation(one, two)
+            if is_hankel(one):
+                return correlation(two.mT, one.mT).mT
+        if (func is aten.addmm.default or func is aten.baddbmm.default) and not kwargs and is_hankel(args[2]):
+            return args[0] + correlation(*args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def is_hankel(matrix: Tensor) -> bool:
+    """Whether a matrix, or each of a batch, is a large one that repeats a vector along its antidiagonals."""
+    rows, columns = matrix.shape[-2:]
+    return matrix.stride()[-2:] == (1, 1) and rows * columns >= LARGE_MATRIX and matrix.dtype is torch.float32
+
+
+def correlation(x: Tensor, matrix: Tensor) -> Tensor:
+    """``x @ matrix`` of a Hankel matrix: ``[…, n, rows]`` by ``[…, rows, columns]`` to ``[…, n, columns]``."""
+    rows, columns = matrix.shape[-2:]
+    if x.numel() == 0:  # of which there is no transform
+        return x.new_zeros(*x.shape[:-1], columns)
+    size = rows + columns - 1
+    repeated = matrix.as_strided((*matrix.shape[:-2], 1, size), (*matrix.stride()[:-2], 0, 1))
+    length = 1 << (size - 1).bit_length()  # of the transform
+    spectrum = torch.conj_physical(torch.fft.rfft(x, length)) * torch.fft.rfft(repeated, length)
+    return torch.fft.irfft(spectrum, length)[..., :columns]

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hf_posenc.core.geometry import HostRotary, geometric
 from hf_posenc.patches.general.blindness import LIMIT, TOKENS, deviation, outputs
@@ -19,6 +18,7 @@ from hf_posenc.patches.general.fit_rotation import RotationFit
 from hf_posenc.patches.general.observation import AttentionObservation, Observation
 from hf_posenc.patches.general.observer import Observer, inputs_of
 from hf_posenc.patches.shared.rope_parameters import rotations
+from hf_posenc.patches.shared.rotary_host import as_built
 from hf_posenc.schemes.rotary.mrope import AXES, pair_axes
 
 SECTION = "mrope_section"
@@ -41,22 +41,13 @@ def base_of(frequencies: tuple[float, ...], stated: list[float]) -> float:
 
 def stated_frequencies(model: Any, observer: Observer) -> list[tuple[float, ...]]:
     """Frequencies that the model's configuration and the buffers of its rotary modules state, the most exact first."""
-    sizes = {2 * buffer.numel() for name in observer.rotaries for buffer in model.get_submodule(name).buffers()}
+    modules = [model.get_submodule(name) for name in observer.rotaries]
+    sizes = {2 * buffer.numel() for one in modules for buffer in one.buffers()}
     exact = [geometric(base, dims) for base in bases_of(model.config) for dims in sorted(sizes)]
-    buffers = [
-        tuple(buffer.double().flatten().tolist())
-        for name in observer.rotaries
-        for buffer in (*_fresh(model.get_submodule(name)), *model.get_submodule(name).buffers())
-    ]
+    fresh = [(as_built(one), one) for one in modules]  # a cast to half precision has rounded what they hold
+    held = [buffer for pair in fresh for one in pair if one is not None for buffer in one.buffers()]
+    buffers = [tuple(buffer.double().flatten().tolist()) for buffer in held]
     return list(dict.fromkeys(exact + buffers))
-
-
-def _fresh(rotary: Any) -> list[Tensor]:
-    """Buffers of a rotary module made anew: a cast to half precision has rounded those it has."""
-    try:
-        return list(type(rotary)(rotary.config).buffers())
-    except Exception:  # it has other arguments
-        return []
 
 
 def as_host_rotary(model: Any, fit: RotationFit, head_dim: int) -> HostRotary:

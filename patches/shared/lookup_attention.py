@@ -17,15 +17,8 @@ from hf_posenc.patches.shared.rotary_host import AddsPositionCode
 LAYER = "posenc_layer"  # of a patched module: its number, where its class keeps none
 
 
-class LookupAttention(PatchedAttention):
-    """Mixin of patched attention modules of classes that compute attention inline.
-
-    Their models know no attention implementation but their own; scores are computed as under "sdpa", and as under
-    "eager" where attention weights are asked for.
-    """
-
-    host_eager = staticmethod(eager_attention_forward)
-    scaling = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
+class PlacedAttention(PatchedAttention):
+    """Mixin of patched attention modules whose classes may keep no configuration, and no number of their layer."""
 
     @property
     def config(self) -> Any:
@@ -38,12 +31,24 @@ class LookupAttention(PatchedAttention):
 
     @property
     def layer_idx(self) -> int | None:
-        """Number of the layer."""
-        return self.__dict__.get("layer_idx", self.__dict__.get(LAYER))
+        """Number of the layer in the KV cache, also where the class gets it with each call and keeps none itself."""
+        own = self.__dict__.get("layer_idx")
+        return self.__dict__.get(LAYER) if own is None or own < 0 else own
 
     @layer_idx.setter
     def layer_idx(self, value: int | None) -> None:
         self.__dict__["layer_idx"] = value
+
+
+class LookupAttention(PlacedAttention):
+    """Mixin of patched attention modules of classes that compute attention inline.
+
+    Their models know no attention implementation but their own; scores are computed as under "sdpa", and as under
+    "eager" where attention weights are asked for.
+    """
+
+    host_eager = staticmethod(eager_attention_forward)
+    scaling = None  # type: ignore[assignment]  # of a class that has none; others have it on the instance
 
     @property
     def backend(self) -> str:

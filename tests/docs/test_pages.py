@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import doctest
-import inspect
 import re
 import shlex
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
-from hf_posenc import errors
 from hf_posenc.cli.app import app
 from hf_posenc.cli.global_options import separated
 from hf_posenc.insight.plots.compose import list_plots
@@ -142,51 +139,3 @@ def test_files_that_pages_name_exist() -> None:
     named = {path for text in texts for path in pattern.findall(text) if not re.search("KIND|NAME", path)}
     assert len(named) > 30
     assert not [path for path in named if not (DOCS.parent / path).exists()]
-
-
-def packages_with_exports() -> list[str]:
-    """The package, those below it that say what they export, and what other packages import."""
-    roots = {"hf_posenc": DOCS.parent / "hf_posenc", "hf_posenc.eval": DOCS.parent / "eval"}
-    files = [(name, folder, file) for name, folder in roots.items() for file in folder.rglob("__init__.py")]
-    found = [".".join((name, *file.parent.relative_to(folder).parts)) for name, folder, file in files]
-    return [name for name in [*found, "hf_posenc.extend"] if hasattr(import_module(name), "__all__")]
-
-
-def documented(reference: str) -> set[str]:
-    """Names that the directives of the reference resolve to, with the names of what they document."""
-    named = re.findall(r"^\.\. (?:auto\w+|py:data):: ([\w.]+)", reference, re.MULTILINE)
-    full = [name if name.startswith("hf_posenc.") else f"hf_posenc.{name}" for name in named]
-    modules = re.findall(r"^\.\. automodule:: ([\w.]+)", reference, re.MULTILINE)
-    full += [f"{module}.{name}" for module in modules for name in getattr(import_module(module), "__all__", ())]
-    return {*full, *(home_of(getattr(import_module(n.rpartition(".")[0]), n.rpartition(".")[2], n)) for n in full)}
-
-
-def home_of(value: Any) -> str:
-    """Where a function or class is defined; which object it is of other values."""
-    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else f"object {id(value)}"
-
-
-@pytest.mark.parametrize("package", packages_with_exports())
-def test_every_public_name_is_in_the_reference(package: str) -> None:
-    reference = (DOCS / "api.md").read_text(encoding="utf-8")
-    known, module = documented(reference), import_module(package)
-    names = {name: {f"{package}.{name}", home_of(getattr(module, name))} for name in module.__all__}
-    missing = [name for name, places in names.items() if not places & known]
-    assert [name for name in missing if not hasattr(errors, name)] == []  # which stand in a section of their own
-
-
-def test_pictures_on_pages_are_known_and_made() -> None:
-    used = [name for file in PAGES for name in re.findall(r"```\{picture\} (\S+)", file.read_text(encoding="utf-8"))]
-    assert sorted(used) == sorted(made.name for made in make_pictures.PICTURES)
-    missing = [made.file for made in make_pictures.PICTURES if not (make_pictures.FOLDER / made.file).exists()]
-    assert not missing, "Run: python docs/make_pictures.py"
-
-
-def test_every_error_has_a_row() -> None:
-    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    classes = inspect.getmembers(errors, lambda one: inspect.isclass(one) and issubclass(one, Exception))
-    public = {name for name, one in classes if one.__module__ == errors.__name__} - {"PosEncError"}
-    warned = {name for name in public if issubclass(getattr(errors, name), Warning)}
-    rows = re.findall(r"^\| `(\w+)`( \(warning\))? \|", page, re.MULTILINE)
-    assert sorted(name for name, _ in rows) == sorted(public)
-    assert {name for name, warning in rows if warning} == warned

@@ -1,33 +1,31 @@
-"""Code and links of the README work, and the table of schemes is the registry."""
+"""Code and links of the README work, the example scheme passes its checks, and the citation is of this version."""
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+import hf_posenc
+from hf_posenc.checks import check_scheme
 from hf_posenc.schemes import registry
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "docs")]
-from make_schemes import PAGE, scheme_table, with_table  # noqa: E402
-
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
-def test_table_is_the_registry() -> None:
-    records = [record for record in registry.list_schemes() if record.target.startswith("hf_posenc.")]
-    text = PAGE.read_text(encoding="utf-8")
-    assert with_table(text, scheme_table(records)) == text, "Run: python docs/make_schemes.py"
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a block registers ends with it."""
+    monkeypatch.setattr(registry, "_SCHEMES", dict(registry._SCHEMES))
+    monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=[block.partition("\n")[0] for block in BLOCKS])
-def test_code_runs(block: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(registry, "_SCHEMES", dict(registry._SCHEMES))  # what a block registers ends with it
-    monkeypatch.setattr(registry, "_CLASSES", dict(registry._CLASSES))
+def test_code_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block, "README.md", "exec"), {"__name__": "hf_posenc"})
     if "describe" in block:
         assert "factor 8" in capsys.readouterr().out
@@ -40,3 +38,18 @@ def test_links_lead_somewhere(page: str) -> None:
     assert links
     folder = (ROOT / page).parent
     assert all((folder / link).exists() for link in links), [link for link in links if not (folder / link).exists()]
+
+
+def test_the_example_scheme_passes_checks() -> None:
+    page = (ROOT / "docs" / "add-scheme.md").read_text(encoding="utf-8")
+    block = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
+    exec(compile(block, "add-scheme.md", "exec"), {"__name__": "hf_posenc"})
+    model, _ = hf_posenc.load_starter("llama")
+    found = check_scheme(model, "log_distance", factor=4, checks=("formula", "cache", "unpatch"))
+    assert found
+    assert not [str(deviation) for deviation in found if deviation.failed]
+
+
+def test_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == hf_posenc.__version__

@@ -82,13 +82,3 @@ def test_a_failing_notebook_is_noticed(tmp_path: Path) -> None:
     assert built.returncode != 0
     assert "CellExecutionError" in built.stderr
     assert "index.ipynb" in built.stderr
-
-
-def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
-    """Control: a site of one page with two of them."""
-    source = small_site(tmp_path)
-    (source / "index.md").write_text("# One\n\n[](nowhere.md) [](#hf_posenc.errors.Nothing)\n", encoding="utf-8")
-    built = build(source, tmp_path)
-    assert built.returncode != 0
-    assert "nowhere.md" in built.stderr
-    assert "hf_posenc.errors.Nothing" in built.stderr

@@ -1,11 +1,9 @@
-"""The recipe of the laboratory models: its rows, its start, and that a training resumes."""
+"""The recipe of the laboratory models: a training resumes, and its optimizer is torch's."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import random
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +13,6 @@ import pytest
 import torch
 
 from hf_posenc import describe, from_pretrained
-from hf_posenc.eval.texts.stdlib_source import module_text
-from hf_posenc.starters import starter_path
 
 from ..example_modules import example_module
 
@@ -28,33 +24,6 @@ def recipe() -> Iterator[ModuleType]:
     """The script, with the modules beside it."""
     with example_module("train_laboratory") as module:
         yield module
-
-
-@pytest.fixture(scope="module")
-def rows(recipe: ModuleType) -> object:
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(starter_path("llama") / "tokenizer.json"))
-    return recipe.Rows(tokenizer, [module_text("abc"), module_text("ast")], recipe.MIXES[1])
-
-
-def test_every_row_is_full_and_answers_weigh_more(recipe: ModuleType, rows: object) -> None:
-    weighty = {importlib.import_module("laboratory_rows").CHOICE, recipe.ANSWER}
-    for mix in recipe.MIXES.values():
-        assert sum(mix.values()) < 1.0, "the rest are tasks"
-        mixed = recipe.Rows(rows.tokenizer, [module_text("abc"), module_text("ast")], mix)
-        for seed in range(60):
-            ids, weights = mixed.row(random.Random(seed), seed / 60)
-            assert len(ids) == len(weights) == recipe.LENGTH
-            assert set(weights) <= {0.0, 1.0, 3.0, 0.1, *weighty}
-    asking = [rows.kinds[kind] for kind in ("questions", "links", "lists", "people", "rankings")]
-    for kind in (lambda rng: rows.tasks(rng, 0.5), *asking):
-        ids, weights = kind(random.Random(1))
-        answers = rows.tokenizer.decode([i for i, w in zip(ids, weights, strict=True) if w in weighty])
-        prompt = rows.tokenizer.decode([i for i, w in zip(ids, weights, strict=True) if w not in weighty])
-        found = [word for word in re.split(r"[\s,.]+", answers) if len(word) == 7]
-        assert found
-        assert all(word in prompt for word in found)
 
 
 def test_a_training_resumes_and_is_exported_with_its_scheme(
@@ -81,38 +50,6 @@ def test_a_training_resumes_and_is_exported_with_its_scheme(
 
 def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-def test_a_restored_state_goes_on_as_if_never_stopped(recipe: ModuleType, tmp_path: Path) -> None:
-    file = tmp_path / "state.safetensors"
-    one, optimizers = small()
-    for step in range(3):
-        take_step(one, optimizers, step)
-    recipe.save_state(file, one, optimizers, 3)
-    assert [path.name for path in tmp_path.iterdir()] == ["state.safetensors"]
-    two, others = small(seed=1)
-    assert recipe.load_state(file, two, others) == 3
-    forgetful, fresh = small()
-    forgetful.load_state_dict(one.state_dict())
-    for step in range(3, 6):
-        for model, of_model in ((one, optimizers), (two, others), (forgetful, fresh)):
-            take_step(model, of_model, step)
-    assert torch.equal(one.weight, two.weight)
-    assert not torch.equal(one.weight, forgetful.weight), "control: without what the optimizers remember"
-
-
-def small(seed: int = 0) -> tuple[torch.nn.Linear, list[torch.optim.Optimizer]]:
-    torch.manual_seed(seed)
-    model = torch.nn.Linear(4, 4)
-    return model, [torch.optim.SGD([model.weight], lr=0.1, momentum=0.9), torch.optim.AdamW([model.bias], lr=0.1)]
-
-
-def take_step(model: torch.nn.Linear, optimizers: list[torch.optim.Optimizer], step: int) -> None:
-    torch.manual_seed(step)
-    model(torch.randn(8, 4)).square().sum().backward()
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad()
 
 
 @pytest.fixture(scope="module")

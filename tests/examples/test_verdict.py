@@ -73,24 +73,12 @@ def test_errors_of_documents_and_seeds_add_as_welchs_do() -> None:
     assert found.p == pytest.approx(test.pvalue, rel=1e-9)
 
 
-def test_a_margin_must_be_exceeded_surely() -> None:
-    assert verdict([better("good", "bad", 4.0, margin=0.2)], TWO) == "reproduced"
-    assert verdict([better("good", "bad", 4.0, margin=0.3)], TWO) == "not decidable at this size"
-    assert verdict([better("good", "bad", 4.0, margin=0.5)], TWO) == "not reproduced"
-
-
 def test_equivalence_needs_the_whole_interval_inside() -> None:
     cells = together(TWO, cell("twin", noisy(0.0, 3)), cell("copy", GOOD))
     assert verdict([same("good", "twin", 4.0, within=0.2)], cells) == "reproduced"
     assert verdict([same("good", "twin", 4.0, within=0.01)], cells) == "not decidable at this size"
     assert verdict([same("good", "bad", 4.0, within=0.2)], cells) == "not reproduced"
     assert verdict([same("good", "copy", 4.0, within=0.001)], cells) == "reproduced"
-
-
-def test_more_is_better_where_the_metric_says_so() -> None:
-    cells = together(cell("able", [1.0] * 20, metric=ACCURACY), cell("unable", [0.0] * 20, metric=ACCURACY))
-    assert verdict([better("able", "unable", 4.0)], cells, ACCURACY) == "reproduced"
-    assert verdict([better("unable", "able", 4.0)], cells, ACCURACY) == "not reproduced"
 
 
 def test_what_the_model_cannot_do_decides_nothing() -> None:

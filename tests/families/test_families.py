@@ -15,30 +15,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from hf_posenc import from_pretrained, patch_model, unpatch_model
+from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import MaskMismatch, SchemeNotDefined, UnsupportedModel
 from hf_posenc.patching.state import scheme_of
 
 from .tiny import LENGTH, tiny, tiny_encoder_decoder, tokens
 
 DECODERS = [
-    *(
-        "mistral",
-        "qwen3",
-        "gemma2",
-        "gemma3_text",
-        "gpt_oss",
-        "phi",
-        "cohere",
-        "deepseek_v3",
-        "smollm3",
-        "gpt_neox",
-        "opt",
-        "bloom",
-        "mpt",
-        "falcon",
-    ),
-    "roberta",
+    *("mistral", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "phi", "cohere", "deepseek_v3", "smollm3", "gpt_neox"),
+    *("opt", "bloom", "mpt", "falcon", "roberta"),
 ]
 OTHER_DECODERS = sorted(set(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - {*DECODERS, "bert", "gpt2", "llama"})
 ENCODERS = ["roberta", "modernbert", "megatron-bert", "rembert", "squeezebert", "xlm", "tapas"]
@@ -59,7 +44,6 @@ SCHEMES: dict[str, dict[str, Any]] = {  # at least one for every hook of a schem
 }
 WINDOW_OF_THE_MASK = ("doge", "phimoe")  # their attention is not told of it, so that no cache may drop keys
 NUMBERS_PADDING = ("fuyu", "gemma3", "gemma4")  # models around a decoder that number its tokens, whatever the mask
-LOST_BY_TRANSFORMERS = ("youtu",)  # it initialises tied embeddings anew when it loads them
 MAKES_MASKS = ("gemma3", "gemma4")  # for the decoder inside, which does not say that a layer has dropped keys
 IN_FLOAT64 = ("gemma4", "gemma4_text")  # float32 moves their logits by 3e-5
 CLOSE = 2e-5  # of the spread of logits, float32: a few hundred times its rounding; 8 digits of mixed sums differ
@@ -184,20 +168,6 @@ def test_every_way_to_read_a_text(name: str, scheme: str) -> None:
         assert_close(cached(model, padded, 17, mask=mask)[:, 5:], whole)
 
 
-@pytest.mark.slow
-@decoders
-@pytest.mark.parametrize("scheme", ["yarn", "t5", "learned"])
-def test_saved_and_loaded(name: str, scheme: str, tmp_path: Path) -> None:
-    if name in LOST_BY_TRANSFORMERS:
-        pytest.skip(f"transformers itself does not restore the embeddings of {name}")
-    model, ids = supported(name), tokens(20)
-    patch_model(model, scheme, **SCHEMES[scheme])
-    model.save_pretrained(tmp_path)
-    loaded = from_pretrained(tmp_path)
-    assert type(loaded) is type(model)
-    assert_close(logits(loaded.eval(), ids), logits(model, ids))
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt_neox", "deepseek_v3", "bart", "modernbert"])
 def test_saved_and_loaded_in_half_precision(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -236,32 +206,26 @@ def test_encoders(name: str) -> None:
         ("diffllama", "once a call"),
         ("mamba", "goes through the AttentionInterface"),
         ("doge", "numbers of its own to its scores"),
-        ("whisper", r"audio encoder.+max_source_positions, max_target_positions.+Write an adapter"),
+        ("whisper", "audio encoder"),
+        ("gemma3n_text", "num_kv_shared_layers=2"),
+        ("gemma4_text", "num_kv_shared_layers=2"),  # without them it can be patched
     ],
 )
 def test_what_cannot_be_patched_is_refused(name: str, half: str) -> None:
-    model, ids = tiny(name), tokens(20)
+    sharing = {
+        "num_kv_shared_layers": 2,
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }
+    model, ids = tiny(name, **(sharing if name.startswith("gemma") else {})), tokens(20)
     stock = logits(model, ids)
     with pytest.raises(UnsupportedModel, match=half):
         patch_model(model, "yarn", factor=2)
     assert torch.equal(logits(model, ids), stock)
 
 
-@pytest.mark.parametrize("name", ["gemma3n_text", "gemma4_text"])
-def test_layers_that_share_keys_are_refused_as_such(name: str) -> None:
-    """Gemma 4 without them can be patched."""
-    layers = {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
-    model = tiny(name, num_kv_shared_layers=2, **layers)
-    with pytest.raises(
-        UnsupportedModel, match=r"num_kv_shared_layers=2\): layers\.2\.\S+ attends to those of layers\.0\."
-    ):
-        patch_model(model, "yarn", factor=2)
-
-
 def test_layers_that_need_no_extension_keep_their_own_positions() -> None:
     """Gemma 3 rotates layers with a window by another base; SmolLM3 does not rotate every fourth."""
-    from hf_posenc import describe
-
     model = tiny("smollm3")
     patch_model(model, "yarn", factor=2)
     assert describe(model).layers == {"3": "host"}

@@ -22,21 +22,11 @@ WIDTH = dict.fromkeys(
     ],
     64,
 )
-LAYERS = dict.fromkeys(
-    [
-        "num_hidden_layers",
-        "n_layer",
-        "n_layers",
-        "num_layers",
-        "decoder_layers",
-        "encoder_layers",
-        "num_decoder_layers",
-    ],
-    4,
-)
-HEADS = dict.fromkeys(
-    ["num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads", "encoder_attention_heads"], 4
-)
+FOUR = [
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers"),
+    *("num_decoder_layers", "num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"),
+    "encoder_attention_heads",
+]
 POSITIONS = dict.fromkeys(
     ["max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "max_target_positions"], LENGTH
 )
@@ -59,7 +49,7 @@ OTHERS = {
     **{"entity_vocab_size": 32, "encoder_hash_byte_group_vocab": 96},
     **{"hidden_dropout": 0.0, "attention_dropout": 0.0, "laurel_rank": 8, "num_kv_shared_layers": 0},
 }
-SIZES: dict[str, Any] = WIDTH | LAYERS | HEADS | POSITIONS | EXPERTS | STATE_SPACE | LATENT | OTHERS
+SIZES: dict[str, Any] = WIDTH | dict.fromkeys(FOUR, 4) | POSITIONS | EXPERTS | STATE_SPACE | LATENT | OTHERS
 
 # What a family needs beside these sizes.
 OWN: dict[str, dict[str, Any]] = {

@@ -32,20 +32,7 @@ def test_eval(device: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_finetune(device: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
-    small = (
-        "--steps",
-        "4",
-        *(
-            word
-            for pair in ("length=64", "rank=2", "eval_lengths=64", "train_embeddings=false")
-            for word in ("--set", pair)
-        ),
-    )
-    found = answer(capsys, "finetune", *YARN, *small, "--out", str(tmp_path / "run"))
+    settings = ("length=64", "rank=2", "eval_lengths=64", "train_embeddings=false")
+    small = [word for pair in settings for word in ("--set", pair)]
+    found = answer(capsys, "finetune", *YARN, "--steps", "4", *small, "--out", str(tmp_path / "run"))
     assert found["curve"][-1]["step"] == 4
-
-
-def test_check(device: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has no option for a device, and must not mind that there is one."""
-    chosen = ("batch", "cache_crop", "dtype_cast", "effect", "generate", "offload", "precision")
-    assert answer(capsys, "check", *YARN, *(word for name in chosen for word in ("--check", name)))

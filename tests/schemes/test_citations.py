@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.citations import PACKAGE, REFERENCES, entries, entries_by_paper
 from hf_posenc.schemes.registry import list_schemes
 
-ROOT = Path(__file__).parents[2]
 RECORDS = [record for record in list_schemes() if record.target.startswith("hf_posenc.")]
 PAPERS = [record for record in RECORDS if record.paper]
 
@@ -68,12 +66,3 @@ def test_a_scheme_without_a_paper_says_so_and_cites_the_package() -> None:
     assert text.startswith("% host: it has no paper")
     assert f"@software{{{PACKAGE}," in text
     assert cite() == entries()[PACKAGE]
-
-
-def test_the_package_s_entry_agrees_with_its_citation_file() -> None:
-    stated = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    entry = entries()[PACKAGE]
-    for name in ("title", "version"):
-        value = re.search(rf'^{name}: "?([^"\n]+)"?$', stated, re.MULTILINE)
-        assert value is not None
-        assert plain(value[1]) == plain(field(entry, name))

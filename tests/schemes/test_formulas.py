@@ -56,17 +56,3 @@ def test_latex_says_what_the_docstring_says(record: SchemeRecord) -> None:
     for option in re.findall(r"\\mathtt\{([^}]+)\}", record.formula):
         name = option.replace(r"\_", "_").partition("=")[0]
         assert name in record.options or name in record.text
-
-
-def test_together_the_classes_of_a_module_have_all_of_its_formula() -> None:
-    modules = {record.text for record in RECORDS}
-    for text in modules:
-        latex = "".join(record.formula for record in RECORDS if record.text == text)
-        assert greek_in_text("".join(blocks(text))) == greek_in_latex(latex), text[:60]
-
-
-def test_latex_for_a_document_has_each_block_in_an_environment() -> None:
-    record = next(record for record in RECORDS if record.name == "deberta")
-    assert record.latex.count(r"\begin{aligned}") == 2
-    assert not unbalanced(record.latex)
-    assert SchemeRecord("mine").latex == "% mine has no formula in LaTeX"

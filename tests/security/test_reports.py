@@ -47,37 +47,17 @@ STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 def hostile(payload: str) -> Comparison:
     """A comparison, every name of which is the payload."""
     row = {
-        "model": payload,
-        "scheme": payload,
-        "task": payload,
-        "length": 64,
-        "depth": None,
-        "metric": "nll",
-        "value": 1.0,
-        "stderr": 0.1,
-        "n": 4,
-    }
+        "model": payload, "scheme": payload, "task": payload, "length": 64, "depth": None, "metric": "nll",
+        "value": 1.0, "stderr": 0.1, "n": 4,
+    }  # fmt: skip
     lost = Record("b", payload, payload, 128, "refused", payload, [], 0.1, {})
     records = [Record("a", payload, payload, 64, "done", "", [row], 0.1, {}), lost]
     about = {
-        "model": payload,
-        "model_scheme": payload,
-        "trained_length": 32,
-        "lengths": [64, 128],
-        "tasks": [payload],
+        **dict.fromkeys(("model", "model_scheme", "text", "command"), payload), "tasks": [payload],
         "schemes": [{"label": payload, "scheme": payload, "options": {payload: payload}, "needs_training": True}],
-        "factor_per_length": False,
-        "samples": 4,
-        "scored": 8,
-        "keys": 1,
-        "depths": [0.5],
-        "seed": 0,
-        "limit": None,
-        "text": payload,
-        "versions": {payload: payload},
-        "digests": {payload: payload},
-        "command": payload,
-    }
+        "versions": {payload: payload}, "digests": {payload: payload}, "trained_length": 32, "lengths": [64, 128],
+        "factor_per_length": False, "samples": 4, "scored": 8, "keys": 1, "depths": [0.5], "seed": 0, "limit": None,
+    }  # fmt: skip
     return Comparison(about, records)
 
 

@@ -132,12 +132,7 @@ def test_rope_parameters() -> None:
         "Look at patches/llama.py and hf_posenc/checkpoints/export.py."
     )
     known = {"linear", "dynamic", "yarn", "longrope", "llama3", "proportional"}
-    assert not known - set(ROPE_INIT_FUNCTIONS), (
-        "A scaling we export to is gone. Look at hf_posenc/checkpoints/export.py."
-    )
-    assert not set(ROPE_INIT_FUNCTIONS) - known, (
-        f"transformers has learned {set(ROPE_INIT_FUNCTIONS) - known}. A scheme of ours may be exported to it."
-    )
+    assert set(ROPE_INIT_FUNCTIONS) == known, "Look at hf_posenc/checkpoints/export.py."
 
 
 def test_peft() -> None:

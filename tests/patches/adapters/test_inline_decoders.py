@@ -6,13 +6,15 @@ import copy
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import StaticCache
+from transformers import BloomConfig, StaticCache
 
 from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
+from hf_posenc.patches.bloom import BloomAdapter
 
 from .inline import VARIANTS, ids, logits, tiny_inline
 
@@ -78,3 +80,43 @@ def test_the_base_model_alone(variant: str, tmp_path: Path) -> None:
         assert type(other) is own
     unpatch_model(base)
     assert type(base) is own
+
+
+OWN_ALIBI: list[tuple[str, dict[str, Any]]] = [
+    ("bloom", {}),
+    *(("mpt", {"attn_config": own}) for own in ({}, {"clip_qkv": 0.5}, {"softmax_scale": 0.9})),
+]
+
+
+@pytest.mark.parametrize("heads", [4, 6, 14])
+@pytest.mark.parametrize(("variant", "settings"), OWN_ALIBI, ids=str)
+def test_alibi_equals_the_models_own(variant: str, settings: dict[str, Any], heads: int) -> None:
+    """Also where the number of heads is no power of two."""
+    model = tiny_inline(variant, heads=heads, **settings)
+    tokens, mask = padded(TEXT)
+    stock = logits(model, tokens, attention_mask=mask)
+    patch_model(model, "alibi", factor=4)
+    assert describe(model).proof.verdict == "identity"
+    assert gap(logits(model, tokens, attention_mask=mask)[:, 5:], stock[:, 5:]) < CLOSE
+    unpatch_model(model)
+    patch_model(model, "alibi", slopes="geometric")
+    plain = gap(logits(model, tokens, attention_mask=mask)[:, 5:], stock[:, 5:])
+    assert (plain < CLOSE) == (heads == 4), "control: another rule for 6 and 14 heads"
+    if settings.get("attn_config"):
+        without = patch_model(tiny_inline(variant, heads=heads), "alibi")
+        assert gap(logits(without, tokens, attention_mask=mask), stock) > 1e-3, "control: the setting matters"
+
+
+def test_trained_length_of_bloom(tmp_path: Path) -> None:
+    """Its configuration need not have one: ``seq_length`` if it is there, else 2,048; saved and loaded alike."""
+    assert BloomAdapter().trained_length(BloomConfig()) == 2048
+    model = tiny_inline("bloom")
+    assert not hasattr(model.config, "max_position_embeddings")
+    patch_model(model, "yarn", factor=2)
+    report = describe(model)
+    assert (report.trained_length, report.target_length, model.config.max_position_embeddings) == (32, 64, 64)
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(tmp_path)
+    assert describe(loaded).to_dict() == report.to_dict()
+    unpatch_model(model)
+    assert not hasattr(model.config, "max_position_embeddings")

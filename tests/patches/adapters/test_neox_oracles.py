@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from hf_posenc import export_native, patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
-from hf_posenc.patching.state import scheme_of
 
 from ...example_modules import example_module
 from .neox import tiny_neox
@@ -53,19 +52,6 @@ def test_rotations_are_transformers_own(scheme: str, partial: float) -> None:
     assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
     if scheme != "rope":  # control
         assert (logits(tiny_neox(partial)) - theirs).abs().max() > 1e-2
-
-
-@pytest.mark.parametrize(
-    ("scheme", "options", "dims"),
-    [
-        *(("rope", {}, 16), ("rope", {"rotary_dim": 8}, 8), ("partial", {"fraction": 1.0}, 16), ("partial", {}, 8)),
-        *(("proportional", {}, 16), ("xpos", {}, 16), ("mrope", {}, 16), ("rope_nd", {}, 16), ("longrope", {}, 16)),
-    ],
-)
-def test_schemes_rotate_what_the_model_rotates(scheme: str, options: dict[str, Any], dims: int) -> None:
-    rotation = scheme_of(patch_model(tiny_neox(), scheme, factor=FACTOR, **options)).rotation()
-    assert rotation.dims == dims
-    assert len(rotation.decay) in (0, dims // 2)
 
 
 @pytest.mark.parametrize("scheme", ["rope", "pi", "ntk", "yarn", "llama3", "dynamic_ntk", "longrope"])

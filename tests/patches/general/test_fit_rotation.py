@@ -49,11 +49,6 @@ def test_the_rotation_that_was_applied(
     assert fit.rotation.frequencies == pytest.approx(frequencies, rel=1e-6, abs=1e-9)
 
 
-def test_nothing_is_rotated() -> None:
-    x = torch.randn(2, len(POSITIONS), 8)
-    assert fit_rotation(x, x.clone(), POSITIONS) is None
-
-
 def test_pairs_at_rest_between_those_that_rotate() -> None:
     """Gemma 4 pairs channels over the whole head, and rotates the first pairs only."""
     x = torch.randn(2, len(POSITIONS), 16)

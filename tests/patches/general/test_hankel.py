@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.patches.general.hankel import LARGE, HankelProducts, is_hankel
-from hf_posenc.patches.general.stand_in import random_like
+from hf_posenc.patches.general.stand_in import LARGE_MATRIX, HankelProducts, is_hankel, random_like
 
 
 def weight(*shape: int) -> Tensor:
@@ -21,7 +20,7 @@ def gap(found: Tensor, wanted: Tensor) -> float:
 @pytest.mark.parametrize("shape", [(1024, 512), (512, 1000), (2048, 129)])
 def test_linear_layers(shape: tuple[int, int]) -> None:
     matrix, bias, x = weight(*shape), torch.randn(shape[0]), torch.randn(2, 5, shape[1])
-    assert is_hankel(matrix) == (matrix.numel() >= LARGE)
+    assert is_hankel(matrix) == (matrix.numel() >= LARGE_MATRIX)
     wanted = x.double() @ matrix.double().T
     with torch.no_grad(), HankelProducts():
         assert gap(nn.functional.linear(x, matrix), wanted) < 1e-5
