@@ -105,7 +105,7 @@ def export_auto(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def other_class(model: Any) -> Any:
     """The model as a class of transformers that computes its scheme, or None where there is none."""
-    base = base_model_of(model)[0]
+    base: Any = base_model_of(model)[0]
     if model.config.model_type != "llama" or hasattr(model, "peft_config"):
         return None
     needs = [needs_of(acting_part(module.scheme), base.config) for module in base.__dict__[ATTENTIONS]]
