@@ -32,7 +32,7 @@ from hf_posenc.checkpoints.adapter_checks import (
     load_position_parameters,
     match_base,
 )
-from hf_posenc.checkpoints.adapter_folder import AdapterFolder, read_adapter_weights, read_position_parameters
+from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.auto import auto_enabled
 from hf_posenc.checkpoints.hub import hub_options
 from hf_posenc.checkpoints.peft import adapter_staged
@@ -112,19 +112,19 @@ def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     if adapter is None or CONVERTED_FROM.get() is not None:
         return original(model, *args, **kwargs)
     beyond_tested("peft")
-    parameters, name = read_position_parameters(adapter.path), options.get("adapter_name") or "default"
+    parameters, name = adapter.position_parameters(), options.get("adapter_name") or "default"
     loaded = getattr(model, "peft_config", {})
     match_base(model, adapter, patch=auto_enabled() and not loaded and not is_patched(model))
     if loaded and name not in loaded:
-        check_other_adapters(model, name, parameters, adapter.path)
+        check_other_adapters(model, name, adapter)
     from peft import PeftModel
 
-    weights = read_adapter_weights(adapter.path)
+    weights = adapter.weights()
     result = original(model, *args, **kwargs)
     if isinstance(model, PeftModel):
-        check_complete(model, weights, adapter.path, name)
+        check_complete(model, adapter, weights, name)
     join_training(model, float32=options.get("autocast_adapter_dtype", True))
-    load_position_parameters(model, parameters, adapter.path)
+    load_position_parameters(model, adapter, parameters)
     return result
 
 

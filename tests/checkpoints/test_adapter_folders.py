@@ -17,7 +17,7 @@ from hf_posenc import (
     is_patched,
     patch_model,
 )
-from hf_posenc.checkpoints.adapter_folder import read_position_parameters, read_sidecar
+from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.merge import merge
 from hf_posenc.checkpoints.peft import (
     get_peft_model,
@@ -93,13 +93,13 @@ def test_a_folder_holds_the_adapter_that_was_saved_last(adapter, make_model, log
     assert {SIDECAR, PARAMETERS} <= {p.name for p in folder.iterdir()}
     adapter("yarn")
     assert PARAMETERS not in {p.name for p in folder.iterdir()}
-    assert read_sidecar(folder).layout.default.parts[0][0].record.name == "yarn"
+    assert AdapterFolder.open(folder).scheme.layout.default.parts[0][0].record.name == "yarn"
     plain = get_peft_model(make_model("llama"), lora())
     perturb(plain)
     save_peft_adapter(plain, folder)
     assert not {SIDECAR, PARAMETERS} & {p.name for p in folder.iterdir()}
-    assert read_sidecar(folder) is None
-    assert read_position_parameters(folder) == {}
+    assert AdapterFolder.open(folder).scheme is None
+    assert AdapterFolder.open(folder).position_parameters() == {}
     loaded = load_peft_adapter(make_model("llama"), folder)
     assert not is_patched(loaded)
     assert torch.equal(logits_of(loaded, TRAINED), logits_of(plain, TRAINED))
