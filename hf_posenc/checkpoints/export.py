@@ -113,11 +113,15 @@ def merge_adapter(model: Any) -> Any:
     """Merge a model's PEFT adapter into its weights; a model without an adapter is returned unchanged.
 
     Raises:
-        NotExpressible: adapters of this type cannot be merged into the weights, or not into these.
+        NotExpressible: adapters of this type, such as prompts, are no change of weights, or not of these.
     """
-    check_mergeable(model)
     if not hasattr(model, "peft_config"):
         return model
+    if not hasattr(model, "merge_and_unload"):
+        raise NotExpressible(
+            f"The PEFT adapter of this {type(model).__name__} cannot be merged into the weights. "
+            "Use the adapter itself: hf_posenc.from_pretrained and --model take it."
+        )
     try:
         return model.merge_and_unload()
     except (NotImplementedError, TypeError, ValueError) as error:  # PEFT's words for layers it cannot merge into
@@ -125,16 +129,3 @@ def merge_adapter(model: Any) -> Any:
             f"PEFT cannot merge the adapter of this {type(model).__name__}: {reason_of(error)}. Use the "
             "adapter itself: hf_posenc.from_pretrained and --model take it."
         ) from error
-
-
-def check_mergeable(model: Any) -> None:
-    """Refuse adapters that are no change of weights: prompts and prefixes.
-
-    Raises:
-        NotExpressible: the model has such an adapter.
-    """
-    if hasattr(model, "peft_config") and not hasattr(model, "merge_and_unload"):
-        raise NotExpressible(
-            f"The PEFT adapter of this {type(model).__name__} cannot be merged into the weights. "
-            "Use the adapter itself: hf_posenc.from_pretrained and --model take it."
-        )

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -25,14 +24,12 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import with_hub_options
 from hf_posenc.checkpoints.peft import attach_adapter
 from hf_posenc.checkpoints.restore import load_weights
+from hf_posenc.checkpoints.validate import check_layer_count
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.stored.scheme_config import SchemeConfig, describe_plan
 from hf_posenc.schemes.spec import Plan, SchemeSpec, option_names_of, parts_of_spec, plan
-
-LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer")
-LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h)\.(\d+)\.")
 
 __all__ = ["disable_auto", "enable_auto", "from_pretrained"]
 
@@ -90,7 +87,7 @@ def from_pretrained(
     model, info = load_weights(checkpoint, chosen, keywords=keywords, **require_safetensors(hf_kwargs))
     check_no_missing_weights(model, info, checkpoint.name)
     if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
-        check_layer_count(checkpoint, info.get("unexpected_keys", ()))
+        check_layer_count(checkpoint.name, checkpoint.config, info.get("unexpected_keys", ()), some=True)
 
     loaded: nn.Module = model
     if checkpoint.adapter is not None:
@@ -203,21 +200,6 @@ def agree(wanted: Plan, stored: Plan) -> bool:
         for (cls, mine), (_, theirs) in zip(wanted.parts, stored.parts, strict=True)
         for name, value in mine.items()
     )
-
-
-def check_layer_count(checkpoint: Checkpoint, unexpected: Iterable[str]) -> None:
-    """Refuse a checkpoint with weights of more layers than its configuration says, which transformers would leave out.
-
-    Raises:
-        CheckpointMismatch: An unexpected weight is that of a further layer.
-    """
-    depth = next((checkpoint.config[key] for key in LAYER_COUNT_KEYS if key in checkpoint.config), None)
-    numbers = {int(found[1]) for weight in unexpected if (found := LAYER.search(weight))}
-    if depth is not None and max(numbers, default=0) >= depth:
-        raise CheckpointMismatch(
-            f"The checkpoint {checkpoint.name} has weights of {max(numbers) + 1} layers, and its configuration says "
-            f"{depth}. Correct the number, or pass config= for a part of the model."
-        )
 
 
 def four_bit_keywords() -> dict[str, Any]:

@@ -133,15 +133,11 @@ def map_shared_parameters(device_map: dict[str, Any], model: nn.Module) -> None:
     """Add the scheme parameters that layers share to a device map that was written for the plain model."""
     for part in parts_of(model):
         shared = base_model_of(part)[0]._modules.get("posenc")
-        if device_map and shared is not None and next(shared.parameters(), None) is not None:
-            map_module(device_map, model, shared)
-
-
-def map_module(device_map: dict[str, Any], model: nn.Module, shared: nn.Module) -> None:
-    """Add a module of ``model`` to a device map that does not reach it."""
-    name = next(name for name, module in model.named_modules() if module is shared)
-    if not any(key == "" or f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for key in device_map):
-        device_map[name] = next(iter(device_map.values()))
+        if not device_map or shared is None or next(shared.parameters(), None) is None:
+            continue
+        name = next(name for name, module in model.named_modules() if module is shared)
+        if not any(key == "" or f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for key in device_map):
+            device_map[name] = next(iter(device_map.values()))
 
 
 def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
