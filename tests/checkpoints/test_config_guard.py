@@ -7,11 +7,9 @@ import json
 import shutil
 
 import pytest
-import torch
 from transformers import (
     AutoConfig,
     GPT2LMHeadModel,
-    LlamaForCausalLM,
     Trainer,
     TrainingArguments,
 )
@@ -78,16 +76,6 @@ def test_every_loader_without_the_package_is_refused(make_model, run_in_new_proc
             for folder in folders:
                 shutil.copy(file, folder)
     run_in_new_process(WITHOUT)
-
-
-def test_without_the_guard_it_would_look_healthy(make_model, logits_of, tmp_path) -> None:
-    """Control: what the guard prevents. Earlier versions wrote no guard, and these checkpoints still load here."""
-    model = patch_model(make_model("llama"), "yarn", factor=4)
-    model.save_pretrained(tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(unguard(content, "here")))
-    assert (logits_of(LlamaForCausalLM.from_pretrained(tmp_path)) - logits_of(model)).abs().max() > 0.1
-    assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(model))
 
 
 def test_it_is_written_wherever_a_patched_model_is_saved_and_nowhere_else(make_model, tmp_path) -> None:

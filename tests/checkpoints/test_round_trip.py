@@ -24,7 +24,7 @@ from hf_posenc import (
     patch_model,
     unpatch_model,
 )
-from hf_posenc.errors import CheckpointMismatch, NotPatched, UnknownScheme
+from hf_posenc.errors import CheckpointMismatch
 
 FACTOR, TRAINED = 4, 16
 PAIRS = [
@@ -137,16 +137,6 @@ def test_a_contradicting_request_is_refused(asked, make_model, tmp_path) -> None
     patch_model(make_model("llama"), "yarn", factor=FACTOR, beta_fast=16.0).save_pretrained(tmp_path)
     with pytest.raises(CheckpointMismatch, match=r"carries scheme 'yarn\(beta_fast=16.0\)' .* was asked for.*\. Leave"):
         from_pretrained(tmp_path, **asked)
-
-
-def test_requests_that_would_have_no_effect(make_model, tmp_path) -> None:
-    make_model("llama").save_pretrained(tmp_path)
-    with pytest.raises(NotPatched, match="Pass scheme"):
-        from_pretrained(tmp_path, factor=4)
-    with pytest.raises(UnknownScheme, match="yarn"):
-        from_pretrained(tmp_path, scheme="yarm")
-    with pytest.raises(CheckpointMismatch, match="pickled"):
-        from_pretrained(tmp_path, use_safetensors=False)
 
 
 def gemma3() -> Gemma3ForCausalLM:
