@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -180,26 +180,27 @@ def stated_base(folder: Path) -> tuple[str, str | None]:
     return base, revision if isinstance(revision, str) and revision else None
 
 
-def local_folder(name: str, hub: Mapping[str, Any] | None = None) -> Path:
-    """A folder as it is; a Hub name as the folder its JSON and safetensors files were downloaded to.
+def local_folder(name: str, hub: Mapping[str, Any], files: Iterable[str] = ("*.json", "*.safetensors")) -> Path:
+    """A folder as it is; a Hub name as the folder its files were downloaded to.
 
     Args:
         name: folder or Hub name.
         hub: options of the Hub; of a ``subfolder``, that is returned.
+        files: patterns of the names of files that are needed.
 
     Raises:
         ModelNotFound: the Hub name cannot be downloaded.
     """
-    options = {option: value for option, value in (hub or {}).items() if value is not None}
+    options = {option: value for option, value in hub.items() if value is not None}
     subfolder = options.pop("subfolder", "")
     if Path(name).is_dir():
         return Path(name, subfolder)
     from huggingface_hub import snapshot_download
 
     options.pop("proxies", None)  # of requests, which huggingface_hub no longer uses
-    files = [f"{subfolder}/{pattern}".lstrip("/") for pattern in ("*.json", "*.safetensors")]
+    patterns = [f"{subfolder}/{pattern}".lstrip("/") for pattern in files]
     try:
-        return Path(snapshot_download(name, allow_patterns=files, **options), subfolder)
+        return Path(snapshot_download(name, allow_patterns=patterns, **options), subfolder)
     except (OSError, ValueError) as error:  # the hub's errors are one or the other
         raise ModelNotFound(
             f"The PEFT adapter {name!r} is not available: {reason_of(error)}. Check the name."

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -31,6 +30,8 @@ from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.stored.scheme_config import SchemeConfig, describe_plan
 from hf_posenc.schemes.spec import Plan, SchemeSpec, option_names_of, parts_of_spec, plan
 
+Layers = Mapping[int | str, SchemeSpec] | Literal["all"] | None
+
 __all__ = ["disable_auto", "enable_auto", "from_pretrained"]
 
 
@@ -43,7 +44,7 @@ def from_pretrained(
     factor: float | None = None,
     target_length: int | None = None,
     trained_length: int | None = None,
-    layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None = None,
+    layers: Layers = None,
     peft_adapter: str | os.PathLike[str] | None = None,
     **hf_kwargs: Any,
 ) -> nn.Module:
@@ -75,10 +76,8 @@ def from_pretrained(
     """
     lengths = {"factor": factor, "trained_length": trained_length, "target_length": target_length}
     options = {name: hf_kwargs.pop(name) for name in option_names(scheme) if name in hf_kwargs}
-    request = SchemeRequest(scheme, options, layers, lengths)
-
     checkpoint = Checkpoint.open(name_or_path, peft_adapter=peft_adapter, **hf_kwargs)
-    request.check_agreement(checkpoint)
+    check_agreement(checkpoint, scheme, options, layers, lengths)
     chosen = checkpoint.model_class(model_class)
     keywords = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
     if checkpoint.named.dtype is not None and not hf_kwargs.keys() & {"dtype", "torch_dtype"}:
@@ -92,8 +91,8 @@ def from_pretrained(
     loaded: nn.Module = model
     if checkpoint.adapter is not None:
         loaded = attach_adapter(model, checkpoint.adapter, patch=checkpoint.model_scheme is None)
-    if checkpoint.scheme is None:
-        request.patch(loaded)
+    if checkpoint.scheme is None and scheme is not None:
+        patch_model(loaded, scheme, layers=layers, **lengths, **options)
     return (loaded, info) if hf_kwargs.get("output_loading_info") else loaded  # type: ignore[return-value]
 
 
@@ -134,56 +133,55 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
         )
 
 
-@dataclass(frozen=True)
-class SchemeRequest:
-    """Scheme, options, lengths and layers as `patch_model` takes them; what is None is not asked for."""
+def check_agreement(
+    checkpoint: Checkpoint,
+    scheme: SchemeSpec | None,
+    options: Mapping[str, Any],
+    layers: Layers,
+    lengths: Mapping[str, Any],
+) -> None:
+    """Refuse a request that contradicts the scheme a checkpoint carries, or that belongs to no scheme.
 
-    scheme: SchemeSpec | None
-    options: Mapping[str, Any]
-    layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None
-    lengths: Mapping[str, Any]
+    Args:
+        checkpoint: that was asked for.
+        scheme, options, layers, lengths: as `patch_model` takes them; what is None is not asked for.
 
-    def check_agreement(self, checkpoint: Checkpoint) -> None:
-        """Refuse a request that contradicts the scheme a checkpoint carries, or that belongs to no scheme.
-
-        Raises:
-            CheckpointMismatch: scheme, options, lengths or layers differ from those of the model or of its adapter.
-            NotPatched: lengths or layers are given, and neither the request nor the checkpoint has a scheme.
-        """
-        for where, stored in checkpoint.schemes.items():
-            if difference := self.difference(stored):
-                raise CheckpointMismatch(
-                    f"{where} carries scheme {stored}, but {difference}. Leave that out; unpatch_model removes the "
-                    "scheme, and hf-posenc compare measures others on the same weights."
-                )
-        given = [name for name, value in {**self.lengths, "layers": self.layers or None}.items() if value is not None]
-        if checkpoint.scheme is None and self.scheme is None and given:
-            raise NotPatched(
-                f"{given[0]} needs a scheme, and neither the call nor the checkpoint has one. Pass scheme (--scheme)."
+    Raises:
+        CheckpointMismatch: scheme, options, lengths or layers differ from those of the model or of its adapter.
+        NotPatched: lengths or layers are given, and neither the request nor the checkpoint has a scheme.
+    """
+    for where, stored in checkpoint.schemes.items():
+        wanted = None if scheme is None else plan(scheme, options)
+        if contradiction := next(contradictions(stored, wanted, layers, lengths), None):
+            raise CheckpointMismatch(
+                f"{where} carries scheme {stored}, but {contradiction} was asked for. Leave that out; unpatch_model "
+                "removes the scheme, and hf-posenc compare measures others on the same weights."
             )
+    given = [name for name, value in {**lengths, "layers": layers or None}.items() if value is not None]
+    if checkpoint.scheme is None and scheme is None and given:
+        raise NotPatched(
+            f"{given[0]} needs a scheme, and neither the call nor the checkpoint has one. Pass scheme (--scheme)."
+        )
 
-    def difference(self, stored: SchemeConfig) -> str:
-        """The first contradiction with a stored scheme, as a clause; empty where there is none."""
-        if self.scheme is not None and not agree(wanted := plan(self.scheme, self.options), stored.layout.default):
-            return f"scheme {describe_plan(wanted)} was asked for"
-        if self.layers == "all" and stored.layout.layers:
-            return "it was asked for in all layers"
-        for key, spec in self.layers.items() if isinstance(self.layers, Mapping) else ():
-            layer = stored.layout.layers.get(str(key))
-            if layer is None or not agree(plan(spec), layer):
-                return f"scheme {describe_plan(plan(spec))} was asked for in layers {key}"
-        factor = self.lengths.get("factor")
-        if factor is not None and round(stored.trained_length * factor) != stored.target_length:
-            return f"factor {factor:g} was asked for"
-        for name in ("trained_length", "target_length"):
-            if self.lengths.get(name) not in (None, getattr(stored, name)):
-                return f"{name} {self.lengths[name]} was asked for"
-        return ""
 
-    def patch(self, model: nn.Module) -> None:
-        """Patch a plain model as asked. Raises as `patch_model` does."""
-        if self.scheme is not None:
-            patch_model(model, self.scheme, layers=self.layers, **self.lengths, **self.options)
+def contradictions(
+    stored: SchemeConfig, wanted: Plan | None, layers: Layers, lengths: Mapping[str, Any]
+) -> Iterator[str]:
+    """What was asked for and is not what a stored scheme says."""
+    if wanted is not None and not agree(wanted, stored.layout.default):
+        yield f"scheme {describe_plan(wanted)}"
+    if layers == "all" and stored.layout.layers:
+        yield "one scheme in all layers"
+    for key, spec in layers.items() if isinstance(layers, Mapping) else ():
+        layer = stored.layout.layers.get(str(key))
+        if layer is None or not agree(plan(spec), layer):
+            yield f"scheme {describe_plan(plan(spec))} in layers {key}"
+    factor = lengths["factor"]
+    if factor is not None and round(stored.trained_length * factor) != stored.target_length:
+        yield f"factor {factor:g}"
+    for name in ("trained_length", "target_length"):
+        if lengths[name] not in (None, getattr(stored, name)):
+            yield f"{name} {lengths[name]}"
 
 
 def option_names(spec: SchemeSpec | None) -> set[str]:

@@ -22,7 +22,7 @@ from hf_posenc.checkpoints.adapter_checks import (
     match_base,
 )
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
-from hf_posenc.checkpoints.hub import hub_options, without_hub_options
+from hf_posenc.checkpoints.hub import hub_options, with_hub_options
 from hf_posenc.checkpoints.peft_methods import check_methods
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
@@ -146,7 +146,7 @@ def load_peft_adapter(
     if patch not in ("refuse", "apply"):
         raise WrongKind(f"patch says what to do with another base, got {shown(patch)}. Pass 'refuse' or 'apply'.")
     adapter = AdapterFolder.open(folder, **hub_options(kwargs))
-    others = without_hub_options(kwargs)  # the folder is here now
+    others = with_hub_options(kwargs, {})  # the folder is here now
     return attach_adapter(model, adapter, patch=patch == "apply", adapter_name=adapter_name, **others)
 
 

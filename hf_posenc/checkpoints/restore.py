@@ -62,30 +62,23 @@ def load_weights(
         PosEncError: errors of transformers, as `explained_errors` words them.
     """
     hf_kwargs["output_loading_info"] = True
-    with explained_errors(checkpoint.name, keywords):
-        if checkpoint.model_scheme is None:
-            model, info = cls.from_pretrained(checkpoint.name, *args, **hf_kwargs)
-            check_finite(model)
-        else:
-            model, info = _load_patched(checkpoint, checkpoint.model_scheme, cls, *args, **hf_kwargs)
-    return model, info
-
-
-def _load_patched(
-    checkpoint: Checkpoint, scheme: SchemeConfig, cls: type[PreTrainedModel], *args: Any, **hf_kwargs: Any
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    device_map = hf_kwargs.get("device_map")
+    scheme, device_map = checkpoint.model_scheme, hf_kwargs.get("device_map")
     if isinstance(device_map, Mapping):
         device_map = hf_kwargs["device_map"] = dict(device_map)
-    try:
-        loader = patched_class(cls, scheme, device_map)
-        model, info = loader.from_pretrained(checkpoint.name, *args, **hf_kwargs)
-    except PosEncError as error:
-        raise CheckpointMismatch(
-            f"{checkpoint.name} carries scheme {scheme}, which does not fit its {cls.__name__}: {error} "
-            "Save the patched model again with save_pretrained."
-        ) from error
-    finish_loading(model, info["missing_keys"])
+    with explained_errors(checkpoint.name, keywords):
+        if scheme is None:
+            model, info = cls.from_pretrained(checkpoint.name, *args, **hf_kwargs)
+            check_finite(model)
+            return model, info
+        try:
+            loader = patched_class(cls, scheme, device_map)
+            model, info = loader.from_pretrained(checkpoint.name, *args, **hf_kwargs)
+        except PosEncError as error:
+            raise CheckpointMismatch(
+                f"{checkpoint.name} carries scheme {scheme}, which does not fit its {cls.__name__}: {error} "
+                "Save the patched model again with save_pretrained."
+            ) from error
+        finish_loading(model, info["missing_keys"])
     return model, info
 
 
