@@ -18,7 +18,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_posenc.checkpoints.auto import disable_auto, enable_auto
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import with_hub_options
 from hf_posenc.checkpoints.peft import attach_adapter
@@ -31,8 +30,6 @@ from hf_posenc.patching.stored.scheme_config import SchemeConfig, describe_plan
 from hf_posenc.schemes.spec import Plan, SchemeSpec, option_names_of, parts_of_spec, plan
 
 Layers = Mapping[int | str, SchemeSpec] | Literal["all"] | None
-
-__all__ = ["disable_auto", "enable_auto", "from_pretrained"]
 
 
 @explained_imports()
