@@ -113,20 +113,7 @@ def test_after_enable_auto_configurations_load_too(make_model, tmp_path) -> None
 PATCHED = {"model_type": "llama", "num_hidden_layers": 2, "position_scheme": {"format": 1}}
 
 
-@pytest.mark.parametrize(
-    "kept",
-    [
-        *(
-            "llama",
-            {"model_type": "llama"},
-            ["llama"],
-            [["model_type"]],
-            [["model_type", 3]],
-            [[["model_type"], "llama"]],
-        ),
-        *([["num_hidden_layers", "2"]], [["num_hidden_layers", True]], [["auto_map", "evil.Model"]]),
-    ],
-)
+@pytest.mark.parametrize("kept", ["llama", {"model_type": "llama"}, [["model_type"]], [["num_hidden_layers", True]]])
 def test_a_damaged_guard_is_refused(kept) -> None:
     with pytest.raises(CheckpointMismatch, match="Save the patched model again"):
         unguard({**PATCHED, GUARD_KEY: kept}, "here")
