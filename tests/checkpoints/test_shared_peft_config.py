@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hf_posenc import describe, from_pretrained, patch_model
-from hf_posenc.patching.stored.peft_sidecar import SIDECAR
+from hf_posenc.patching.peft_sidecar import SIDECAR
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 
