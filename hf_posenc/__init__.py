@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from hf_posenc.core.lazy import after_import, lazy_exports
 
 if TYPE_CHECKING:
+    from hf_posenc.checkpoints.auto import disable_auto as disable_auto
+    from hf_posenc.checkpoints.auto import enable_auto as enable_auto
     from hf_posenc.checkpoints.export import export as export
     from hf_posenc.checkpoints.export import export_native as export_native
     from hf_posenc.checkpoints.gguf_file import export_gguf as export_gguf
-    from hf_posenc.checkpoints.load import disable_auto as disable_auto
-    from hf_posenc.checkpoints.load import enable_auto as enable_auto
     from hf_posenc.checkpoints.load import from_pretrained as from_pretrained
     from hf_posenc.checkpoints.merge import Merged as Merged
     from hf_posenc.checkpoints.merge import merge as merge
@@ -55,13 +55,10 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "hf_posenc.checkpoints.auto": ("disable_auto", "enable_auto"),
         "hf_posenc.checkpoints.export": ("export", "export_native"),
         "hf_posenc.checkpoints.gguf_file": ("export_gguf",),
-        "hf_posenc.checkpoints.load": (
-            "disable_auto",
-            "enable_auto",
-            "from_pretrained",
-        ),
+        "hf_posenc.checkpoints.load": ("from_pretrained",),
         "hf_posenc.checkpoints.merge": (
             "Merged",
             "merge",

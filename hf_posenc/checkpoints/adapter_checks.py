@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -54,7 +53,7 @@ def match_base(model: nn.Module, adapter: AdapterFolder, *, patch: bool) -> None
     apply_scheme(wanted, model)
 
 
-def check_other_adapters(model: PeftModel, name: str, parameters: Mapping[str, Tensor], folder: Path) -> None:
+def check_other_adapters(model: PeftModel, name: str, adapter: AdapterFolder) -> None:
     """Refuse an adapter that cannot be added to those a model has.
 
     Raises:
@@ -66,15 +65,15 @@ def check_other_adapters(model: PeftModel, name: str, parameters: Mapping[str, T
             "model.unload()."
         )
     live = position_parameters(model)
-    for key, value in parameters.items():
+    for key, value in adapter.position_parameters().items():
         if key in live and not torch.equal(live[key].detach().cpu(), value):
             raise PeftAdapterMismatch(
-                f"The PEFT adapter in {folder} was trained with another {key!r} than this model's adapters share. "
-                'Load it on a base of its own, or train such adapters with modules_to_save=["posenc"].'
+                f"The PEFT adapter in {adapter.path} was trained with another {key!r} than this model's "
+                'adapters share. Load it on a base of its own, or train such adapters with modules_to_save=["posenc"].'
             )
 
 
-def check_complete(model: PeftModel, weights: Mapping[str, Tensor], folder: Path, name: str) -> None:
+def check_complete(model: PeftModel, adapter: AdapterFolder, weights: Mapping[str, Tensor], name: str) -> None:
     """Refuse an adapter whose file lacks weights, or has some for other layers than the model's.
 
     PEFT draws the former at random and only warns, and drops the latter without a word.
@@ -85,20 +84,22 @@ def check_complete(model: PeftModel, weights: Mapping[str, Tensor], folder: Path
     from peft import get_peft_model_state_dict
     from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
 
+    file = adapter.path / PEFT_WEIGHTS
     wanted = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     missing = sorted(wanted.keys() - weights.keys())
     if missing:
-        raise PeftAdapterMismatch(f"{folder / PEFT_WEIGHTS} lacks {missing[0]!r}. Copy or save the adapter again.")
+        raise PeftAdapterMismatch(
+            f"{adapter.path / PEFT_WEIGHTS} lacks {missing[0]!r}. Copy or save the adapter again."
+        )
     prefix = PEFT_TYPE_TO_PREFIX_MAPPING.get(model.peft_config[name].peft_type)
     unplaced = sorted(key for key in weights.keys() - wanted.keys() if prefix is not None and prefix in key)
     if unplaced:
         raise PeftAdapterMismatch(
-            f"{folder / PEFT_WEIGHTS} has {unplaced[0]!r}, and this base no such layer. "
-            "Load the base it was trained on."
+            f"{file} has {unplaced[0]!r}, and this base no such layer. Load the base it was trained on."
         )
 
 
-def load_position_parameters(model: nn.Module, saved: Mapping[str, Tensor], folder: Path) -> None:
+def load_position_parameters(model: nn.Module, adapter: AdapterFolder, saved: Mapping[str, Tensor]) -> None:
     """Copy the position parameters of an adapter's folder into ``model``.
 
     Raises:
@@ -108,7 +109,7 @@ def load_position_parameters(model: nn.Module, saved: Mapping[str, Tensor], fold
     odd = sorted(saved.keys() ^ live.keys()) or [name for name in saved if saved[name].shape != live[name].shape]
     if odd:
         raise PeftAdapterMismatch(
-            f"{folder} and the base differ in the position parameter {odd[0]!r}. Save the adapter again."
+            f"{adapter.path} and the base differ in the position parameter {odd[0]!r}. Save the adapter again."
         )
     for name, value in saved.items():
         live[name].data.copy_(value)

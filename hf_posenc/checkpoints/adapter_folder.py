@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,28 +67,102 @@ class AdapterFolder:
                 registered here.
         """
         name = checked_name(name_or_path, "A PEFT adapter")
-        path = local_folder(name, hub)
-        with explained_peft_errors(path):
-            return cls(name, path, read_sidecar(path))
+        opened = cls(name, local_folder(name, hub), None)
+        with opened.explained_errors():
+            return replace(opened, scheme=opened._sidecar())
 
+    @contextmanager
+    def explained_errors(self) -> Iterator[None]:
+        """Raise errors of PEFT and safetensors about this adapter as one of ours.
 
-@contextmanager
-def explained_peft_errors(folder: Path) -> Iterator[None]:
-    """Raise errors of PEFT and safetensors about an adapter as one of ours.
+        Raises:
+            PeftAdapterMismatch: the adapter is damaged, or does not fit its base.
+        """
+        try:
+            with explained_imports():
+                yield
+        except PosEncError:
+            raise
+        except Exception as error:  # PEFT checks little, and fails with whatever it meets
+            raise PeftAdapterMismatch(
+                f"The PEFT adapter in {self.path} does not fit this base: {reason_of(error)}. Load the base it was "
+                "trained on, or save the adapter again."
+            ) from error
 
-    Raises:
-        PeftAdapterMismatch: the adapter is damaged, or does not fit its base.
-    """
-    try:
-        with explained_imports():
-            yield
-    except PosEncError:
-        raise
-    except Exception as error:  # PEFT checks little, and fails with whatever it meets
-        raise PeftAdapterMismatch(
-            f"The PEFT adapter in {folder} does not fit this base: {reason_of(error)}. Load the base it was trained "
-            "on, or save the adapter again."
-        ) from error
+    def _sidecar(self) -> SchemeConfig | None:
+        file, config = self.path / SIDECAR, self.path / PEFT_CONFIG
+        if not file.exists():
+            if (config.is_file() and GUARD_KEY in read_json(config)) or (self.path / PARAMETERS).exists():
+                raise PeftAdapterMismatch(
+                    f"The PEFT adapter in {self.path} was trained under a position scheme, and its {SIDECAR} is "
+                    "missing. Copy the whole folder, or save the adapter again."
+                )
+            return None
+        content = read_json(file)
+        written = content.pop(OWN_DIGEST, None)
+        actual = sidecar_digest(content)
+        content.pop(DIGEST, None)
+        code = content.pop(CODE_KEY, None)
+        try:
+            scheme = SchemeConfig.read(content, str(file))
+        except CheckpointMismatch as error:
+            raise PeftAdapterMismatch(str(error)) from error
+        if written not in (None, actual):
+            raise PeftAdapterMismatch(
+                f"{file} is not as it was written: its {OWN_DIGEST} is that of another content. "
+                "Copy or save the adapter again."
+            )
+        warn_of_changed_code(code, scheme.layout)
+        return scheme
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights of the adapter, by name.
+
+        Raises:
+            PeftAdapterMismatch: the file is missing or damaged, or holds numbers that are not finite.
+        """
+        file = self.path / PEFT_WEIGHTS
+        if not file.is_file():
+            raise PeftAdapterMismatch(f"{self.path} has no {PEFT_WEIGHTS}. Save the adapter again, as safetensors.")
+        weights = tensors_of(file, file.read_bytes())
+        for name, value in weights.items():
+            if not value.isfinite().all():
+                raise PeftAdapterMismatch(
+                    f"{file} has numbers that are not finite in {name!r}. Train the adapter again."
+                )
+        return weights
+
+    def position_parameters(self) -> dict[str, Tensor]:
+        """The learned position parameters stored beside the adapter; empty where there are none.
+
+        Raises:
+            PeftAdapterMismatch: their file is missing or damaged.
+        """
+        digest = None if self.scheme is None else read_json(self.path / SIDECAR).get(DIGEST)
+        if digest is None:
+            return {}
+        file = self.path / PARAMETERS
+        data = file.read_bytes() if file.is_file() else b""
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise PeftAdapterMismatch(f"{file} is not what {SIDECAR} describes. Copy or save the adapter again.")
+        return tensors_of(file, data)
+
+    def peft_config(self) -> PeftConfig:
+        """The configuration of the adapter, with known keys only. PEFT's own errors about its values are passed on.
+
+        Raises:
+            PeftAdapterMismatch: the file cannot be read, has unknown keys, or names a module that PEFT would import.
+        """
+        from peft import PeftConfig
+
+        file = self.path / PEFT_CONFIG
+        config = unguard_adapter_config(read_json(file), str(file))
+        mapping = config.get("auto_mapping") or {}
+        library = mapping.get("parent_library", "transformers") if isinstance(mapping, Mapping) else mapping
+        foreign = str(library).partition(".")[0] != "transformers"
+        if foreign or config.get("megatron_core") not in (None, "megatron.core"):
+            raise PeftAdapterMismatch(f"{file} names a module to import. Remove that, or load it with PEFT itself.")
+        return PeftConfig.from_peft_type(**drop_unset_unknown_keys(config, file))
 
 
 def stated_base(folder: Path) -> tuple[str, str | None]:
@@ -106,105 +180,31 @@ def stated_base(folder: Path) -> tuple[str, str | None]:
     return base, revision if isinstance(revision, str) and revision else None
 
 
-def read_sidecar(folder: Path) -> SchemeConfig | None:
-    """The scheme that the adapter in ``folder`` was trained under; None where it has no sidecar.
-
-    Raises:
-        PeftAdapterMismatch: the sidecar is damaged, missing, not as it was written, or of a scheme that is not
-            registered here.
-    """
-    file = folder / SIDECAR
-    if not file.exists():
-        check_sidecar_not_lost(folder)
-        return None
-    content = read_json(file)
-    written = content.pop(OWN_DIGEST, None)
-    actual = sidecar_digest(content)
-    content.pop(DIGEST, None)
-    code = content.pop(CODE_KEY, None)
-    try:
-        scheme = SchemeConfig.read(content, str(file))
-    except CheckpointMismatch as error:
-        raise PeftAdapterMismatch(str(error)) from error
-    if written not in (None, actual):
-        raise PeftAdapterMismatch(
-            f"{file} is not as it was written: its {OWN_DIGEST} is that of another content. "
-            "Copy or save the adapter again."
-        )
-    warn_of_changed_code(code, scheme.layout)
-    return scheme
-
-
-def check_sidecar_not_lost(folder: Path) -> None:
-    """Refuse an adapter that was trained under a scheme and has lost its sidecar.
-
-    Raises:
-        PeftAdapterMismatch: the adapter's config guard, or a file of position parameters, shows that it had one.
-    """
-    config = folder / PEFT_CONFIG
-    if (config.is_file() and GUARD_KEY in read_json(config)) or (folder / PARAMETERS).exists():
-        raise PeftAdapterMismatch(
-            f"The PEFT adapter in {folder} was trained under a position scheme, and its {SIDECAR} is missing. "
-            "Copy the whole folder, or save the adapter again."
-        )
-
-
-def local_folder(name: str, hub: Mapping[str, Any] | None = None) -> Path:
-    """A folder as it is; a Hub name as the folder its JSON and safetensors files were downloaded to.
+def local_folder(name: str, hub: Mapping[str, Any], files: Iterable[str] = ("*.json", "*.safetensors")) -> Path:
+    """A folder as it is; a Hub name as the folder its files were downloaded to.
 
     Args:
         name: folder or Hub name.
         hub: options of the Hub; of a ``subfolder``, that is returned.
+        files: patterns of the names of files that are needed.
 
     Raises:
         ModelNotFound: the Hub name cannot be downloaded.
     """
-    options = {option: value for option, value in (hub or {}).items() if value is not None}
+    options = {option: value for option, value in hub.items() if value is not None}
     subfolder = options.pop("subfolder", "")
     if Path(name).is_dir():
         return Path(name, subfolder)
     from huggingface_hub import snapshot_download
 
     options.pop("proxies", None)  # of requests, which huggingface_hub no longer uses
-    files = [f"{subfolder}/{pattern}".lstrip("/") for pattern in ("*.json", "*.safetensors")]
+    patterns = [f"{subfolder}/{pattern}".lstrip("/") for pattern in files]
     try:
-        return Path(snapshot_download(name, allow_patterns=files, **options), subfolder)
+        return Path(snapshot_download(name, allow_patterns=patterns, **options), subfolder)
     except (OSError, ValueError) as error:  # the hub's errors are one or the other
         raise ModelNotFound(
             f"The PEFT adapter {name!r} is not available: {reason_of(error)}. Check the name."
         ) from error
-
-
-def read_adapter_weights(folder: Path) -> dict[str, Tensor]:
-    """Read the weights of the adapter in ``folder``, by name.
-
-    Raises:
-        PeftAdapterMismatch: the file is missing or damaged, or holds numbers that are not finite.
-    """
-    file = folder / PEFT_WEIGHTS
-    if not file.is_file():
-        raise PeftAdapterMismatch(f"{folder} has no {PEFT_WEIGHTS}. Save the adapter again, as safetensors.")
-    weights = tensors_of(file, file.read_bytes())
-    for name, value in weights.items():
-        if not value.isfinite().all():
-            raise PeftAdapterMismatch(f"{file} has numbers that are not finite in {name!r}. Train the adapter again.")
-    return weights
-
-
-def read_position_parameters(folder: Path) -> dict[str, Tensor]:
-    """Read the learned position parameters stored beside an adapter; empty where there are none.
-
-    Raises:
-        PeftAdapterMismatch: their file is missing or damaged.
-    """
-    digest = read_json(folder / SIDECAR).get(DIGEST) if (folder / SIDECAR).exists() else None
-    if digest is None:
-        return {}
-    file = folder / PARAMETERS
-    data = file.read_bytes() if file.is_file() else b""
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise PeftAdapterMismatch(f"{file} is not what {SIDECAR} describes. Copy or save the adapter again.")
-    return tensors_of(file, data)
 
 
 def tensors_of(file: Path, data: bytes) -> dict[str, Tensor]:
@@ -219,25 +219,7 @@ def tensors_of(file: Path, data: bytes) -> dict[str, Tensor]:
         raise PeftAdapterMismatch(f"{file} cannot be read: {error}. Copy or save the adapter again.") from error
 
 
-def read_peft_config(folder: Path) -> PeftConfig:
-    """The configuration of the adapter in ``folder``. PEFT's own errors about its values are passed on.
-
-    Raises:
-        PeftAdapterMismatch: The file cannot be read, has unknown keys, or names a module that PEFT would import.
-    """
-    from peft import PeftConfig
-
-    config = unguard_adapter_config(read_json(folder / PEFT_CONFIG), str(folder / PEFT_CONFIG))
-    mapping = config.get("auto_mapping") or {}
-    library = mapping.get("parent_library", "transformers") if isinstance(mapping, Mapping) else mapping
-    if str(library).partition(".")[0] != "transformers" or config.get("megatron_core") not in (None, "megatron.core"):
-        raise PeftAdapterMismatch(
-            f"{folder / PEFT_CONFIG} names a module to import. Remove that, or load it with PEFT itself."
-        )
-    return PeftConfig.from_peft_type(**drop_unset_unknown_keys(config, str(folder / PEFT_CONFIG)))
-
-
-def drop_unset_unknown_keys(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+def drop_unset_unknown_keys(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """A configuration without keys that this PEFT does not know and that ask for nothing.
 
     PEFT adds options from release to release, each off by default, and writes all of them.
@@ -252,11 +234,11 @@ def drop_unset_unknown_keys(config: Mapping[str, Any], where: str) -> dict[str, 
     if not isinstance(kind, str) or kind not in kinds:
         names = [str(one.value) for one in kinds]
         close = nearest(kind, names)  # type: ignore[arg-type]
-        raise PeftAdapterMismatch(f"{where} has the kind {shown(kind)}, which is none of this PEFT's.{close} {advice}")
+        raise PeftAdapterMismatch(f"{file} has the kind {shown(kind)}, which is none of this PEFT's.{close} {advice}")
     known = {field.name for cls in (kinds[kind], PeftConfig) for field in fields(cls)}
     for name in config.keys() - known:
         if config[name] not in (None, False, "", [], {}):
             raise PeftAdapterMismatch(
-                f"{where} has the key {shown(name)}, which this PEFT does not know.{nearest(name, known)} {advice}"
+                f"{file} has the key {shown(name)}, which this PEFT does not know.{nearest(name, known)} {advice}"
             )
     return {name: value for name, value in config.items() if name in known}

@@ -9,12 +9,11 @@ the adapter says (`hf_posenc.checkpoints.peft_hooks`).
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from hf_posenc.checkpoints.adapter_folder import read_sidecar
+from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.config import check_no_remote_code, config_content
 from hf_posenc.checkpoints.restore import PATCHED_CLASS_MARK, load_weights, patched_class
@@ -90,7 +89,7 @@ def _get_config_dict(
 
 
 def _refuse_adapter(folder: Any) -> None:
-    if os.path.isdir(folder) and read_sidecar(Path(folder)) is not None:
+    if os.path.isdir(folder) and AdapterFolder.open(folder).scheme is not None:
         raise PeftAdapterMismatch(
             f"The PEFT adapter in {folder} carries a position scheme, which transformers' own loading leaves out. "
             f"Use hf_posenc.from_pretrained({os.fspath(folder)!r})."

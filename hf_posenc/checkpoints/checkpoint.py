@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -17,7 +18,7 @@ from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.config import config_content
 from hf_posenc.checkpoints.hub import hub_options, with_hub_options
 from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.validate import check_folder, check_layer_count
+from hf_posenc.checkpoints.validate import check_folder, check_layer_count, stored_weights
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, UnsupportedModel, shown
 from hf_posenc.patches.registry import adapter_names
@@ -75,7 +76,10 @@ class Checkpoint:
             config = config_content(named.model, given)
             check_lengths_and_rotation(config, named.model)
             if given.get("config") is None and not given.get("subfolder"):
-                check_layer_count(config, named.model)  # else these weights are not what the configuration is of
+                weights = (name for name, _ in stored_weights(Path(named.model)))
+                check_layer_count(
+                    named.model, config, weights
+                )  # else these weights are not what the configuration is of
         adapter = None if named.adapter is None else AdapterFolder.open(named.adapter, **named.adapter_hub)
         return cls(named, config, SchemeConfig.of_config(config, named.model), adapter)
 

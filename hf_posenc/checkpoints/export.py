@@ -21,7 +21,6 @@ import torch
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.old_rope_keys import add_old_form, is_misread_before_5
-from hf_posenc.checkpoints.other_readers import length_in_vllm
 from hf_posenc.checkpoints.plain_config import explained_refusal, plain_config
 from hf_posenc.checkpoints.readers.compare import readings
 from hf_posenc.checkpoints.tokenizer import copy_tokenizer
@@ -29,9 +28,13 @@ from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import EngineDiffers, NotExpressible, NotReadBefore5, OnlyWithinTrainedLength, ReadOtherwise
+from hf_posenc.patches.shared.rope_parameters import by_layer_type
 from hf_posenc.patching.config_guard import write_plain_section
 from hf_posenc.patching.state import describe
 from hf_posenc.patching.text_limits import raise_limits_in
+
+NOT_MULTIPLIED = ("yarn", "longrope", "llama3")  # yarn: the original length is multiplied, which is right
+NEVER_MULTIPLIED = "gemma3"  # part of a model type that vLLM excepts
 
 
 def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -113,11 +116,15 @@ def merge_adapter(model: Any) -> Any:
     """Merge a model's PEFT adapter into its weights; a model without an adapter is returned unchanged.
 
     Raises:
-        NotExpressible: adapters of this type cannot be merged into the weights, or not into these.
+        NotExpressible: adapters of this type, such as prompts, are no change of weights, or not of these.
     """
-    check_mergeable(model)
     if not hasattr(model, "peft_config"):
         return model
+    if not hasattr(model, "merge_and_unload"):
+        raise NotExpressible(
+            f"The PEFT adapter of this {type(model).__name__} cannot be merged into the weights. "
+            "Use the adapter itself: hf_posenc.from_pretrained and --model take it."
+        )
     try:
         return model.merge_and_unload()
     except (NotImplementedError, TypeError, ValueError) as error:  # PEFT's words for layers it cannot merge into
@@ -127,14 +134,27 @@ def merge_adapter(model: Any) -> Any:
         ) from error
 
 
-def check_mergeable(model: Any) -> None:
-    """Refuse adapters that are no change of weights: prompts and prefixes.
+def length_in_vllm(config: Any, target_length: int) -> str | None:
+    """A sentence on the length of texts, where vLLM would accept others than the patch is for.
 
-    Raises:
-        NotExpressible: the model has such an adapter.
+    vLLM takes it from ``max_position_embeddings``, times the factor of RoPE types but those in `NOT_MULTIPLIED`;
+    transformers bounds generation by the same entry, without the factor. For ``linear`` no number suits both.
+
+    Args:
+        config: of the plain model, or the part of it that configures the patched one.
+        target_length: of the patch, in tokens.
     """
-    if hasattr(model, "peft_config") and not hasattr(model, "merge_and_unload"):
-        raise NotExpressible(
-            f"The PEFT adapter of this {type(model).__name__} cannot be merged into the weights. "
-            "Use the adapter itself: hf_posenc.from_pretrained and --model take it."
+    sets = by_layer_type(config.rope_parameters).values()
+    factor = max((of.get("factor", 1.0) for of in sets if of["rope_type"] not in NOT_MULTIPLIED), default=1.0)
+    read = int(config.max_position_embeddings * factor)
+    if factor > 1.0 and read > target_length and NEVER_MULTIPLIED not in config.model_type:
+        return (
+            f"vLLM multiplies max_position_embeddings by the factor of this RoPE type and would accept texts of "
+            f"{read:,} tokens. Start it with --max-model-len {target_length}."
         )
+    if any(of["rope_type"] == "longrope" for of in sets):
+        return (
+            f"vLLM accepts texts of the trained length for RoPE type 'longrope'. Start it with --max-model-len "
+            f"{target_length}; it then rotates every text by the long list."
+        )
+    return None

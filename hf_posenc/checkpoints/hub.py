@@ -33,14 +33,9 @@ def of_other_names(hub: Mapping[str, Any]) -> dict[str, Any]:
     return {option: value for option, value in hub.items() if option not in OF_ONE_NAME}
 
 
-def without_hub_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of ``from_pretrained`` but for the options of the Hub, which a local folder has no use for."""
-    return {name: value for name, value in keywords.items() if name not in HUB_OPTIONS}
-
-
 def with_hub_options(keywords: Mapping[str, Any], hub: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of ``from_pretrained`` with these options of the Hub in place of their own."""
-    return {**without_hub_options(keywords), **hub}
+    """Keywords of ``from_pretrained`` with these options of the Hub in place of their own; none for a local folder."""
+    return {**{name: value for name, value in keywords.items() if name not in HUB_OPTIONS}, **hub}
 
 
 def is_hub_adapter(name: str, hub: Mapping[str, Any]) -> bool:

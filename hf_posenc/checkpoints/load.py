@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -20,21 +18,18 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_posenc.checkpoints.auto import disable_auto, enable_auto
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import with_hub_options
 from hf_posenc.checkpoints.peft import attach_adapter
 from hf_posenc.checkpoints.restore import load_weights
+from hf_posenc.checkpoints.validate import check_layer_count
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.scheme_config import SchemeConfig, describe_plan
 from hf_posenc.schemes.spec import Plan, SchemeSpec, option_names_of, parts_of_spec, plan
 
-LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer")
-LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h)\.(\d+)\.")
-
-__all__ = ["disable_auto", "enable_auto", "from_pretrained"]
+Layers = Mapping[int | str, SchemeSpec] | Literal["all"] | None
 
 
 @explained_imports()
@@ -46,7 +41,7 @@ def from_pretrained(
     factor: float | None = None,
     target_length: int | None = None,
     trained_length: int | None = None,
-    layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None = None,
+    layers: Layers = None,
     peft_adapter: str | os.PathLike[str] | None = None,
     **hf_kwargs: Any,
 ) -> nn.Module:
@@ -78,10 +73,8 @@ def from_pretrained(
     """
     lengths = {"factor": factor, "trained_length": trained_length, "target_length": target_length}
     options = {name: hf_kwargs.pop(name) for name in option_names(scheme) if name in hf_kwargs}
-    request = SchemeRequest(scheme, options, layers, lengths)
-
     checkpoint = Checkpoint.open(name_or_path, peft_adapter=peft_adapter, **hf_kwargs)
-    request.check_agreement(checkpoint)
+    check_agreement(checkpoint, scheme, options, layers, lengths)
     chosen = checkpoint.model_class(model_class)
     keywords = {*option_names(scheme), *lengths, "layers", "dtype", "device_map", "revision"}
     if checkpoint.named.dtype is not None and not hf_kwargs.keys() & {"dtype", "torch_dtype"}:
@@ -90,13 +83,13 @@ def from_pretrained(
     model, info = load_weights(checkpoint, chosen, keywords=keywords, **require_safetensors(hf_kwargs))
     check_no_missing_weights(model, info, checkpoint.name)
     if hf_kwargs.get("config") is None:  # else weights and configuration are not of one checkpoint
-        check_layer_count(checkpoint, info.get("unexpected_keys", ()))
+        check_layer_count(checkpoint.name, checkpoint.config, info.get("unexpected_keys", ()), some=True)
 
     loaded: nn.Module = model
     if checkpoint.adapter is not None:
         loaded = attach_adapter(model, checkpoint.adapter, patch=checkpoint.model_scheme is None)
-    if checkpoint.scheme is None:
-        request.patch(loaded)
+    if checkpoint.scheme is None and scheme is not None:
+        patch_model(loaded, scheme, layers=layers, **lengths, **options)
     return (loaded, info) if hf_kwargs.get("output_loading_info") else loaded  # type: ignore[return-value]
 
 
@@ -137,56 +130,55 @@ def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], na
         )
 
 
-@dataclass(frozen=True)
-class SchemeRequest:
-    """Scheme, options, lengths and layers as `patch_model` takes them; what is None is not asked for."""
+def check_agreement(
+    checkpoint: Checkpoint,
+    scheme: SchemeSpec | None,
+    options: Mapping[str, Any],
+    layers: Layers,
+    lengths: Mapping[str, Any],
+) -> None:
+    """Refuse a request that contradicts the scheme a checkpoint carries, or that belongs to no scheme.
 
-    scheme: SchemeSpec | None
-    options: Mapping[str, Any]
-    layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None
-    lengths: Mapping[str, Any]
+    Args:
+        checkpoint: that was asked for.
+        scheme, options, layers, lengths: as `patch_model` takes them; what is None is not asked for.
 
-    def check_agreement(self, checkpoint: Checkpoint) -> None:
-        """Refuse a request that contradicts the scheme a checkpoint carries, or that belongs to no scheme.
-
-        Raises:
-            CheckpointMismatch: scheme, options, lengths or layers differ from those of the model or of its adapter.
-            NotPatched: lengths or layers are given, and neither the request nor the checkpoint has a scheme.
-        """
-        for where, stored in checkpoint.schemes.items():
-            if difference := self.difference(stored):
-                raise CheckpointMismatch(
-                    f"{where} carries scheme {stored}, but {difference}. Leave that out; unpatch_model removes the "
-                    "scheme, and hf-posenc compare measures others on the same weights."
-                )
-        given = [name for name, value in {**self.lengths, "layers": self.layers or None}.items() if value is not None]
-        if checkpoint.scheme is None and self.scheme is None and given:
-            raise NotPatched(
-                f"{given[0]} needs a scheme, and neither the call nor the checkpoint has one. Pass scheme (--scheme)."
+    Raises:
+        CheckpointMismatch: scheme, options, lengths or layers differ from those of the model or of its adapter.
+        NotPatched: lengths or layers are given, and neither the request nor the checkpoint has a scheme.
+    """
+    for where, stored in checkpoint.schemes.items():
+        wanted = None if scheme is None else plan(scheme, options)
+        if contradiction := next(contradictions(stored, wanted, layers, lengths), None):
+            raise CheckpointMismatch(
+                f"{where} carries scheme {stored}, but {contradiction} was asked for. Leave that out; unpatch_model "
+                "removes the scheme, and hf-posenc compare measures others on the same weights."
             )
+    given = [name for name, value in {**lengths, "layers": layers or None}.items() if value is not None]
+    if checkpoint.scheme is None and scheme is None and given:
+        raise NotPatched(
+            f"{given[0]} needs a scheme, and neither the call nor the checkpoint has one. Pass scheme (--scheme)."
+        )
 
-    def difference(self, stored: SchemeConfig) -> str:
-        """The first contradiction with a stored scheme, as a clause; empty where there is none."""
-        if self.scheme is not None and not agree(wanted := plan(self.scheme, self.options), stored.layout.default):
-            return f"scheme {describe_plan(wanted)} was asked for"
-        if self.layers == "all" and stored.layout.layers:
-            return "it was asked for in all layers"
-        for key, spec in self.layers.items() if isinstance(self.layers, Mapping) else ():
-            layer = stored.layout.layers.get(str(key))
-            if layer is None or not agree(plan(spec), layer):
-                return f"scheme {describe_plan(plan(spec))} was asked for in layers {key}"
-        factor = self.lengths.get("factor")
-        if factor is not None and round(stored.trained_length * factor) != stored.target_length:
-            return f"factor {factor:g} was asked for"
-        for name in ("trained_length", "target_length"):
-            if self.lengths.get(name) not in (None, getattr(stored, name)):
-                return f"{name} {self.lengths[name]} was asked for"
-        return ""
 
-    def patch(self, model: nn.Module) -> None:
-        """Patch a plain model as asked. Raises as `patch_model` does."""
-        if self.scheme is not None:
-            patch_model(model, self.scheme, layers=self.layers, **self.lengths, **self.options)
+def contradictions(
+    stored: SchemeConfig, wanted: Plan | None, layers: Layers, lengths: Mapping[str, Any]
+) -> Iterator[str]:
+    """What was asked for and is not what a stored scheme says."""
+    if wanted is not None and not agree(wanted, stored.layout.default):
+        yield f"scheme {describe_plan(wanted)}"
+    if layers == "all" and stored.layout.layers:
+        yield "one scheme in all layers"
+    for key, spec in layers.items() if isinstance(layers, Mapping) else ():
+        layer = stored.layout.layers.get(str(key))
+        if layer is None or not agree(plan(spec), layer):
+            yield f"scheme {describe_plan(plan(spec))} in layers {key}"
+    factor = lengths["factor"]
+    if factor is not None and round(stored.trained_length * factor) != stored.target_length:
+        yield f"factor {factor:g}"
+    for name in ("trained_length", "target_length"):
+        if lengths[name] not in (None, getattr(stored, name)):
+            yield f"{name} {lengths[name]}"
 
 
 def option_names(spec: SchemeSpec | None) -> set[str]:
@@ -203,21 +195,6 @@ def agree(wanted: Plan, stored: Plan) -> bool:
         for (cls, mine), (_, theirs) in zip(wanted.parts, stored.parts, strict=True)
         for name, value in mine.items()
     )
-
-
-def check_layer_count(checkpoint: Checkpoint, unexpected: Iterable[str]) -> None:
-    """Refuse a checkpoint with weights of more layers than its configuration says, which transformers would leave out.
-
-    Raises:
-        CheckpointMismatch: An unexpected weight is that of a further layer.
-    """
-    depth = next((checkpoint.config[key] for key in LAYER_COUNT_KEYS if key in checkpoint.config), None)
-    numbers = {int(found[1]) for weight in unexpected if (found := LAYER.search(weight))}
-    if depth is not None and max(numbers, default=0) >= depth:
-        raise CheckpointMismatch(
-            f"The checkpoint {checkpoint.name} has weights of {max(numbers) + 1} layers, and its configuration says "
-            f"{depth}. Correct the number, or pass config= for a part of the model."
-        )
 
 
 def four_bit_keywords() -> dict[str, Any]:

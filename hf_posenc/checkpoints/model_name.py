@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,26 +74,43 @@ class ModelName:
             PeftAdapterMismatch: An adapter names no base, or its base is an adapter; or ``adapter`` is none.
             CheckpointMismatch: The folder holds a fine-tuning run without a result and without a complete checkpoint.
         """
-        name, hub = folder_of_run(local_name(given)), dict(hub or {})
-        of_other = of_other_names(hub)
+        named = cls(folder_of_run(local_name(given)), hub=dict(hub or {}))
+        of_other = of_other_names(named.hub)
         if adapter is not None:
-            on_top = folder_of_run(local_name(adapter))
-            check_is_adapter(on_top)
-            check_is_model(name, hub, on_top)
-            return cls(name, on_top, hub, of_other)
-        if not is_adapter(name, hub):
-            return cls(name, hub=hub)
-        stated, revision = stated_base(local_folder(name, hub))
+            on_top = cls(folder_of_run(local_name(adapter)), hub=of_other)
+            if Path(on_top.model).is_dir() and not (Path(on_top.model) / PEFT_CONFIG).is_file():
+                raise PeftAdapterMismatch(
+                    f"{shown(on_top.model)} holds no PEFT adapter (no {PEFT_CONFIG}), and a base belongs to one. Leave "
+                    "the base out, or name the folder of the adapter."
+                )
+            return named._under(on_top)
+        if not named.is_adapter():
+            return named
+        stated, revision = stated_base(local_folder(named.model, named.hub))
         try:
-            base = local_name(moved_bundled(stated))
-            check_is_model(base, of_other, name)
+            base = cls(local_name(moved_bundled(stated)), hub=of_other)._under(named)
         except ModelNotFound as error:
             raise ModelNotFound(
-                f"The base of the PEFT adapter {shown(name)} is {shown(stated)}, which is not available: "
+                f"The base of the PEFT adapter {shown(named.model)} is {shown(stated)}, which is not available: "
                 f"{str(error).partition('. ')[0]}. Pass the base as the model, and the adapter as "
                 "peft_adapter= (--base names the base)."
             ) from error
-        return cls(base, name, of_other if revision is None else {**of_other, "revision": revision}, hub)
+        return base if revision is None else replace(base, hub={**of_other, "revision": revision})
+
+    def is_adapter(self) -> bool:
+        """Whether the name leads to a PEFT adapter without a model beside it."""
+        if Path(self.model).is_dir():
+            folder = Path(self.model, self.hub.get("subfolder") or "")
+            return (folder / PEFT_CONFIG).is_file() and not (folder / CONFIG_NAME).exists()
+        return not self.hub.get("subfolder") and is_hub_adapter(self.model, self.hub)
+
+    def _under(self, adapter: ModelName) -> ModelName:
+        if self.is_adapter():
+            raise PeftAdapterMismatch(
+                f"The base of the PEFT adapter {shown(adapter.model)} is {shown(self.model)}, which is an adapter "
+                "itself. Merge that one first: hf-posenc merge."
+            )
+        return replace(self, adapter=adapter.model, adapter_hub=adapter.hub)
 
     @property
     def tokenizer(self) -> str:
@@ -131,41 +148,6 @@ def folder_of_run(name: str) -> str:
             "complete. Continue it with resume=True (--resume)."
         )
     return found
-
-
-def is_adapter(name: str, hub: Mapping[str, Any]) -> bool:
-    """Whether a name leads to a PEFT adapter without a model beside it."""
-    if Path(name).is_dir():
-        folder = Path(name, hub.get("subfolder") or "")
-        return (folder / PEFT_CONFIG).is_file() and not (folder / CONFIG_NAME).exists()
-    return not hub.get("subfolder") and is_hub_adapter(name, hub)
-
-
-def check_is_adapter(name: str) -> None:
-    """Refuse a folder without a PEFT adapter where one is asked for.
-
-    Raises:
-        PeftAdapterMismatch: It holds none.
-    """
-    if Path(name).is_dir() and not (Path(name) / PEFT_CONFIG).is_file():
-        raise PeftAdapterMismatch(
-            f"{shown(name)} holds no PEFT adapter (no {PEFT_CONFIG}), and a base belongs to one. Leave the base "
-            "out, or name the folder of the adapter."
-        )
-
-
-def check_is_model(base: str, hub: Mapping[str, Any], adapter: str) -> None:
-    """Refuse an adapter as the base of another one.
-
-    Raises:
-        ModelNotFound: The base is not there.
-        PeftAdapterMismatch: It is an adapter.
-    """
-    if is_adapter(base, hub):
-        raise PeftAdapterMismatch(
-            f"The base of the PEFT adapter {shown(adapter)} is {shown(base)}, which is an adapter itself. "
-            "Merge that one first: hf-posenc merge."
-        )
 
 
 def is_bundled(folder: str) -> bool:

@@ -21,14 +21,8 @@ from hf_posenc.checkpoints.adapter_checks import (
     check_other_adapters,
     match_base,
 )
-from hf_posenc.checkpoints.adapter_folder import (
-    AdapterFolder,
-    explained_peft_errors,
-    read_adapter_weights,
-    read_peft_config,
-    read_position_parameters,
-)
-from hf_posenc.checkpoints.hub import hub_options, without_hub_options
+from hf_posenc.checkpoints.adapter_folder import AdapterFolder
+from hf_posenc.checkpoints.hub import hub_options, with_hub_options
 from hf_posenc.checkpoints.peft_methods import check_methods
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
@@ -152,7 +146,7 @@ def load_peft_adapter(
     if patch not in ("refuse", "apply"):
         raise WrongKind(f"patch says what to do with another base, got {shown(patch)}. Pass 'refuse' or 'apply'.")
     adapter = AdapterFolder.open(folder, **hub_options(kwargs))
-    others = without_hub_options(kwargs)  # the folder is here now
+    others = with_hub_options(kwargs, {})  # the folder is here now
     return attach_adapter(model, adapter, patch=patch == "apply", adapter_name=adapter_name, **others)
 
 
@@ -166,22 +160,21 @@ def attach_adapter(
     check_methods()
     if offloads_of(model) and not any(hasattr(module, "hf_device_map") for module in model.modules()):
         raise UnsupportedModel(OFFLOADED.format(kind=type(model).__name__))
-    folder = adapter.path
-    with explained_peft_errors(folder), rollback_on_error(model), without_peft_noise():
-        config = read_peft_config(folder)
-        weights, parameters = read_adapter_weights(folder), read_position_parameters(folder)
+    folder = str(adapter.path)
+    with adapter.explained_errors(), rollback_on_error(model), without_peft_noise():
+        config, weights, parameters = adapter.peft_config(), adapter.weights(), adapter.position_parameters()
         if parameters and getattr(config, "modules_to_save", None):  # named before there was one: PEFT saved none
             config.modules_to_save = [name for name in config.modules_to_save if name != "posenc"] or None
         if isinstance(model, PeftModel):
-            check_other_adapters(model, adapter_name, parameters, folder)
+            check_other_adapters(model, adapter_name, adapter)
             match_base(model, adapter, patch=False)
             model.add_adapter(adapter_name, config)
-            model.load_adapter(str(folder), adapter_name, **kwargs)
+            model.load_adapter(folder, adapter_name, **kwargs)
             adapted = model
         else:
             match_base(model, adapter, patch=patch)
-            adapted = PeftModel.from_pretrained(model, str(folder), adapter_name, config=config, **kwargs)
+            adapted = PeftModel.from_pretrained(model, folder, adapter_name, config=config, **kwargs)
         if kwargs.get("autocast_adapter_dtype", True) and keep_in_float32(adapted):  # as it was trained
-            adapted.load_adapter(str(folder), adapter_name, **kwargs)
-        check_complete(adapted, weights, folder, adapter_name)
+            adapted.load_adapter(folder, adapter_name, **kwargs)
+        check_complete(adapted, adapter, weights, adapter_name)
     return adapted

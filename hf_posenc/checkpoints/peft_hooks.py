@@ -32,13 +32,14 @@ from hf_posenc.checkpoints.adapter_checks import (
     load_position_parameters,
     match_base,
 )
-from hf_posenc.checkpoints.adapter_folder import AdapterFolder, read_adapter_weights, read_position_parameters
+from hf_posenc.checkpoints.adapter_folder import AdapterFolder, local_folder
 from hf_posenc.checkpoints.auto import auto_enabled
 from hf_posenc.checkpoints.hub import hub_options
 from hf_posenc.checkpoints.peft import adapter_staged
 from hf_posenc.checkpoints.peft_methods import FOLDER_ARGUMENTS, check_methods
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.tested_versions import beyond_tested
+from hf_posenc.errors import ModelNotFound
 from hf_posenc.forward.host_calls import cache_name
 from hf_posenc.patches.shared.position_table import check_adapted_tables
 from hf_posenc.patching.config_guard import GUARD_KEY
@@ -112,19 +113,19 @@ def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     if adapter is None or CONVERTED_FROM.get() is not None:
         return original(model, *args, **kwargs)
     beyond_tested("peft")
-    parameters, name = read_position_parameters(adapter.path), options.get("adapter_name") or "default"
+    parameters, name = adapter.position_parameters(), options.get("adapter_name") or "default"
     loaded = getattr(model, "peft_config", {})
     match_base(model, adapter, patch=auto_enabled() and not loaded and not is_patched(model))
     if loaded and name not in loaded:
-        check_other_adapters(model, name, parameters, adapter.path)
+        check_other_adapters(model, name, adapter)
     from peft import PeftModel
 
-    weights = read_adapter_weights(adapter.path)
+    weights = adapter.weights()
     result = original(model, *args, **kwargs)
     if isinstance(model, PeftModel):
-        check_complete(model, weights, adapter.path, name)
+        check_complete(model, adapter, weights, name)
     join_training(model, float32=options.get("autocast_adapter_dtype", True))
-    load_position_parameters(model, parameters, adapter.path)
+    load_position_parameters(model, adapter, parameters)
     return result
 
 
@@ -194,22 +195,13 @@ def scheme_adapter(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> Adap
     Raises:
         PeftAdapterMismatch: it was trained under a scheme, and its sidecar is damaged or missing.
     """
-    options = {key: value for key, value in hub_options(hub).items() if value and key not in ("proxies", "subfolder")}
-    subfolder = hub.get("subfolder") or ""
-    folder = Path(name)
+    options = {key: value for key, value in hub_options(hub).items() if value}
     try:
-        if not folder.is_dir():
-            from huggingface_hub import hf_hub_download
-
-            folder = Path(hf_hub_download(str(name), PEFT_CONFIG, subfolder=subfolder or None, **options)).parent
-        else:
-            folder = folder / subfolder
+        folder = local_folder(str(name), options, ("*.json",))  # weights of a foreign repository are PEFT's to fetch
         guarded = GUARD_KEY in read_object(folder / PEFT_CONFIG)
-    except (OSError, ValueError):
+    except (OSError, ValueError, ModelNotFound):
         return None
-    if not guarded and not (folder / SIDECAR).exists():
-        return None
-    return AdapterFolder.open(name, **options, subfolder=subfolder)
+    return AdapterFolder.open(name, **options) if guarded or (folder / SIDECAR).exists() else None
 
 
 def fill_in_shapes(config: Any, base: nn.Module) -> None:

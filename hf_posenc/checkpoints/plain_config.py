@@ -17,7 +17,6 @@ from transformers import ROPE_INIT_FUNCTIONS
 
 from hf_posenc.checkpoints.native_parameters import INSTEAD, kept_parameters, rope_parameters_of
 from hf_posenc.checkpoints.old_rope_keys import check_both_forms
-from hf_posenc.checkpoints.other_readers import OTHER_WINDOWS
 from hf_posenc.checkpoints.static_rotation import static_rotation
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
@@ -30,6 +29,9 @@ from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.patching.text_limits import is_cut
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.host_rotation import HostRotation
+
+OTHER_WINDOWS = ("max_sequence_length", "max_seq_length", "max_seq_len", "seq_length", "seq_len", "model_max_length")
+"""Further entries of a configuration that vLLM takes for the length of texts, or its bound."""
 
 
 @dataclass(frozen=True)

@@ -62,30 +62,23 @@ def load_weights(
         PosEncError: errors of transformers, as `explained_errors` words them.
     """
     hf_kwargs["output_loading_info"] = True
-    with explained_errors(checkpoint.name, keywords):
-        if checkpoint.model_scheme is None:
-            model, info = cls.from_pretrained(checkpoint.name, *args, **hf_kwargs)
-            check_finite(model)
-        else:
-            model, info = _load_patched(checkpoint, checkpoint.model_scheme, cls, *args, **hf_kwargs)
-    return model, info
-
-
-def _load_patched(
-    checkpoint: Checkpoint, scheme: SchemeConfig, cls: type[PreTrainedModel], *args: Any, **hf_kwargs: Any
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    device_map = hf_kwargs.get("device_map")
+    scheme, device_map = checkpoint.model_scheme, hf_kwargs.get("device_map")
     if isinstance(device_map, Mapping):
         device_map = hf_kwargs["device_map"] = dict(device_map)
-    try:
-        loader = patched_class(cls, scheme, device_map)
-        model, info = loader.from_pretrained(checkpoint.name, *args, **hf_kwargs)
-    except PosEncError as error:
-        raise CheckpointMismatch(
-            f"{checkpoint.name} carries scheme {scheme}, which does not fit its {cls.__name__}: {error} "
-            "Save the patched model again with save_pretrained."
-        ) from error
-    finish_loading(model, info["missing_keys"])
+    with explained_errors(checkpoint.name, keywords):
+        if scheme is None:
+            model, info = cls.from_pretrained(checkpoint.name, *args, **hf_kwargs)
+            check_finite(model)
+            return model, info
+        try:
+            loader = patched_class(cls, scheme, device_map)
+            model, info = loader.from_pretrained(checkpoint.name, *args, **hf_kwargs)
+        except PosEncError as error:
+            raise CheckpointMismatch(
+                f"{checkpoint.name} carries scheme {scheme}, which does not fit its {cls.__name__}: {error} "
+                "Save the patched model again with save_pretrained."
+            ) from error
+        finish_loading(model, info["missing_keys"])
     return model, info
 
 
@@ -133,15 +126,11 @@ def map_shared_parameters(device_map: dict[str, Any], model: nn.Module) -> None:
     """Add the scheme parameters that layers share to a device map that was written for the plain model."""
     for part in parts_of(model):
         shared = base_model_of(part)[0]._modules.get("posenc")
-        if device_map and shared is not None and next(shared.parameters(), None) is not None:
-            map_module(device_map, model, shared)
-
-
-def map_module(device_map: dict[str, Any], model: nn.Module, shared: nn.Module) -> None:
-    """Add a module of ``model`` to a device map that does not reach it."""
-    name = next(name for name, module in model.named_modules() if module is shared)
-    if not any(key == "" or f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for key in device_map):
-        device_map[name] = next(iter(device_map.values()))
+        if not device_map or shared is None or next(shared.parameters(), None) is None:
+            continue
+        name = next(name for name, module in model.named_modules() if module is shared)
+        if not any(key == "" or f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for key in device_map):
+            device_map[name] = next(iter(device_map.values()))
 
 
 def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +24,27 @@ QUANTISED_MARK = b"quantization_config"
 DTYPE_NAMES = {"I8": "int8", "U8": "uint8", "I16": "int16", "I32": "int32", "I64": "int64", "BOOL": "truth values"}
 
 
-def check_layer_count(config: Mapping[str, Any], name: str) -> None:
+def check_layer_count(name: str, config: Mapping[str, Any], weights: Iterable[str], *, some: bool = False) -> None:
     """Refuse a checkpoint whose weights have another number of layers than its configuration.
 
     transformers would leave out those of further layers, and draw missing ones at random.
+
+    Args:
+        name: of the checkpoint.
+        config: its configuration.
+        weights: names of its weights.
+        some: whether these are not all of them.
 
     Raises:
         CheckpointMismatch: the numbers differ.
     """
     depth = next((config[key] for key in LAYER_COUNT_KEYS if isinstance(config.get(key), int)), None)
-    of_model = (weight for weight, _ in stored_weights(Path(name)) if "posenc" not in weight.split("."))
-    numbers = {int(found[1]) for weight in of_model if (found := LAYER.search(weight))}
-    if depth is not None and numbers and max(numbers) + 1 != depth:
+    of_model = (weight for weight in weights if "posenc" not in weight.split("."))
+    count = max((int(found[1]) + 1 for weight in of_model if (found := LAYER.search(weight))), default=0)
+    if depth is not None and (count > depth or (0 < count < depth and not some)):
         raise CheckpointMismatch(
-            f"The checkpoint {shown(name)} has weights of {max(numbers) + 1} layers, and its configuration says "
-            f"{depth:,}. Correct the number, or pass config= for a part of the model."
+            f"The checkpoint {shown(name)} has weights of {count} layers, and its configuration says {depth:,}. "
+            "Correct the number, or pass config= for a part of the model."
         )
 
 

@@ -20,8 +20,6 @@ from transformers import (
     PreTrainedModel,
 )
 
-from hf_posenc.checks import Case, longest_case
-
 TRAINED, FACTOR = 16, 4
 WIDE = 0.3  # standard deviation of weights: the usual 0.02 attends evenly and hides positions
 
@@ -92,22 +90,6 @@ def perturb() -> Callable[[nn.Module], None]:
                 parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
 
     return of
-
-
-ONE_A_HOOK = [
-    ("llama", "yarn"), ("llama", "alibi"), ("llama", "binary"), ("llama", "cable"), ("llama", "dca"),
-    ("llama", "deberta"), ("llama", "drope"), ("llama", "dynamic_ntk"), ("llama", "llama4_temp"),
-    ("llama", "lm_infinite"), ("llama", "none"), ("llama", "shaw"), ("llama", "sinks"), ("llama", "ssmax"),
-    ("llama", "window"), ("llama", "xpos"), ("llama", "t5"),
-    ("gpt2", "learned"), ("gpt2", "learned_hier"), ("gpt2", "pose"), ("gpt2", "longrope"), ("gpt2", "fox"),
-    ("bert", "t5"), ("bert", "learned_hier"), ("bert", "dynamic_ntk"),
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def cases() -> list[Case]:
-    """One scheme for every hook."""
-    return [longest_case(kind, scheme) for kind, scheme in ONE_A_HOOK]
 
 
 @pytest.fixture

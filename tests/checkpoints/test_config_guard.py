@@ -7,11 +7,9 @@ import json
 import shutil
 
 import pytest
-import torch
 from transformers import (
     AutoConfig,
     GPT2LMHeadModel,
-    LlamaForCausalLM,
     Trainer,
     TrainingArguments,
 )
@@ -80,16 +78,6 @@ def test_every_loader_without_the_package_is_refused(make_model, run_in_new_proc
     run_in_new_process(WITHOUT)
 
 
-def test_without_the_guard_it_would_look_healthy(make_model, logits_of, tmp_path) -> None:
-    """Control: what the guard prevents. Earlier versions wrote no guard, and these checkpoints still load here."""
-    model = patch_model(make_model("llama"), "yarn", factor=4)
-    model.save_pretrained(tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(unguard(content, "here")))
-    assert (logits_of(LlamaForCausalLM.from_pretrained(tmp_path)) - logits_of(model)).abs().max() > 0.1
-    assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(model))
-
-
 def test_it_is_written_wherever_a_patched_model_is_saved_and_nowhere_else(make_model, tmp_path) -> None:
     def written(name: str) -> bool:
         return GUARD_KEY in json.loads((tmp_path / name / "config.json").read_text())
@@ -125,20 +113,7 @@ def test_after_enable_auto_configurations_load_too(make_model, tmp_path) -> None
 PATCHED = {"model_type": "llama", "num_hidden_layers": 2, "position_scheme": {"format": 1}}
 
 
-@pytest.mark.parametrize(
-    "kept",
-    [
-        *(
-            "llama",
-            {"model_type": "llama"},
-            ["llama"],
-            [["model_type"]],
-            [["model_type", 3]],
-            [[["model_type"], "llama"]],
-        ),
-        *([["num_hidden_layers", "2"]], [["num_hidden_layers", True]], [["auto_map", "evil.Model"]]),
-    ],
-)
+@pytest.mark.parametrize("kept", ["llama", {"model_type": "llama"}, [["model_type"]], [["num_hidden_layers", True]]])
 def test_a_damaged_guard_is_refused(kept) -> None:
     with pytest.raises(CheckpointMismatch, match="Save the patched model again"):
         unguard({**PATCHED, GUARD_KEY: kept}, "here")

@@ -144,11 +144,3 @@ def test_learned_frequencies_are_stated_as_a_list(tmp_path) -> None:
     there, here = (one(TEXTS["target"]).logits for one in (LlamaForCausalLM.from_pretrained(tmp_path), model))
     assert torch.allclose(there, here, atol=1e-4)  # two float32 implementations of logits of about 1
     assert not torch.allclose(untrained, here, atol=0.1), "the frequencies have learned nothing"
-
-
-def test_the_card_says_the_lengths(tmp_path) -> None:
-    export_native(patch_model(tiny_model("llama"), "yarn", factor=4), tmp_path / "plain")
-    card = (tmp_path / "plain" / "README.md").read_text()
-    assert "yarn" in card
-    assert "trained on 32 tokens, for texts of 128" in card
-    assert "library_name: transformers" in card

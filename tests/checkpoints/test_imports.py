@@ -16,9 +16,7 @@ HOOKED = "import peft; assert hasattr(peft.PeftModel.save_pretrained, 'posenc_ho
 @pytest.mark.parametrize(
     "first",
     [
-        "import peft, hf_posenc",
         "import hf_posenc, transformers.trainer_utils",  # which imports PEFT at its top
-        "from hf_posenc.checkpoints import restore",
         "from hf_posenc.training import finetune",
     ],
 )

@@ -62,11 +62,10 @@ def test_a_failed_upload_keeps_the_folder_and_says_how_to_send_it(
     assert (tmp_path / "config.json").exists()
 
 
-@pytest.mark.parametrize("command", ["merge", "export"])
-def test_a_command_asks_before_it_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_asks_before_it_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline, as tests are: refused before anything is written."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    words = [command, "--model", "starter:llama", "--out", str(tmp_path / "out"), "--push-to-hub", "ada/model"]
-    result = CliRunner().invoke(app, words + (["--scheme", "yarn", "--factor", "2"] if command != "merge" else []))
+    words = ["export", "--model", "starter:llama", "--out", str(tmp_path / "out"), "--push-to-hub", "ada/model"]
+    result = CliRunner().invoke(app, [*words, "--scheme", "yarn", "--factor", "2"])
     assert isinstance(result.exception, CannotUpload)
     assert not (tmp_path / "out").exists()

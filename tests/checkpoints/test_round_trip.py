@@ -10,11 +10,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForSequenceClassification,
-    BertModel,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GPT2ForSequenceClassification,
-    GPT2Model,
     LlamaModel,
 )
 
@@ -24,18 +22,10 @@ from hf_posenc import (
     patch_model,
     unpatch_model,
 )
-from hf_posenc.errors import CheckpointMismatch, NotPatched, UnknownScheme
+from hf_posenc.errors import CheckpointMismatch
 
 FACTOR, TRAINED = 4, 16
-PAIRS = [
-    ("llama", "yarn"),
-    ("llama", "t5"),
-    ("llama", "rerope"),
-    ("gpt2", "t5"),
-    ("gpt2", "rope"),
-    ("bert", "alibi"),
-    ("bert", "t5"),
-]
+PAIRS = [("llama", "rerope"), ("gpt2", "t5"), ("bert", "alibi")]
 
 
 @pytest.mark.parametrize(("kind", "scheme"), PAIRS)
@@ -49,11 +39,8 @@ def test_load_gives_what_was_saved(kind, scheme, make_model, logits_of, perturb,
     assert loaded.config.max_position_embeddings == FACTOR * TRAINED
     after, before = describe(loaded), describe(model)
     assert after.proof.verdict == before.proof.verdict == "moved"  # not left at "deferred"
-    assert (after.scheme, after.touched, after.parameters_added) == (
-        before.scheme,
-        before.touched,
-        before.parameters_added,
-    )
+    for name in ("scheme", "touched", "parameters_added"):
+        assert getattr(after, name) == getattr(before, name)
     assert [p.requires_grad for p in loaded.parameters()] == [p.requires_grad for p in model.parameters()]
 
 
@@ -75,11 +62,8 @@ def test_parameters_are_in_the_weights_and_the_scheme_in_the_configuration(make_
         assert "model.posenc.table.weight" in file.keys()  # noqa: SIM118 (a safetensors file is no dict)
     block = json.loads((tmp_path / "config.json").read_text())["position_scheme"]
     assert block["scheme"] == [{"name": "t5", "options": {"num_buckets": 16}}]
-    assert (block["trained_length"], block["target_length"], block["host_length"]) == (
-        TRAINED,
-        FACTOR * TRAINED,
-        TRAINED,
-    )
+    lengths = block["trained_length"], block["target_length"], block["host_length"]
+    assert lengths == (TRAINED, FACTOR * TRAINED, TRAINED)
 
 
 def test_per_layer_schemes(make_model, logits_of, perturb, tmp_path) -> None:
@@ -95,8 +79,6 @@ def test_per_layer_schemes(make_model, logits_of, perturb, tmp_path) -> None:
     ("kind", "scheme", "model_class"),
     [
         ("llama", "t5", LlamaModel),
-        ("gpt2", "t5", GPT2Model),
-        ("bert", "t5", BertModel),
         ("gpt2", "t5", GPT2ForSequenceClassification),
         ("bert", "alibi", AutoModelForSequenceClassification),
     ],
@@ -122,14 +104,7 @@ def test_missing_parameters_are_initialised_by_the_scheme(make_model, tmp_path) 
     assert loaded.model.posenc.table.weight.std().item() == pytest.approx(32**-0.5, rel=0.1)
 
 
-CONTRADICTIONS = [
-    {"scheme": "pi"},
-    {"scheme": "yarn+logn"},
-    {"scheme": "yarn", "beta_fast": 8.0},
-    {"scheme": "yarn", "layers": {0: "pi"}},
-    {"factor": 8},
-    {"trained_length": 32},
-]
+CONTRADICTIONS = [{"scheme": "yarn", "beta_fast": 8.0}, {"scheme": "yarn", "layers": {0: "pi"}}, {"trained_length": 32}]
 
 
 @pytest.mark.parametrize("asked", CONTRADICTIONS, ids=str)
@@ -137,16 +112,6 @@ def test_a_contradicting_request_is_refused(asked, make_model, tmp_path) -> None
     patch_model(make_model("llama"), "yarn", factor=FACTOR, beta_fast=16.0).save_pretrained(tmp_path)
     with pytest.raises(CheckpointMismatch, match=r"carries scheme 'yarn\(beta_fast=16.0\)' .* was asked for.*\. Leave"):
         from_pretrained(tmp_path, **asked)
-
-
-def test_requests_that_would_have_no_effect(make_model, tmp_path) -> None:
-    make_model("llama").save_pretrained(tmp_path)
-    with pytest.raises(NotPatched, match="Pass scheme"):
-        from_pretrained(tmp_path, factor=4)
-    with pytest.raises(UnknownScheme, match="yarn"):
-        from_pretrained(tmp_path, scheme="yarm")
-    with pytest.raises(CheckpointMismatch, match="pickled"):
-        from_pretrained(tmp_path, use_safetensors=False)
 
 
 def gemma3() -> Gemma3ForCausalLM:

@@ -27,20 +27,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     return calls
 
 
-def test_of_the_model_with_the_revision_that_its_adapter_names(asked: list, tmp_path: Path) -> None:
-    assert not copy_tokenizer(ModelName("owner/base", str(tmp_path), hub={**OPTIONS, "revision": "v1"}), tmp_path)
-    assert asked == [("owner/base", {"trust_remote_code": False, **OPTIONS, "revision": "v1"})]
-
-
-def test_a_revision_of_the_model_is_none_of_its_adapter(asked: list, tmp_path: Path) -> None:
+def test_each_name_has_options_of_its_own(asked: list, tmp_path: Path) -> None:
+    """A revision of the model is none of its adapter, and the other way round."""
+    of_model, of_adapter = {**OPTIONS, "revision": "v1"}, {**OPTIONS, "revision": "v2"}
+    named = ModelName("owner/base", str(tmp_path), hub=of_model, adapter_hub=of_adapter)
+    assert not copy_tokenizer(named, tmp_path)
     (tmp_path / TOKENIZER_FILES[0]).write_text("{}")
-    assert not copy_tokenizer(
-        ModelName("owner/base", str(tmp_path), adapter_hub={**OPTIONS, "revision": "v1"}), tmp_path
-    )
-    assert asked == [(str(tmp_path), {"trust_remote_code": False, **OPTIONS})]
-
-
-def test_without_options(asked: list) -> None:
+    assert not copy_tokenizer(named, tmp_path)
     with pytest.raises(OSError, match="not there"):
         tokenizer_of(ModelName("owner/base"))
-    assert asked == [("owner/base", {"trust_remote_code": False})]
+    assert asked == [
+        ("owner/base", {"trust_remote_code": False, **of_model}),
+        (str(tmp_path), {"trust_remote_code": False, **OPTIONS}),
+        ("owner/base", {"trust_remote_code": False}),
+    ]

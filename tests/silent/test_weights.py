@@ -42,6 +42,7 @@ def test_a_patched_checkpoint_that_loads_as_a_plain_one(tmp_path: Path) -> None:
         "transformers", f"keys of a configuration it does not know, such as {SCHEME_KEY}, are kept and ignored"
     ):
         assert deviation(logits_of(LlamaForCausalLM.from_pretrained(tmp_path)), logits_of(model)) > APART
+    assert torch.equal(logits_of(from_pretrained(tmp_path)), logits_of(model)), "as the first versions saved it"
     (tmp_path / "config.json").write_text(json.dumps(guarded))
     assert GUARD_KEY in guarded
     with pytest.raises(Exception, match="hf_posenc"):
