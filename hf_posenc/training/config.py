@@ -38,7 +38,7 @@ class Training:
         method: what is trained; see `hf_posenc.training.methods`.
         batch: rows that one process reads at a time.
         accumulate: batches a step.
-        learning_rate: peak, of AdamW; None: by method and size of the model, see `hf_posenc.training.learning_rates`.
+        learning_rate: peak, of AdamW; None: by method and size of the model, see `hf_posenc.training.methods`.
         rank: of the matrices of LoRA and its kin.
         alpha: of LoRA and its kin, whose product of matrices is scaled by alpha / rank; None: twice the rank.
         target_modules: names of the linear layers that get matrices, such as ``q_proj``; by default all.

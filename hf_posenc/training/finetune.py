@@ -24,13 +24,24 @@ from hf_posenc.texts import DatasetObject, HubDataset, TextPart, TextSource
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
-from hf_posenc.training.learning_rates import parameter_count
-from hf_posenc.training.length_trainer import LengthTrainer, MaskingCollator, masked_loss
+from hf_posenc.training.length_trainer import (
+    LengthTrainer,
+    MaskingCollator,
+    evaluation_settings,
+    float32_masters,
+    in_half_precision,
+    masked_loss,
+    trainer_settings,
+    training_arguments,
+)
 from hf_posenc.training.loss_curve import LossPoint, points
-from hf_posenc.training.methods import peft_config_of
-from hf_posenc.training.resume import RunFinished, StopAtLastStep, WriteManifest, check_folder
+from hf_posenc.training.methods import parameter_count, peft_config_of
 from hf_posenc.training.rows import HeldOutSplit
 from hf_posenc.training.run_folder import (
+    RunFinished,
+    StopAtLastStep,
+    WriteManifest,
+    check_folder,
     claim_folder,
     facts_of,
     save_result,
@@ -39,13 +50,6 @@ from hf_posenc.training.run_folder import (
 from hf_posenc.training.run_inputs import RunInputs, read_inputs
 from hf_posenc.training.shifted_attention import grouped_attention
 from hf_posenc.training.trained_layers import RunStart, trained_by_kind
-from hf_posenc.training.trainer_settings import (
-    evaluation_settings,
-    float32_masters,
-    in_half_precision,
-    trainer_settings,
-    training_arguments,
-)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

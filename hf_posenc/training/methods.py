@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from transformers import Conv1D
 from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.patching.preconditions.weights import check_rank_memory
+from hf_posenc.training.config import Training
 from hf_posenc.training.trained_layers import (
     base_modules,
     fully_trained_modules,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from hf_posenc.training.config import Training
+
 
 TRAINED_COPIES = 4
 """Of every number that AdamW trains: itself, its gradient, and two moments."""
@@ -153,3 +156,55 @@ def check_settings(training: Training) -> None:
                 f"{name}={shown(getattr(training, name))} was asked for, and method {training.method!r} has no use for "
                 "it. Choose method lora, or leave it out."
             )
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """A peak learning rate of AdamW.
+
+    Attributes:
+        value: the rate.
+        source: where it was published or measured; ``as given`` where the caller has chosen it.
+    """
+
+    value: float
+    source: str
+
+
+STARTERS = LearningRate(1e-3, "measured on the bundled models")
+LORA_GPT2 = LearningRate(2e-4, "LoRA, GPT-2 medium and large, arXiv:2106.09685, appendix D")
+BERT = LearningRate(5e-5, "BERT, arXiv:1810.04805, appendix A.3")
+LONGLORA = LearningRate(2e-5, "LongLoRA, 7B and 13B, arXiv:2309.12307, section 4.1")
+YARN = LearningRate(2e-5, "YaRN, 7B and 13B, arXiv:2309.00071, section 4.1")
+LONGLORA_70B = LearningRate(1e-5, "LongLoRA, 70B, arXiv:2309.12307, section 4.1")
+YARN_70B = LearningRate(1e-5, "YaRN, 70B, train.sh of the released code")
+
+SMALL, BILLION, LARGE = 5e7, 1e9, 3e10
+"""Numbers of parameters up to which a rate holds."""
+ADAPTERS = ((SMALL, STARTERS), (BILLION, LORA_GPT2), (LARGE, LONGLORA), (inf, LONGLORA_70B))
+RATES = {
+    "lora": ADAPTERS,
+    "dora": ADAPTERS,
+    "lora_plus": ADAPTERS,
+    "full": ((SMALL, STARTERS), (BILLION, BERT), (LARGE, YARN), (inf, YARN_70B)),
+}
+"""Method to pairs of a number of parameters and the rate up to it."""
+
+
+def learning_rate_for(method: str, parameters: int) -> LearningRate:
+    """The default learning rate of a method for a model of so many parameters; of an unknown method, LoRA's."""
+    return next(rate for most, rate in RATES.get(method, ADAPTERS) if parameters <= most)
+
+
+def chosen_rate(training: Training, model: nn.Module) -> LearningRate:
+    """The learning rate that was given, or the default of the method for a model of this size."""
+    if training.learning_rate is not None:
+        return LearningRate(training.learning_rate, "as given")
+    return learning_rate_for(training.method, parameter_count(model))
+
+
+def parameter_count(model: nn.Module) -> int:
+    """The parameters of a model, those that are shared counted once, and quantised ones as what they stand for."""
+    counts = {id(weight): weight.numel() for weight in model.parameters()}
+    counted = getattr(model, "num_parameters", None)  # transformers counts two 4-bit weights a byte
+    return int(counted()) if callable(counted) else sum(counts.values())

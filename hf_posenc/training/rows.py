@@ -24,11 +24,11 @@ from hf_posenc.training.dataset import (
     PackedRows,
     ReadyRows,
     SeparatedRows,
+    StreamedRows,
     check_row,
     held_out_windows,
     tokens_of_windows,
 )
-from hf_posenc.training.streamed_rows import StreamedRows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

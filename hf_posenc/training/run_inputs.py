@@ -14,11 +14,10 @@ from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.trained_length import is_causal
 from hf_posenc.texts import TextSource
-from hf_posenc.texts.dataset_objects import is_dataset
+from hf_posenc.texts.document import is_dataset
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
-from hf_posenc.training.learning_rates import LearningRate, chosen_rate
-from hf_posenc.training.methods import Method, check_settings, method_of
+from hf_posenc.training.methods import LearningRate, Method, check_settings, chosen_rate, method_of
 from hf_posenc.training.rows import HeldOutSplit, held_out_rows, training_rows
 from hf_posenc.training.shifted_attention import check_attention_groups
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from hf_posenc.cli.app import COMMANDS, app
-from hf_posenc.cli.commands.env import variables
+from hf_posenc.cli.commands.info import variables
 from hf_posenc.cli.output import ProgressLines
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.registry import list_schemes

@@ -21,8 +21,7 @@ from hf_posenc import patch_model
 from hf_posenc.errors import HeldOutOverlap, LengthContradiction, UnreadableDocuments
 from hf_posenc.texts import TextSource
 from hf_posenc.training.corpus import tokenise
-from hf_posenc.training.dataset import PackedRows, SeparatedRows
-from hf_posenc.training.streamed_rows import StreamedRows
+from hf_posenc.training.dataset import PackedRows, SeparatedRows, StreamedRows
 
 from .test_finetune import FACTOR, TARGET, TEXTS, llama, run, tokenizer  # noqa: F401 (a fixture)
 

@@ -23,7 +23,7 @@ from hf_posenc.training.dataset import (
 )
 from hf_posenc.training.length_trainer import MaskingCollator, masked_loss
 from hf_posenc.training.loss_curve import LossPoint
-from hf_posenc.training.resume import (
+from hf_posenc.training.run_folder import (
     MANIFEST,
     checkpoint_folders,
     file_sizes,

@@ -25,10 +25,9 @@ from hf_posenc.cli.arguments import (
     of_text,
     scheme_options,
 )
-from hf_posenc.cli.commands.finetune_result import show_rate, show_result
+from hf_posenc.cli.commands.finetune_result import after_finetune, resume_hint, show_next, show_rate, show_result
 from hf_posenc.cli.config_file import ConfigFile, write_config
 from hf_posenc.cli.global_options import BadArgument
-from hf_posenc.cli.next_commands import after_finetune, resume_hint, show_next
 from hf_posenc.cli.output import check_output_folder
 from hf_posenc.cli.settings import READING, SOURCES, Reading, set_option, settings_of
 
@@ -189,7 +188,7 @@ def check_unused(out: Path, resuming: bool) -> None:
         CheckpointMismatch: It holds checkpoints, and the run is not resumed.
     """
     from hf_posenc.checkpoints.model_name import RUN
-    from hf_posenc.training.resume import check_folder
+    from hf_posenc.training.run_folder import check_folder
 
     check_output_folder("--out", out)
     if not (out / RUN).is_file() and any((out / name).is_file() for name in MODEL_FILES):
