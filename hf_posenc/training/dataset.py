@@ -1,7 +1,7 @@
 """Text as rows of equal length, to train on and to measure on.
 
-Rows are dictionaries of tensors ``[token]``. Rows to train a masked model on have no labels: the collator draws masks
-anew in every epoch.
+Rows are dictionaries of tensors ``[token]``. Rows without labels get them from the collator: their own tokens, or for a
+masked model those of masks that are drawn anew in every epoch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PackedRows(Dataset):
         LengthContradiction: there is not even one row.
     """
 
-    def __init__(self, corpus: Corpus, length: int, *, causal: bool) -> None:
+    def __init__(self, corpus: Corpus, length: int) -> None:
         tokens, documents = corpus.tokens, len(corpus.starts)
         count = len(tokens) // length
         if count == 0:
@@ -47,15 +47,14 @@ class PackedRows(Dataset):
                 f"The texts have {len(tokens)} tokens (documents: {documents}), less than one row of {length}. "
                 "Give more text (--text), or a smaller length (--length)."
             )
-        self.rows, self.causal = tokens[: count * length].view(count, length), causal
+        self.rows = tokens[: count * length].view(count, length)
         self.digest = corpus.digest
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Row:
-        ids = self.rows[index].long()
-        return {"input_ids": ids, "labels": ids} if self.causal else {"input_ids": ids}
+        return {"input_ids": self.rows[index].long()}
 
 
 class SeparatedRows(PackedRows):
@@ -66,7 +65,7 @@ class SeparatedRows(PackedRows):
     """
 
     def __init__(self, corpus: Corpus, length: int) -> None:
-        super().__init__(corpus, length, causal=True)
+        super().__init__(corpus, length)
         self.starts = corpus.starts
 
     def __getitem__(self, index: int) -> Row:
@@ -86,14 +85,14 @@ def row_of_documents(ids: Tensor, starts: Sequence[int]) -> Row:
 
 
 class ReadyRows(Dataset):
-    """Rows of token ids in a `datasets` object, all of one length; labels are the tokens, where a model is causal.
+    """Rows of token ids in a `datasets` object, all of one length.
 
     Raises:
         LengthContradiction: a row has another length than the first.
     """
 
-    def __init__(self, rows: Any, *, causal: bool) -> None:
-        self.rows, self.causal = rows, causal
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
         self.columns = [name for name in ROW_COLUMNS if name in rows.column_names]
 
     def __len__(self) -> int:
@@ -107,7 +106,7 @@ class ReadyRows(Dataset):
                 f"Row {index} has {len(row['input_ids'])} tokens, and the first has {length}. "
                 "Cut rows to one length, or pass the texts."
             )
-        return {"labels": row["input_ids"], **row} if self.causal else row
+        return row
 
 
 def check_row(row: Any) -> None:
@@ -197,21 +196,13 @@ class StreamedRows(IterableDataset):
         base: the model, whose vocabulary the tokens must be of.
         length: tokens a row.
         separate: whether documents in a row are kept apart.
-        causal: whether rows have labels.
     """
 
     def __init__(
-        self,
-        source: TextSource,
-        tokenizer: PreTrainedTokenizerBase,
-        base: Any,
-        length: int,
-        *,
-        separate: bool,
-        causal: bool,
+        self, source: TextSource, tokenizer: PreTrainedTokenizerBase, base: Any, length: int, *, separate: bool
     ) -> None:
-        self.source, self.tokenizer, self.base, self.length = source, tokenizer, base, length
-        self.separate, self.causal = separate, causal
+        self.source, self.tokenizer, self.base = source, tokenizer, base
+        self.length, self.separate = length, separate
 
     def __iter__(self) -> Iterator[Row]:
         worker = get_worker_info()
@@ -256,6 +247,4 @@ class StreamedRows(IterableDataset):
     def row(self, tokens: Any, starts: list[int]) -> Row:
         """A row of tokens, in which documents begin at ``starts``."""
         ids = torch.from_numpy(tokens.copy()).long()
-        if self.separate:
-            return row_of_documents(ids, sorted({0, *starts}))
-        return {"input_ids": ids, "labels": ids} if self.causal else {"input_ids": ids}
+        return row_of_documents(ids, sorted({0, *starts})) if self.separate else {"input_ids": ids}

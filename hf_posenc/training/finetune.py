@@ -16,6 +16,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments, se
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.model_name import last_complete, step_of
 from hf_posenc.checkpoints.peft import get_peft_model
+from hf_posenc.core.constants import HALF
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.patching.rollback import rollback_on_error
@@ -29,7 +30,6 @@ from hf_posenc.training.length_trainer import (
     MaskingCollator,
     evaluation_settings,
     float32_masters,
-    in_half_precision,
     masked_loss,
     trainer_settings,
     training_arguments,
@@ -48,7 +48,7 @@ from hf_posenc.training.run_folder import (
     shared_settings,
 )
 from hf_posenc.training.run_inputs import RunInputs, read_inputs
-from hf_posenc.training.shifted_attention import grouped_attention
+from hf_posenc.training.shifted_attention import shifted_groups
 from hf_posenc.training.trained_layers import RunStart, trained_by_kind
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def finetune(
         check_folder(folder, resume=resume)  # before texts are read, which may take hours
     inputs = read_inputs(model, tokenizer, texts, training, held_out=held_out, folder=folder, on_read=on_read)
     settings = shared_settings(model, inputs.training, inputs.rows, whole=inputs.trains_all)
-    masters = inputs.trains_all and in_half_precision(model)
+    masters = inputs.trains_all and any(w.dtype in HALF for w in model.parameters() if w.requires_grad)
     with ExitStack() as held:
         held.enter_context(explained_imports())
         path = folder or Path(held.enter_context(TemporaryDirectory()))
@@ -145,7 +145,8 @@ def finetune(
         )
         set_seed(inputs.training.seed)
         held.enter_context(rollback_on_error(model))
-        trained = with_added_parameters(model, inputs)
+        added = peft_config_of(inputs.method, model, inputs.training)
+        trained = model if added is None else get_peft_model(model, added)
         if folder is not None:
             claim_folder(held, folder, trained, settings, resume=resume)
         trainer = trainer_of(trained, tokenizer, inputs, asked, [ProgressReport(progress), *callbacks])
@@ -166,12 +167,6 @@ def finetune(
     return Tuned(trained.eval(), curve, start, trainer.is_world_process_zero())
 
 
-def with_added_parameters(model: PreTrainedModel, inputs: RunInputs) -> Any:
-    """The model as PEFT wraps it for the method, or the model itself where all of it is trained."""
-    added = peft_config_of(inputs.method, model, inputs.training)
-    return model if added is None else get_peft_model(model, added)
-
-
 def trainer_of(
     trained: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -180,7 +175,7 @@ def trainer_of(
     callbacks: Sequence[TrainerCallback],
 ) -> LengthTrainer:
     """The trainer of a run."""
-    collate = MaskingCollator(tokenizer, inputs.training.seed)
+    collate = MaskingCollator(tokenizer, inputs.training.seed, causal=inputs.causal)
     optimiser = inputs.method.optimiser
     trainer = LengthTrainer(
         trained,
@@ -199,9 +194,10 @@ def trainer_of(
 def train(trainer: LengthTrainer, model: PreTrainedModel, inputs: RunInputs, checkpoint: str | None) -> None:
     """Train to the last step, from a checkpoint if there is one."""
     training, smoothed = inputs.training, trainer.args.label_smoothing_factor > 0
+    groups = training.attention_groups
     with (
         chunked_loss(model, training.chunked_loss, causal=inputs.causal, smoothed=smoothed),
-        grouped_attention(model, training),
+        shifted_groups(model, None if groups == 1 else training.length // groups),
         suppress(RunFinished),
     ):
         trainer.train(resume_from_checkpoint=checkpoint)

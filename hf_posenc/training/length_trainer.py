@@ -70,14 +70,14 @@ class LengthTrainer(Trainer):
 
 
 class MaskingCollator(TrainerCallback):
-    """Collate rows into a batch; rows without labels are masked, and labelled with the masked tokens.
+    """Collate rows into a batch; rows without labels get their own tokens, or are masked and get the masked ones.
 
     Masks are drawn by seed, epoch and row alone: those of a run that is resumed, or shared by several processes, are
     those of an undisturbed run in one.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
-        self.tokenizer, self.seed = tokenizer, seed
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, seed: int, *, causal: bool) -> None:
+        self.tokenizer, self.seed, self.causal = tokenizer, seed, causal
         self.epoch = torch.tensor(0).share_memory_()  # with the workers of a DataLoader, which may outlive an epoch
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -88,12 +88,14 @@ class MaskingCollator(TrainerCallback):
         """Rows ``[token]`` to tensors ``[row, token]``."""
         for row in rows:
             check_row(row)
-        rows = [row if "labels" in row else self.masked(row) for row in rows]
+        rows = [row if "labels" in row else self.labelled(row) for row in rows]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
-    def masked(self, row: Row) -> Row:
-        """Mask tokens of a row, and label it with them."""
+    def labelled(self, row: Row) -> Row:
+        """A row labelled with its tokens, which the model shifts; or with those that are masked in it."""
         ids = row["input_ids"]
+        if self.causal:
+            return {**row, "labels": ids}
         hide = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASK_SHARE)
         drawn = (self.seed + (int(self.epoch) << 16)) % (1 << 32)
         hide.generator = torch.Generator().manual_seed(crc32(ids.numpy().tobytes(), drawn))
@@ -146,6 +148,8 @@ def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: b
         keep: whether any are written.
         autocast: whether float32 copies of half-precision weights are trained, which needs autocast to bfloat16.
     """
+    # `Trainer` rounds a share upwards: a run of a few steps would begin, or end, at a learning rate of 0.
+    warmup = training.warmup if training.steps is None else round(training.warmup * training.steps)
     return {
         "output_dir": folder,
         "max_steps": -1 if training.steps is None else training.steps,
@@ -155,7 +159,7 @@ def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: b
         "gradient_accumulation_steps": training.accumulate,
         "learning_rate": training.learning_rate,
         "lr_scheduler_type": training.schedule,
-        "warmup_steps": warmup_steps(training),
+        "warmup_steps": warmup,
         "weight_decay": training.weight_decay,
         "max_grad_norm": 1.0,
         "seed": training.seed,
@@ -183,14 +187,6 @@ def checkpointing() -> dict[str, Any]:
     return {name: True, f"{name}_kwargs": {"use_reentrant": False}}
 
 
-def warmup_steps(training: Training) -> float:
-    """Steps before the peak learning rate; their share where only `Trainer` will know the number of steps.
-
-    Its own rounding upwards would make a run of a few steps begin, or end, at a learning rate of 0.
-    """
-    return training.warmup if training.steps is None else round(training.warmup * training.steps)
-
-
 def evaluation_settings(training: Training, windows: Mapping[str, Any] | None, *, fresh: bool) -> dict[str, Any]:
     """`TrainingArguments` of the evaluations; a resumed run has already done the one before its first step."""
     if windows is None:
@@ -203,11 +199,6 @@ def evaluation_settings(training: Training, windows: Mapping[str, Any] | None, *
         "eval_on_start": fresh,
         "prediction_loss_only": True,
     }
-
-
-def in_half_precision(model: nn.Module) -> bool:
-    """Whether a weight that is trained is in half precision."""
-    return any(weight.dtype in HALF for weight in model.parameters() if weight.requires_grad)
 
 
 @contextmanager

@@ -76,16 +76,13 @@ def points(history: Sequence[Mapping[str, Any]]) -> list[LossPoint]:
     ]  # fmt: skip
 
 
-def curve_plot(
-    runs: Sequence[Sequence[LossPoint]], trained_length: int, path: Path, *, goal: float | None = None
-) -> None:
+def curve_plot(runs: Sequence[Sequence[LossPoint]], trained_length: int, path: Path) -> None:
     """Draw the held-out loss of one run, or of several that differ in their seed, against steps.
 
     Args:
         runs: one curve per seed; with several, lines are means and bands span minimum to maximum.
         trained_length: pre-training context length in tokens.
         path: of the plot; the suffix selects the format, such as ``.png`` or ``.svg``.
-        goal: reference loss, nats/token: that of the unpatched model at its trained length.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -98,12 +95,9 @@ def curve_plot(
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         draw_length(axes, runs, length, f"{length:,} ({length / trained_length:g}×)", color=colour, marker=marker)
     losses = [value for run in runs for point in run for value in point.held_out.values()]
-    losses += [] if goal is None else [goal]
     if losses:  # the losses of single training sequences vary too much to set the scale
         margin = 0.15 * max(max(losses) - min(losses), 0.2)
         axes.set_ylim(min(losses) - margin, max(losses) + margin)
-    if goal is not None:
-        axes.axhline(goal, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1, label="unpatched, at 1×")
     axes.set_xlabel("optimiser steps")
     axes.set_ylabel("cross-entropy loss (nats/token)")
     title = "Held-out loss of the same last tokens, by context length (tokens)"

@@ -1,8 +1,13 @@
-"""Training methods: full fine-tuning, or those of PEFT.
+"""Training methods: full fine-tuning, or those of PEFT; and their default learning rates, each with its source.
 
 In addition to their own parameters, LoRA and similar methods train whole copies of norms, input embeddings and
 position parameters: LoRA alone does not reach the target length, and with these it comes close to full training (Chen
-et al. 2023, "LongLoRA", arXiv:2309.12307, section 3.3)."""
+et al. 2023, "LongLoRA", arXiv:2309.12307, section 3.3).
+
+The rates of long-context fine-tuning are an order of magnitude below those of adapters for short tasks: LongLoRA, YaRN
+and Position Interpolation all train 7B and 13B models at 2e-5. Below a billion parameters there are no published runs
+at new lengths; the rates are those of the methods' own papers, and of this package's starters.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ from transformers import Conv1D
 from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.patching.preconditions.weights import check_rank_memory
-from hf_posenc.training.config import Training
+from hf_posenc.training.config import OF_LORA, Training
 from hf_posenc.training.trained_layers import (
     base_modules,
     fully_trained_modules,
@@ -29,13 +34,8 @@ if TYPE_CHECKING:
     from peft import LoraConfig, PeftConfig
     from torch.optim import Optimizer
 
-    from hf_posenc.training.config import Training
-
-
 TRAINED_COPIES = 4
 """Of every number that AdamW trains: itself, its gradient, and two moments."""
-OF_LORA = ("alpha", "target_modules", "train_embeddings")
-"""Settings of `Training` that are those of LoRA and its kin."""
 Configure = Callable[..., "PeftConfig"]
 
 
@@ -138,24 +138,7 @@ def peft_config_of(method: Method, model: nn.Module, training: Training) -> Peft
     """The PEFT configuration of a method for a model and the settings of a run; None for full fine-tuning."""
     if method.configure is None:
         return None
-    return method.configure(model, training.rank, **{name: getattr(training, name) for name in OF_LORA})
-
-
-def check_settings(training: Training) -> None:
-    """Refuse settings of LoRA in full fine-tuning, which has no use for them.
-
-    Raises:
-        TrainingImpossible: one differs from its default.
-    """
-    if METHODS[training.method].configure is not None:
-        return
-    defaults = type(training)(length=2, steps=1)
-    for name in ("rank", *OF_LORA):
-        if getattr(training, name) != getattr(defaults, name):
-            raise TrainingImpossible(
-                f"{name}={shown(getattr(training, name))} was asked for, and method {training.method!r} has no use for "
-                "it. Choose method lora, or leave it out."
-            )
+    return method.configure(model, **{name: getattr(training, name) for name in OF_LORA})
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,8 @@ def training_rows(
             f"Rows of {training.length} tokens were asked for, and this model reaches {reach}. "
             "Choose a shorter length, or patch the model with a larger factor."
         )
-    causal, separate = is_causal(model), training.packing == "separate"
-    if separate and not causal:
+    separate = training.packing == "separate"
+    if separate and not is_causal(model):
         raise TrainingImpossible(
             "transformers does not keep packed documents apart in an encoder. Choose packing='joined'."
         )
@@ -94,12 +94,12 @@ def training_rows(
             check_row(texts[0])
         return texts, None
     if (ready := token_rows(texts)) is not None:
-        return ReadyRows(ready, causal=causal), None
+        return ReadyRows(ready), None
     base = base_model_of(model)[0]
     if isinstance(held_out, TextSource):
         warn_of_overlap(len(texts.files() & held_out.files()))
     if texts.streams:
-        rows = StreamedRows(texts, tokenizer, base, training.length, separate=separate, causal=causal)
+        rows = StreamedRows(texts, tokenizer, base, training.length, separate=separate)
         next(rows.every_row())  # what cannot be read is refused before the model is wrapped
         return rows, None
     corpus = tokenise(tokenizer, texts.documents(), folder=folder, on_read=on_read)
@@ -109,7 +109,7 @@ def training_rows(
         end = end_of(corpus, tokens_of_windows(measured_lengths(model, training), training.eval_windows))
         corpus = corpus if end is None else without_end(corpus, end)
     length = training.length
-    return SeparatedRows(corpus, length) if separate else PackedRows(corpus, length, causal=causal), end
+    return SeparatedRows(corpus, length) if separate else PackedRows(corpus, length), end
 
 
 def count_of(rows: Any) -> int | None:

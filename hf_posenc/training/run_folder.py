@@ -1,4 +1,8 @@
-"""The folder of a run: locked and checked for free space before the first step, and filled with the result."""
+"""The folder of a run: locked and checked before the first step, resumed if the run was killed, filled at its end.
+
+`Trainer` writes a checkpoint file by file and resumes from the highest number, complete or not. Here the last file of a
+checkpoint is a manifest of all the others, and a folder belongs to one run, with its settings in ``run.json``.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +53,13 @@ KEPT_COPIES = 3
 """Copies of the trained parameters: two checkpoints are kept while a third, or the result, is written."""
 MOMENTS = 2
 """Moments of AdamW in every checkpoint, each as large as the weights."""
+UNFINISHED = "unfinished"
+MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
+DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
+"""Settings that are digests, and what of."""
+
+RETIRED = {"length_stages": 1}
+"""Settings of earlier versions that this one has no more, and the only value that a run may have had to be resumed."""
 
 
 def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: dict[str, Any], *, resume: bool) -> None:
@@ -62,9 +73,10 @@ def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: di
         if state.is_main_process:
             held.enter_context(exclusive_folder(folder))
         check_checkpoint_space(folder, trained)
-        shared = of_main_process(settings, state.num_processes)
+        if state.num_processes > 1:  # under FSDP, others than the main process may not have loaded the weights
+            settings = settings | {MODEL: broadcast_object_list([settings[MODEL]])[0]}
         with state.main_process_first():
-            start_run(folder, shared, resume=resume)
+            start_run(folder, settings, resume=resume)
 
 
 def shared_settings(model: nn.Module, training: Training, rows: Any, *, whole: bool) -> dict[str, Any]:
@@ -81,23 +93,13 @@ def shared_settings(model: nn.Module, training: Training, rows: Any, *, whole: b
     shared = {name: value for name, value in training.to_dict().items() if name not in FREE_SETTINGS}
     quantised = {"quantised": True} if is_quantised(model) else {}
     loaded = bool(getattr(model.config, "name_or_path", ""))
-    code = own_code_digest(model)
+    schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
+    code = digest_of_own({type(scheme) for scheme in schemes})  # empty where all are of this package
     return {
         **shared, **quantised, **({CODE: code} if code else {}), "scheme": None if stored is None else stored.to_json(),
         MODEL: sampled_weights_digest(model, values=loaded or not whole),
         ROWS: count_of(rows), CORPUS: corpus_digest(rows),
     }  # fmt: skip
-
-
-def own_code_digest(model: nn.Module) -> str:
-    """Digest of the code of the model's schemes that are not of this package; empty where there are none."""
-    schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
-    return digest_of_own({type(scheme) for scheme in schemes})
-
-
-def of_main_process(settings: dict[str, Any], processes: int) -> dict[str, Any]:
-    """Settings with the main process's digest of the model: under FSDP others may not have loaded its weights."""
-    return settings | {MODEL: broadcast_object_list([settings[MODEL]])[0]} if processes > 1 else settings
 
 
 @contextmanager
@@ -163,15 +165,6 @@ def facts_of(training: Training, start: RunStart, curve: Sequence[LossPoint]) ->
         before, after = measured[0][length], measured[-1][length]
         facts[f"held-out loss at {length:,} tokens"] = f"{before:.3f} before, {after:.3f} after"
     return facts
-
-
-UNFINISHED = "unfinished"
-MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
-DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
-"""Settings that are digests, and what of."""
-
-RETIRED = {"length_stages": 1}
-"""Settings of earlier versions that this one has no more, and the only value that a run may have had to be resumed."""
 
 
 class WriteManifest(TrainerCallback):
@@ -247,7 +240,14 @@ def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
     # What an earlier version did not have is what it does by default.
     defaults = json.loads(json.dumps({field.name: field.default for field in fields(Training)[1:]}))
     before = RETIRED | {name: defaults[name] for name in defaults.keys() & now.keys()} | before
-    free = {"steps"} if asks_for_more_steps(folder, before, now) else set()
+    steps = before.get("steps"), now.get("steps")
+    counted = all(isinstance(one, int) for one in steps)
+    if counted and steps[1] < steps[0]:
+        raise CheckpointMismatch(
+            f"The run in {folder} was started for {steps[0]} steps, and {steps[1]} were asked for. Ask for {steps[0]} "
+            "to complete it or for more to go on, or choose another folder."
+        )
+    free = {"steps"} if counted else set()
     for name in sorted((before.keys() | now.keys()) - free):
         earlier, asked = shown(before.get(name)), shown(now.get(name))
         if before.get(name) == now.get(name):
@@ -261,20 +261,3 @@ def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
             f"The run in {folder} had {name}={earlier}, this one has {asked}. "
             "Resume it with the same settings, or choose another folder."
         )
-
-
-def asks_for_more_steps(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Whether a resumed run is asked for more steps than it was started with.
-
-    Raises:
-        CheckpointMismatch: fewer were asked for.
-    """
-    earlier, asked = before.get("steps"), settings.get("steps")
-    if not isinstance(earlier, int) or not isinstance(asked, int):
-        return False
-    if asked < earlier:
-        raise CheckpointMismatch(
-            f"The run in {folder} was started for {earlier} steps, and {asked} were asked for. Ask for {earlier} to "
-            "complete it or for more to go on, or choose another folder."
-        )
-    return asked > earlier

@@ -17,7 +17,7 @@ from hf_posenc.texts import TextSource
 from hf_posenc.texts.document import is_dataset
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
-from hf_posenc.training.methods import LearningRate, Method, check_settings, chosen_rate, method_of
+from hf_posenc.training.methods import LearningRate, Method, chosen_rate, method_of
 from hf_posenc.training.rows import HeldOutSplit, held_out_rows, training_rows
 from hf_posenc.training.shifted_attention import check_attention_groups
 
@@ -73,7 +73,6 @@ def read_inputs(
     if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
     method = method_of(training.method, model, rank=training.rank)
-    check_settings(training)
     check_attention_groups(model, training, causal=causal)
     rate = chosen_rate(training, model)
     rows, end = training_rows(
