@@ -68,6 +68,3 @@ def test_shards_replace_a_single_file_and_the_other_way_round(tmp_path: Path) ->
         with torch.no_grad():
             expected = patched(which)(torch.arange(3, 23)[None]).logits
         assert torch.equal(loaded_logits(tmp_path), expected), f"result {which} in shards of {size}"
-
-
-FILES = ("adapter_config.json", "config.json", "model.safetensors")

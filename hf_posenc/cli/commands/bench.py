@@ -129,10 +129,11 @@ def bench(
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, trained, dtype)
-    about = about_run(
-        context, measured_on, model if shape is None else shape, str(target.dtype), threads,
-        rows=rows, compiled=compiled,
-    )  # fmt: skip
+    about = {
+        "command": command_line(context), "model": model if shape is None else shape,
+        "dtype": str(target.dtype).removeprefix("torch."), "device": measured_on.name, "threads": threads,
+        "rows": rows, "compiled": compiled, **environment(),
+    }  # fmt: skip
     results = BenchResults([], about, measured_on.torch.type)
     measure = partial(
         run, target, ",".join(schemes), chosen, cases=words_of([cases]), baselines=words_of([baselines]), factor=factor,
@@ -198,34 +199,13 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
 RESULTS, PLOTS = "bench.json", ("bench.svg", "bench.png")
 
 
-def about_run(
-    context: Context, device: Device, model: str, dtype: str, threads: int, *, rows: str, compiled: bool
-) -> dict[str, Any]:
-    """Collect what the numbers depend on: command, model, dtype, device, threads, rows, environment."""
-    return {
-        "command": command_line(context), "model": model, "dtype": dtype.removeprefix("torch."),
-        "device": device.name, "threads": threads,
-        "rows": rows, "compiled": compiled, **environment(),
-    }  # fmt: skip
-
-
-def about_text(about: dict[str, Any]) -> str:
-    """In a line, what the numbers depend on."""
-    parts = ["{model}, {dtype}, {threads} thread(s) of {device}".format(**about)]
-    if about["rows"] != "full":
-        parts.append(f"{about['rows']} rows")
-    if about["compiled"]:
-        parts.append("compiled")
-    return ", ".join(parts)
-
-
 @dataclass(frozen=True)
 class BenchResults:
     """A benchmark that grows.
 
     Attributes:
         cells: finished ones.
-        about: see `about_run`.
+        about: what the numbers depend on.
         device: type of torch's device.
     """
 
@@ -258,6 +238,8 @@ class BenchResults:
         for remark in (*remarks(self.cells), *busy_remark(self.cells, self.about["threads"], self.device)):
             output.show_text(remark)
         if self.cells:
-            output.show_text(about_text(self.about))
+            shown = "{model}, {dtype}, {threads} thread(s) of {device}".format(**self.about)
+            rows = "" if self.about["rows"] == "full" else f", {self.about['rows']} rows"
+            output.show_text(shown + rows + (", compiled" if self.about["compiled"] else ""))
         if out is not None and self.cells:
             output.show_text(f"Written to {out}: {', '.join((RESULTS, *PLOTS))}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from hf_posenc.checkpoints.model_name import ModelName
     from hf_posenc.texts import TextSource
-    from hf_posenc.training import HeldOutSplit, Tuned
+    from hf_posenc.training import HeldOutSplit
 
 
 TRAINING = "Training"
@@ -128,6 +128,7 @@ def finetune(
     training. After an interruption, the same command with --resume continues. Under `accelerate launch` the processes
     share the sequences.
     """
+    from hf_posenc.checkpoints.load import four_bit_keywords, from_pretrained
     from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.training import Training, lengths_of
     from hf_posenc.training import find_learning_rate as range_test
@@ -146,7 +147,9 @@ def finetune(
         named = base_model(model)
         texts, measured_on = texts_of(text, held_out, reading, streaming=streaming)
         chosen.check(**given)
-        patched = load(named, scheme, lengths | scheme_options(scheme, option), dtype)
+        quantised = four_bit_keywords() if dtype == FOUR_BIT else {}
+        loading = loading_of(named, None if quantised else dtype) | quantised
+        patched = from_pretrained(**loading, scheme=scheme, **lengths, **scheme_options(scheme, option))
         if scheme is not None:
             check_effect(patched, scheme)
         training, tokenizer = chosen.training(patched, **given), tokenizer_of(named)
@@ -167,17 +170,10 @@ def finetune(
             kind = "model" if training.method == "full" else "adapter"
             show_result(tuned, lengths_of(patched)[0], out, kind, as_json)
             if not as_json:
-                show_where_to_go(tuned, out, text, held_out, reading)
-
-
-def show_where_to_go(
-    tuned: Tuned, out: Path, text: list[str] | None, held_out: list[str] | None, reading: Reading
-) -> None:
-    """Say what the losses are of, and print the commands that go on from the run."""
-    if text and not held_out and not tuned.start.held_out_tokens:
-        output.show_text(MEASURED_ON_SOURCES)
-    words = [word for name in held_out or () for word in ("--text", name)]
-    show_next(after_finetune(out, tuned.model, words + reading.words() if words else []))
+                if text and not held_out and not tuned.start.held_out_tokens:
+                    output.show_text(MEASURED_ON_SOURCES)
+                words = [word for name in held_out or () for word in ("--text", name)]
+                show_next(after_finetune(out, tuned.model, words + reading.words() if words else []))
 
 
 def check_unused(out: Path, resuming: bool) -> None:
@@ -244,15 +240,6 @@ def texts_of(
     if own is None:
         return [module_text(name) for name in TRAINING], measured_on or modules
     return own, measured_on or HeldOutSplit(otherwise=modules)
-
-
-def load(named: ModelName, scheme: str | None, options: Mapping[str, Any], dtype: str | None) -> nn.Module:
-    """Load the model, patched."""
-    from hf_posenc.checkpoints.load import four_bit_keywords, from_pretrained
-
-    quantised = four_bit_keywords() if dtype == FOUR_BIT else {}
-    loading = loading_of(named, None if dtype == FOUR_BIT else dtype) | quantised
-    return from_pretrained(**loading, scheme=scheme, **options)
 
 
 def check_effect(patched: nn.Module, asked: str) -> None:
