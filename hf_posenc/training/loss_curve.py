@@ -93,7 +93,14 @@ def curve_plot(runs: Sequence[Sequence[LossPoint]], trained_length: int, path: P
     lengths = sorted({length for point in runs[0] for length in point.held_out})
     for number, length in enumerate(lengths):
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        draw_length(axes, runs, length, f"{length:,} ({length / trained_length:g}×)", color=colour, marker=marker)
+        label = f"{length:,} ({length / trained_length:g}×)"
+        steps = [point.step for point in runs[0] if length in point.held_out]
+        measured = [point for run in runs for point in run if length in point.held_out]
+        values = [[point.held_out[length] for point in measured if point.step == step] for step in steps]
+        means = list(map(fmean, values))
+        axes.plot(steps, means, label=label, linewidth=1.8, markersize=5, zorder=3, color=colour, marker=marker)
+        if len(runs) > 1:
+            axes.fill_between(steps, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.15)
     losses = [value for run in runs for point in run for value in point.held_out.values()]
     if losses:  # the losses of single training sequences vary too much to set the scale
         margin = 0.15 * max(max(losses) - min(losses), 0.2)
@@ -107,14 +114,3 @@ def curve_plot(runs: Sequence[Sequence[LossPoint]], trained_length: int, path: P
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
     save_figure(canvas, path)
-
-
-def draw_length(axes: Any, runs: Sequence[Sequence[LossPoint]], length: int, label: str, **style: Any) -> None:
-    """Draw the mean over runs as a line, and their range as a band."""
-    steps = [point.step for point in runs[0] if length in point.held_out]
-    values = [
-        [p.held_out[length] for run in runs for p in run if p.step == step and length in p.held_out] for step in steps
-    ]
-    axes.plot(steps, list(map(fmean, values)), label=label, linewidth=1.8, markersize=5, zorder=3, **style)
-    if len(runs) > 1:
-        axes.fill_between(steps, list(map(min, values)), list(map(max, values)), color=style["color"], alpha=0.15)

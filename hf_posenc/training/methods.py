@@ -97,12 +97,6 @@ def lora_plus_optimiser(model: Any, learning_rate: float, weight_decay: float) -
     )
 
 
-def low_rank_size(model: nn.Module) -> int:
-    """Rows and columns of all linear layers: LoRA has a vector for each side of each."""
-    linear = (m.weight for _, m in base_modules(model) if isinstance(m, (nn.Linear, Conv1D)))
-    return sum(sum(weight.shape) for weight in linear)
-
-
 METHODS = {
     "full": Method(None),
     "lora": Method(lora),
@@ -130,7 +124,9 @@ def method_of(name: str, model: nn.Module, *, rank: int = 1) -> Method:
             "Choose method lora, or load the model without quantisation."
         )
     if method.configure is not None:
-        check_rank_memory(rank, low_rank_size(model), copies=TRAINED_COPIES)
+        linear = (m.weight for _, m in base_modules(model) if isinstance(m, (nn.Linear, Conv1D)))
+        numbers = sum(sum(weight.shape) for weight in linear)  # LoRA has a vector for each side of each
+        check_rank_memory(rank, numbers, copies=TRAINED_COPIES)
     return method
 
 

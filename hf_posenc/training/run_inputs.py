@@ -68,7 +68,8 @@ def read_inputs(
     if not isinstance(training, Training):
         raise WrongKind(f"Settings are needed, got {shown(training)}. Pass Training(length=..., steps=...).")
     source = texts if is_rows(texts) else TextSource.of_texts("texts", texts)
-    measured_on = held_out_of(held_out)
+    ready = held_out is None or isinstance(held_out, HeldOutSplit) or is_rows(held_out)
+    measured_on = held_out if ready else TextSource.of_texts("held_out", held_out)
     causal = is_causal(model)
     if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
@@ -82,12 +83,6 @@ def read_inputs(
     windows = None if measured_on is None else held_out_rows(model, tokenizer, measured_on, training, end)
     chosen = replace(training, learning_rate=rate.value)
     return RunInputs(chosen, method, rate, causal, rows, windows, 0 if end is None else len(end.tokens))
-
-
-def held_out_of(given: Any) -> Any:
-    """Where held-out documents come from; `HeldOutSplit`, ready rows and None as they are."""
-    ready = given is None or isinstance(given, HeldOutSplit) or is_rows(given)
-    return given if ready else TextSource.of_texts("held_out", given)
 
 
 def is_rows(texts: Any) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from typer import Context, Option
 
@@ -33,11 +33,11 @@ from hf_posenc.cli.settings import READING, SOURCES, Reading, set_option, settin
 
 if TYPE_CHECKING:
     from torch import nn
-    from transformers import TrainerCallback
 
     from hf_posenc.checkpoints.model_name import ModelName
     from hf_posenc.texts import TextSource
     from hf_posenc.training import HeldOutSplit
+    from hf_posenc.training.trained_layers import RunStart
 
 
 TRAINING = "Training"
@@ -149,19 +149,23 @@ def finetune(
         chosen.check(**given)
         quantised = four_bit_keywords() if dtype == FOUR_BIT else {}
         loading = loading_of(named, None if quantised else dtype) | quantised
-        patched = from_pretrained(**loading, scheme=scheme, **lengths, **scheme_options(scheme, option))
+        patched = from_pretrained(**loading, scheme=scheme, **(lengths | scheme_options(scheme, option)))
         if scheme is not None:
             check_effect(patched, scheme)
         training, tokenizer = chosen.training(patched, **given), tokenizer_of(named)
         report = lambda share, loss: show_progress(share, f"loss {loss:.3f}")  # noqa: E731
+
+        def begun(start: RunStart) -> None:
+            output.note(str(start))
+            write_config(context, out)  # the folder is this run's by now
+
         if find_learning_rate:
             tested = range_test(patched, tokenizer, texts, training, held_out=measured_on, progress=report)
         else:
             tuned = train(
                 patched, tokenizer, texts, training, held_out=measured_on, out=out, resume=resume, progress=report,
-                announce=lambda start: output.note(str(start)),
+                announce=begun,
                 on_read=lambda read, tokens: show_progress(None, f"documents read: {read:,}, tokens: {tokens:,}"),
-                callbacks=[first_process(lambda: write_config(context, out))],
             )  # fmt: skip
     if find_learning_rate:
         show_rate(tested, context, as_json)
@@ -190,18 +194,6 @@ def check_unused(out: Path, resuming: bool) -> None:
     if not (out / RUN).is_file() and any((out / name).is_file() for name in MODEL_FILES):
         raise BadArgument(f"{str(out)!r} holds a model, which the run would overwrite. Choose another --out.")
     check_folder(out, resume=resuming)
-
-
-def first_process(action: Callable[[], None]) -> TrainerCallback:
-    """A callback that acts once, as training begins and its folder is this run's, in one process of several."""
-    from transformers import TrainerCallback
-
-    class AtStart(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.is_world_process_zero:
-                action()
-
-    return AtStart()
 
 
 def base_model(name: str) -> ModelName:

@@ -1,4 +1,4 @@
-"""``hf-posenc info``: formula, papers and options of one scheme."""
+"""``hf-posenc list``, ``info`` and ``env``: all schemes, one of them, and this machine for a bug report."""
 
 from __future__ import annotations
 
@@ -84,20 +84,16 @@ def show_properties(name: str, as_json: bool) -> None:
 
 def facts(record: SchemeRecord) -> str:
     """Format a record as lines of key and value."""
+    paper = record.paper  # the number of an arXiv paper, or an address
     lines = {
         "name": ", ".join((record.name, *record.aliases)),
         "defined for": record.defined_for,
         "trained": LEARNED[record.learned],
         "use": USES[record.use],
         "cache": CACHES.get(record.cache, record.cache),
-        "paper": paper_address(record.paper),
+        "paper": paper if not paper or paper.startswith("http") else f"https://arxiv.org/abs/{paper}",
     }
     return "\n".join(f"{key:<13}{value}" for key, value in lines.items() if value)
-
-
-def paper_address(paper: str) -> str:
-    """Turn an arXiv number into a URL; return a URL unchanged."""
-    return paper if not paper or paper.startswith("http") else f"https://arxiv.org/abs/{paper}"
 
 
 def list_command(
@@ -163,6 +159,7 @@ PACKAGES = (
     "hf-posenc", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "accelerate", "peft",
     "datasets", "lm_eval", "numpy", "matplotlib", "pydantic", "typer", "rich",
 )  # fmt: skip
+# torch itself sets the folder of its compiled kernels, a path of the machine that affects no result.
 RELEVANT = re.compile(
     r"HF_|TRANSFORMERS_|TOKENIZERS_|CUDA_|TORCH(?!INDUCTOR_CACHE_DIR)|PYTORCH_|OMP_|MKL_|NO_COLOR|FORCE_COLOR|TQDM_"
 )
@@ -183,17 +180,10 @@ def env(as_json: AsJson = False) -> None:
         output.show_text(f"{title}\n" + "\n".join(f"  {name:<28}{value}" for name, value in values.items()))
 
 
-# torch itself sets the folder of its compiled kernels, a path of the machine that affects no result.
-
-
 def environment() -> dict[str, dict[str, str]]:
     """Collect versions, machine and environment variables, each as names and values."""
-    return {"versions": versions(), "machine": machine(), "environment": variables(os.environ.items())}
-
-
-def versions() -> dict[str, str]:
-    """Collect the versions of Python and of the packages that affect results."""
-    return {"python": platform.python_version()} | {name: installed(name) for name in PACKAGES}
+    versions = {"python": platform.python_version()} | {name: installed(name) for name in PACKAGES}
+    return {"versions": versions, "machine": machine(), "environment": variables(os.environ.items())}
 
 
 def installed(name: str) -> str:
