@@ -175,13 +175,6 @@ def learning_rate_for(method: str, parameters: int) -> LearningRate:
     return next(rate for most, rate in RATES.get(method, ADAPTERS) if parameters <= most)
 
 
-def chosen_rate(training: Training, model: nn.Module) -> LearningRate:
-    """The learning rate that was given, or the default of the method for a model of this size."""
-    if training.learning_rate is not None:
-        return LearningRate(training.learning_rate, "as given")
-    return learning_rate_for(training.method, parameter_count(model))
-
-
 def parameter_count(model: nn.Module) -> int:
     """The parameters of a model, those that are shared counted once, and quantised ones as what they stand for."""
     counts = {id(weight): weight.numel() for weight in model.parameters()}

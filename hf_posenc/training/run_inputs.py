@@ -17,7 +17,7 @@ from hf_posenc.texts import TextSource
 from hf_posenc.texts.document import is_dataset
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
-from hf_posenc.training.methods import LearningRate, Method, chosen_rate, method_of
+from hf_posenc.training.methods import LearningRate, Method, learning_rate_for, method_of, parameter_count
 from hf_posenc.training.rows import HeldOutSplit, held_out_rows, training_rows
 from hf_posenc.training.shifted_attention import check_attention_groups
 
@@ -75,7 +75,9 @@ def read_inputs(
         check_tokenizer(tokenizer, causal=causal)
     method = method_of(training.method, model, rank=training.rank)
     check_attention_groups(model, training, causal=causal)
-    rate = chosen_rate(training, model)
+    rate = learning_rate_for(training.method, parameter_count(model))
+    if training.learning_rate is not None:
+        rate = LearningRate(training.learning_rate, "as given")
     rows, end = training_rows(
         model, tokenizer, source, training, held_out=measured_on,
         folder=None if folder is None else nearest_existing(folder), on_read=on_read,
