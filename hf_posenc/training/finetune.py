@@ -26,8 +26,8 @@ from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
 from hf_posenc.training.length_trainer import (
+    LabellingCollator,
     LengthTrainer,
-    MaskingCollator,
     evaluation_settings,
     float32_masters,
     masked_loss,
@@ -175,7 +175,7 @@ def trainer_of(
     callbacks: Sequence[TrainerCallback],
 ) -> LengthTrainer:
     """The trainer of a run."""
-    collate = MaskingCollator(tokenizer, inputs.training.seed, causal=inputs.causal)
+    collate = LabellingCollator(tokenizer, inputs.training.seed, causal=inputs.causal)
     optimiser = inputs.method.optimiser
     trainer = LengthTrainer(
         trained,

@@ -69,7 +69,7 @@ class LengthTrainer(Trainer):
         return metrics
 
 
-class MaskingCollator(TrainerCallback):
+class LabellingCollator(TrainerCallback):
     """Collate rows into a batch; rows without labels get their own tokens, or are masked and get the masked ones.
 
     Masks are drawn by seed, epoch and row alone: those of a run that is resumed, or shared by several processes, are
@@ -95,7 +95,8 @@ class MaskingCollator(TrainerCallback):
         """A row labelled with its tokens, which the model shifts; or with those that are masked in it."""
         ids = row["input_ids"]
         if self.causal:
-            return {**row, "labels": ids}
+            padding = row.get("attention_mask", torch.ones_like(ids)) == 0
+            return {**row, "labels": ids.masked_fill(padding, IGNORED_LABEL)}
         hide = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASK_SHARE)
         drawn = (self.seed + (int(self.epoch) << 16)) % (1 << 32)
         hide.generator = torch.Generator().manual_seed(crc32(ids.numpy().tobytes(), drawn))

@@ -21,7 +21,7 @@ from hf_posenc.training.dataset import (
     SeparatedRows,
     held_out_windows,
 )
-from hf_posenc.training.length_trainer import MaskingCollator, masked_loss
+from hf_posenc.training.length_trainer import LabellingCollator, masked_loss
 from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.run_folder import (
     MANIFEST,
@@ -93,7 +93,7 @@ def test_masks_depend_on_seed_epoch_and_row_alone(tokenizer) -> None:  # noqa: F
     rows = [{"input_ids": torch.arange(4, 24).roll(n)} for n in range(3)]
 
     def drawn(seed: int, epoch: float | None, some: list[Any]) -> list[list[int]]:
-        collate = MaskingCollator(tokenizer, seed, causal=False)
+        collate = LabellingCollator(tokenizer, seed, causal=False)
         collate.on_epoch_begin(None, State(epoch), None)
         return collate(some)["labels"].tolist()
 
@@ -105,8 +105,12 @@ def test_masks_depend_on_seed_epoch_and_row_alone(tokenizer) -> None:  # noqa: F
     assert drawn(1, 0.0, rows) != first
     assert drawn(0, 1.0, rows) != drawn(1, 0.0, rows)
     assert first[0] != first[1]
-    labelled = MaskingCollator(tokenizer, 0, causal=True)([{"input_ids": torch.arange(4)}] * 2)
+    labelled = LabellingCollator(tokenizer, 0, causal=True)([{"input_ids": torch.arange(4)}] * 2)
     assert labelled["labels"].tolist() == [[0, 1, 2, 3]] * 2  # the model shifts them
+    padded = LabellingCollator(tokenizer, 0, causal=True)(
+        [{"input_ids": torch.arange(4), "attention_mask": torch.tensor([1, 1, 1, 0])}]
+    )
+    assert padded["labels"].tolist() == [[0, 1, 2, IGNORED_LABEL]]
     whole = torch.tensor(drawn(0, 0.0, [{"input_ids": torch.arange(5000) % 28 + 4}]))
     assert (whole != IGNORED_LABEL).double().mean() == pytest.approx(0.15, abs=0.02)
 
