@@ -84,16 +84,20 @@ def show_properties(name: str, as_json: bool) -> None:
 
 def facts(record: SchemeRecord) -> str:
     """Format a record as lines of key and value."""
-    paper = record.paper  # the number of an arXiv paper, or an address
     lines = {
         "name": ", ".join((record.name, *record.aliases)),
         "defined for": record.defined_for,
         "trained": LEARNED[record.learned],
         "use": USES[record.use],
         "cache": CACHES.get(record.cache, record.cache),
-        "paper": paper if not paper or paper.startswith("http") else f"https://arxiv.org/abs/{paper}",
+        "paper": paper_address(record.paper),
     }
     return "\n".join(f"{key:<13}{value}" for key, value in lines.items() if value)
+
+
+def paper_address(paper: str) -> str:
+    """Turn an arXiv number into a URL; return a URL unchanged."""
+    return paper if not paper or paper.startswith("http") else f"https://arxiv.org/abs/{paper}"
 
 
 def list_command(
