@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from hf_posenc.errors import LengthContradiction, WrongKind
-from hf_posenc.patching.preconditions.weights import check_known, check_vocabulary
+from hf_posenc.patching.weights import check_known, check_vocabulary
 from hf_posenc.texts import TextSource
 from hf_posenc.training.corpus import Corpus, batches, texts_of, token_lists, without_end_tokens
 

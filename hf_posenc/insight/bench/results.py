@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hf_posenc.core.plotting.figures import (
+from hf_posenc.core.plotting import (
     COLOURS,
     MARKERS,
     length_names,

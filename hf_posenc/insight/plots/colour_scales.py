@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hf_posenc.core.plotting.figures import MAGNITUDES, SIGNED
+from hf_posenc.core.plotting import MAGNITUDES, SIGNED
 from hf_posenc.insight.plots.marks import FAINT, curve, ink, legend, plain, sheet_panels
 from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from textwrap import fill
 from typing import Any
 
-from hf_posenc.core.plotting.figures import DOTS_PER_INCH, require_matplotlib
-from hf_posenc.core.plotting.svg import SETTINGS
+from hf_posenc.core.plotting import DOTS_PER_INCH, SETTINGS, require_matplotlib
 from hf_posenc.errors import OptionOutOfRange, OutsideModel, nearest, shown
 from hf_posenc.insight.plots.kinds import biases, codes, positions, rotations, scores
 from hf_posenc.insight.plots.models import Model, Shapes

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.core.plotting.figures import COLOURS, MARKERS
+from hf_posenc.core.plotting import COLOURS, MARKERS
 from hf_posenc.insight.plots.registry import Sheet
 
 HUES = COLOURS[1:7]

@@ -23,7 +23,7 @@ from hf_posenc.insight.probe.loss_by_context import (
     loss_by_context,
 )
 from hf_posenc.insight.probe.position_shuffle import changes, chosen_rows
-from hf_posenc.patching.trained_length import is_causal
+from hf_posenc.patching.layer_schemes import is_causal
 
 MOST = 0.5  # share of a row's attention weight, averaged over rows
 NEAR = 16  # tokens

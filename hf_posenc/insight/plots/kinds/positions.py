@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hf_posenc.core.plotting.figures import MAGNITUDES
+from hf_posenc.core.plotting import MAGNITUDES
 from hf_posenc.insight.plots import colour_scales, pair_scores
 from hf_posenc.insight.plots import marks as drawing
 from hf_posenc.insight.plots.colour_scales import Line, Lines, Maps
