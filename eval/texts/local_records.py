@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hf_posenc.errors import UnreadableDocuments, shown
-from hf_posenc.texts.records import FORMATS
+from hf_posenc.texts.files import FORMATS
 from hf_posenc.texts.source import files_below, kind_of
 
 

@@ -11,9 +11,8 @@ from hf_posenc.errors import WrongKind, shown
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
 from hf_posenc.texts import Document, TextNames, TextSource
-from hf_posenc.texts.dataset_objects import HubDataset
-from hf_posenc.texts.document import TEXT
-from hf_posenc.texts.plain_text import AS_TOKENS, check_size
+from hf_posenc.texts.document import TEXT, HubDataset
+from hf_posenc.texts.files import AS_TOKENS, check_size
 from hf_posenc.texts.source import texts_digest
 
 DEFAULT = "standard library"

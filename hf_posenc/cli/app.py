@@ -16,11 +16,10 @@ from hf_posenc.cli.commands.advise import advise
 from hf_posenc.cli.commands.bench import bench
 from hf_posenc.cli.commands.check import check
 from hf_posenc.cli.commands.compare import compare, demo
-from hf_posenc.cli.commands.env import env
 from hf_posenc.cli.commands.evaluate import evaluate
 from hf_posenc.cli.commands.export import export, merge
 from hf_posenc.cli.commands.finetune import finetune
-from hf_posenc.cli.commands.info import info, list_command
+from hf_posenc.cli.commands.info import env, info, list_command
 from hf_posenc.cli.commands.probe import probe
 from hf_posenc.cli.commands.show import show
 from hf_posenc.cli.global_options import DEBUG, IMPORT, BadArgument

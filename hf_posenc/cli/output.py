@@ -52,7 +52,9 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
     kept = [tuple(row) for row in rows]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, column in enumerate(columns):
-        numeric = bool(kept) and all(is_number(row[number]) for row in kept)
+        numeric = bool(kept) and all(
+            isinstance(row[number], (int, float)) and not isinstance(row[number], bool) for row in kept
+        )
         table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in kept:
         table.add_row(*(Text(cell_text(cell)) for cell in row))
@@ -77,13 +79,6 @@ def fail(message: str) -> None:
 
 
 @contextmanager
-def progress(quiet: bool = False) -> Iterator[OpenProgressCallback]:
-    """Show a single progress bar on stderr; without a terminal, one line a minute; if ``quiet``, nothing."""
-    with other_bars_off(), own_bar(quiet) as update:
-        yield update
-
-
-@contextmanager
 def other_bars_off() -> Iterator[None]:
     """Switch the progress bars of transformers off."""
     from transformers import logging
@@ -98,33 +93,37 @@ def other_bars_off() -> Iterator[None]:
 
 
 @contextmanager
-def own_bar(quiet: bool = False) -> Iterator[OpenProgressCallback]:
-    """Show the bar, or lines without a terminal, or nothing where the call or the environment asks for silence."""
-    if quiet or any(
-        os.environ.get(name, "0").upper() not in {"", "0", "FALSE", "NO", "OFF"} for name in QUIET_VARIABLES
-    ):
-        yield lambda done, doing: None
-    elif sys.stderr.isatty():
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TaskProgressColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+def progress(quiet: bool = False) -> Iterator[OpenProgressCallback]:
+    """Show a single progress bar on stderr; without a terminal, one line a minute.
 
-        doing_column = TextColumn("{task.description}", markup=False)
-        columns = doing_column, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
-            task = bar.add_task("", total=None)
-            yield lambda done, doing: bar.update(
-                task, total=None if done is None else 1.0, completed=done, description=printable(doing)
+    Nothing is shown where the call or the environment asks for silence.
+    """
+    with other_bars_off():
+        if quiet or any(
+            os.environ.get(name, "0").upper() not in {"", "0", "FALSE", "NO", "OFF"} for name in QUIET_VARIABLES
+        ):
+            yield lambda done, doing: None
+        elif sys.stderr.isatty():
+            from rich.progress import (
+                BarColumn,
+                Progress,
+                TaskProgressColumn,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
             )
-    else:
-        lines = ProgressLines(sys.stderr)
-        yield lines
-        lines.close()
+
+            doing_column = TextColumn("{task.description}", markup=False)
+            columns = doing_column, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+            with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
+                task = bar.add_task("", total=None)
+                yield lambda done, doing: bar.update(
+                    task, total=None if done is None else 1.0, completed=done, description=printable(doing)
+                )
+        else:
+            lines = ProgressLines(sys.stderr)
+            yield lines
+            lines.close()
 
 
 class ProgressLines:
@@ -178,11 +177,6 @@ def cell_text(cell: object) -> str:
     return "" if cell is None else printable(str(cell))
 
 
-def is_number(cell: object) -> bool:
-    """Whether a value is a number, and no flag."""
-    return isinstance(cell, (int, float)) and not isinstance(cell, bool)
-
-
 def check_output_file(option: str, path: Path) -> None:
     """Check that an output path can be written as a regular file.
 
@@ -191,48 +185,24 @@ def check_output_file(option: str, path: Path) -> None:
     """
     if path.exists() and not path.is_file():
         raise BadArgument(f"{option} {str(path)!r} cannot be a file. Choose another name.")
-    check_writable(option, path, path.absolute().parent)
+    check_output_folder(option, path.absolute().parent, path)
 
 
-def check_output_folder(option: str, path: Path) -> None:
-    """Check that an output path can be a folder with new files in it.
+def check_output_folder(option: str, folder: Path, path: Path | None = None) -> None:
+    """Check that new files can be made in a folder, which need not exist.
+
+    Args:
+        option: that names the output.
+        folder: where the files will be.
+        path: the output itself, where that is a file in it.
 
     Raises:
         BadArgument: it, or one of its parents, is a file or cannot be written to.
-    """
-    check_writable(option, path, path)
-
-
-def check_writable(option: str, path: Path, folder: Path) -> None:
-    """Check that files can be made in the folder where an output path will be.
-
-    Raises:
-        BadArgument: No file can be made there.
     """
     try:
         with TemporaryFile(dir=nearest_existing(folder)):
             pass
     except OSError as error:
         raise BadArgument(
-            f"{option} {str(path)!r} cannot be written ({error.strerror}). Choose another path."
+            f"{option} {str(path or folder)!r} cannot be written ({error.strerror}). Choose another path."
         ) from error
-
-
-def check_replaces_results(path: Path) -> None:
-    """Check that a file of results replaces nothing but earlier ones: a mistyped name must not cost a text or a model.
-
-    Raises:
-        BadArgument: The file holds something else.
-    """
-    check_output_file("--out", path)
-    if path.exists() and path.stat().st_size and not is_evaluation(path.read_bytes()):
-        raise BadArgument(f"--out {str(path)!r} holds something else than results of eval. Choose another name.")
-
-
-def is_evaluation(content: bytes) -> bool:
-    """Whether the content of a file is that of an evaluation's results."""
-    try:
-        read = json.loads(content)
-    except ValueError:
-        return False
-    return isinstance(read, dict) and {"rows", "lm_eval"} <= read.keys()

@@ -7,8 +7,7 @@ A record is a document; so is a text file, unless a separator is given. Document
 held together.
 """
 
-from hf_posenc.texts.dataset_objects import DatasetObject, HubDataset
-from hf_posenc.texts.document import Document, rendered
+from hf_posenc.texts.document import DatasetObject, Document, HubDataset, rendered
 from hf_posenc.texts.source import TextNames, TextPart, TextSource
 
 __all__ = ["DatasetObject", "Document", "HubDataset", "TextNames", "TextPart", "TextSource", "rendered"]

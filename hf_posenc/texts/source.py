@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hf_posenc.errors import UnreadableDocuments, WrongKind, first_line, shown
-from hf_posenc.texts.dataset_objects import (
+from hf_posenc.texts.document import (
     PREFIX,
+    TEXT,
     DatasetObject,
+    Document,
     HubDataset,
     dataset_documents,
+    document_of,
     is_dataset,
     is_iterable_dataset,
     is_saved_dataset,
     saved_documents,
 )
-from hf_posenc.texts.document import TEXT, Document, document_of
-from hf_posenc.texts.plain_text import GZIP, split_text, whole_text
-from hf_posenc.texts.records import FORMATS
+from hf_posenc.texts.files import FORMATS, GZIP, split_text, whole_text
 
 TextPart: TypeAlias = "str | Path | HubDataset | DatasetObject"
 """A document, a file or folder, or a dataset."""

@@ -9,7 +9,8 @@ bfloat16 its mean is off by 2 %, and older versions lack it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ def chunked_loss(model: Any, wanted: bool | None, *, causal: bool, smoothed: boo
     if wanted is False or head is None or hindrance:
         yield False
         return
-    with output_replaced(model, lambda hidden: hidden, Loss(head)):
+    with output_replaced(model, lambda hidden: hidden, partial(loss_in_chunks, head)):
         yield True
 
 
@@ -71,37 +72,31 @@ def output_replaced(
             model._loss_function = earlier
 
 
-class Loss:
-    """The loss function of the model: its "logits" are the hidden states before the output layer ``head``."""
+def loss_in_chunks(
+    head: nn.Linear,
+    logits: Tensor,
+    labels: Tensor,
+    vocab_size: int,
+    num_items_in_batch: Any = None,
+    shift_labels: Tensor | None = None,
+    **kwargs: Any,
+) -> Tensor:
+    """Mean over the labels that count, or their sum over ``num_items_in_batch``; labels are the next tokens.
 
-    def __init__(self, head: Any) -> None:
-        self.head = head
-
-    def __call__(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        vocab_size: int,
-        num_items_in_batch: Any = None,
-        shift_labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> Tensor:
-        """Mean over the labels that count, or their sum over ``num_items_in_batch``; labels are the next tokens.
-
-        Under context parallelism, where a process has a part of a text, they come as ``shift_labels``.
-        """
-        if shift_labels is None:
-            shift_labels = functional.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
-        asked = shift_labels.flatten().to(logits.device)
-        hidden, weight, bias = logits.flatten(0, -2), self.head.weight, self.head.bias
-        if torch.is_autocast_enabled(hidden.device.type):
-            dtype = torch.get_autocast_dtype(hidden.device.type)
-            hidden = hidden.to(dtype)
-        weight = weight.to(hidden.dtype)  # a copy that is trained beside a model in half precision is float32
-        counted = asked != IGNORED_LABEL
-        total = cross_entropy_in_chunks(hidden[counted], weight, bias, asked[counted])
-        count = counted.sum() if num_items_in_batch is None else num_items_in_batch
-        return total / (count.to(total.device) if isinstance(count, Tensor) else count)
+    The "logits" are the hidden states before the output layer ``head``. Under context parallelism, where a process has
+    a part of a text, labels come as ``shift_labels``.
+    """
+    if shift_labels is None:
+        shift_labels = functional.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
+    asked = shift_labels.flatten().to(logits.device)
+    hidden = logits.flatten(0, -2)
+    if torch.is_autocast_enabled(hidden.device.type):
+        hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+    weight = head.weight.to(hidden.dtype)  # a copy that is trained beside a model in half precision is float32
+    counted = asked != IGNORED_LABEL
+    total = cross_entropy_in_chunks(hidden[counted], weight, head.bias, asked[counted])
+    count = counted.sum() if num_items_in_batch is None else num_items_in_batch
+    return total / (count.to(total.device) if isinstance(count, Tensor) else count)
 
 
 def cross_entropy_in_chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
@@ -189,46 +184,37 @@ def why_not(model: Any, head: nn.Module | None, *, causal: bool, smoothed: bool)
     return not_between(model, head)
 
 
-class Received(Exception):
-    """What the loss function was called with; the rest of a forward pass is not needed."""
-
-    def __init__(self, logits: Tensor, vocab_size: int) -> None:
-        super().__init__()
-        self.logits, self.vocab_size = logits, vocab_size
-
-
 def not_between(model: Any, head: nn.Linear) -> str:
     """What the model does between output layer and loss that chunks would miss, in words; empty where nothing.
 
     Tried on eight tokens: the loss function has to receive what the output layer returned, scaled at most. A model that
     caps its logits, as Gemma 2 does, would cap hidden states; one that computes its loss itself never calls it.
     """
-    device, sent = head.weight.device, list[Tensor]()
+    device, sent, received = head.weight.device, list[Tensor](), list[tuple[Tensor, int]]()
 
     def output_layer(hidden: Tensor) -> Tensor:
         sent.append(1000 * torch.randn_like(hidden))
         return sent[-1]
 
     def loss(logits: Tensor, labels: Tensor, vocab_size: int, **kwargs: Any) -> Tensor:
-        raise Received(logits, vocab_size)
+        received.append((logits, vocab_size))
+        return logits.new_zeros(())
 
     ids = torch.arange(8, device=device)[None] % head.out_features
-    received: Received | None = None
     drawn_on = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(drawn_on), output_replaced(model, output_layer, loss):
-        try:
-            model.forward(input_ids=ids, labels=ids)  # without hooks that somebody put on the model
-        except Received as seen:
-            received = seen
-        except (
-            Exception
-        ):  # whatever it is that cannot be done with these, training without chunks says it if it matters
-            received = None
-    if received is None or len(sent) != 1:
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(drawn_on),
+        output_replaced(model, output_layer, loss),
+        suppress(Exception),  # whatever cannot be done with these: training without chunks says it if it matters
+    ):
+        model.forward(input_ids=ids, labels=ids)  # without hooks that somebody put on the model
+    if len(received) != 1 or len(sent) != 1:
         return "the model does not hand its logits to a loss function"
-    if received.vocab_size != head.out_features:
+    ((logits, vocab_size),) = received
+    if vocab_size != head.out_features:
         return "the model leaves out some of its logits"
-    scale = scale_between(sent[0], received.logits)
+    scale = scale_between(sent[0], logits)
     if scale is None or (head.bias is not None and scale != 1):
         return "the model changes its logits before the loss, as by a soft cap"
     return ""

@@ -5,7 +5,7 @@ Types and bounds are written at the fields alone. The command line and YAML file
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -13,7 +13,7 @@ from pydantic import Strict
 
 from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.core.settings import check_fields
-from hf_posenc.errors import TrainingImpossible
+from hf_posenc.errors import TrainingImpossible, shown
 
 Count: TypeAlias = Annotated[int, Ge(1), Le(MAX_LENGTH)]
 Length: TypeAlias = Annotated[int, Ge(2), Le(MAX_LENGTH)]
@@ -26,6 +26,8 @@ Lengths: TypeAlias = Annotated[tuple[Length, ...], Strict(False)]
 
 
 MethodName = Literal["full", "lora", "dora", "lora_plus"]
+OF_LORA = ("rank", "alpha", "target_modules", "train_embeddings")
+"""Settings that are those of LoRA and its kin; full fine-tuning has no use for them."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Training:
         method: what is trained; see `hf_posenc.training.methods`.
         batch: rows that one process reads at a time.
         accumulate: batches a step.
-        learning_rate: peak, of AdamW; None: by method and size of the model, see `hf_posenc.training.learning_rates`.
+        learning_rate: peak, of AdamW; None: by method and size of the model, see `hf_posenc.training.methods`.
         rank: of the matrices of LoRA and its kin.
         alpha: of LoRA and its kin, whose product of matrices is scaled by alpha / rank; None: twice the rank.
         target_modules: names of the linear layers that get matrices, such as ``q_proj``; by default all.
@@ -67,7 +69,7 @@ class Training:
             ``tensorboard``; they have to be installed.
 
     Raises:
-        TrainingImpossible: a number is out of range, or a name is unknown.
+        TrainingImpossible: a number is out of range, a name is unknown, or the method has no use for a setting.
     """
 
     length: Length
@@ -102,13 +104,14 @@ class Training:
             raise TrainingImpossible(
                 f"steps={self.steps} and epochs={self.epochs} were asked for. Choose one of the two."
             )
-        self.check_groups()
-
-    def check_groups(self) -> None:
-        """Refuse rows that cannot be divided into groups of an even number of tokens."""
-        if self.attention_groups == 1:
-            return
-        if self.length % (2 * self.attention_groups):
+        for field in fields(self):
+            asked = getattr(self, field.name)
+            if self.method == "full" and field.name in OF_LORA and asked != field.default:
+                raise TrainingImpossible(
+                    f"{field.name}={shown(asked)} was asked for, and method 'full' has no use for it. Choose method "
+                    "lora, or leave it out."
+                )
+        if self.attention_groups > 1 and self.length % (2 * self.attention_groups):
             raise TrainingImpossible(
                 f"attention_groups={self.attention_groups} was asked for, which divides rows of {self.length} tokens "
                 "into groups that are shifted by half of one. Choose a length that is a multiple of "

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hf_posenc.patching.weights import check_unknown_share
 from hf_posenc.texts import Document, rendered
-from hf_posenc.texts.plain_text import AS_TOKENS, check_size
+from hf_posenc.texts.files import AS_TOKENS, check_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -1,20 +1,28 @@
 """Text as rows of equal length, to train on and to measure on.
 
-Rows are dictionaries of tensors ``[token]``. Rows to train a masked model on have no labels: the collator draws masks
-anew in every epoch.
+Rows are dictionaries of tensors ``[token]``. Rows without labels get them from the collator: their own tokens, or for a
+masked model those of masks that are drawn anew in every epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from hf_posenc.errors import LengthContradiction, WrongKind
-from hf_posenc.training.corpus import Corpus
+from hf_posenc.patching.weights import check_known, check_vocabulary
+from hf_posenc.texts import TextSource
+from hf_posenc.training.corpus import Corpus, batches, texts_of, token_lists, without_end_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 IGNORED_LABEL = -100  # a label that no loss counts
 MASK_SHARE = 0.15  # share of tokens hidden from a masked model
@@ -31,7 +39,7 @@ class PackedRows(Dataset):
         LengthContradiction: there is not even one row.
     """
 
-    def __init__(self, corpus: Corpus, length: int, *, causal: bool) -> None:
+    def __init__(self, corpus: Corpus, length: int) -> None:
         tokens, documents = corpus.tokens, len(corpus.starts)
         count = len(tokens) // length
         if count == 0:
@@ -39,15 +47,14 @@ class PackedRows(Dataset):
                 f"The texts have {len(tokens)} tokens (documents: {documents}), less than one row of {length}. "
                 "Give more text (--text), or a smaller length (--length)."
             )
-        self.rows, self.causal = tokens[: count * length].view(count, length), causal
+        self.rows = tokens[: count * length].view(count, length)
         self.digest = corpus.digest
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Row:
-        ids = self.rows[index].long()
-        return {"input_ids": ids, "labels": ids} if self.causal else {"input_ids": ids}
+        return {"input_ids": self.rows[index].long()}
 
 
 class SeparatedRows(PackedRows):
@@ -58,7 +65,7 @@ class SeparatedRows(PackedRows):
     """
 
     def __init__(self, corpus: Corpus, length: int) -> None:
-        super().__init__(corpus, length, causal=True)
+        super().__init__(corpus, length)
         self.starts = corpus.starts
 
     def __getitem__(self, index: int) -> Row:
@@ -78,14 +85,14 @@ def row_of_documents(ids: Tensor, starts: Sequence[int]) -> Row:
 
 
 class ReadyRows(Dataset):
-    """Rows of token ids in a `datasets` object, all of one length; labels are the tokens, where a model is causal.
+    """Rows of token ids in a `datasets` object, all of one length.
 
     Raises:
         LengthContradiction: a row has another length than the first.
     """
 
-    def __init__(self, rows: Any, *, causal: bool) -> None:
-        self.rows, self.causal = rows, causal
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
         self.columns = [name for name in ROW_COLUMNS if name in rows.column_names]
 
     def __len__(self) -> int:
@@ -99,7 +106,7 @@ class ReadyRows(Dataset):
                 f"Row {index} has {len(row['input_ids'])} tokens, and the first has {length}. "
                 "Cut rows to one length, or pass the texts."
             )
-        return {"labels": row["input_ids"], **row} if self.causal else row
+        return row
 
 
 def check_row(row: Any) -> None:
@@ -176,3 +183,68 @@ def tokens_of_windows(lengths: Sequence[int], count: int) -> int:
 def scored_tokens(lengths: Sequence[int]) -> int:
     """Tokens that are scored at the end of each window: 128, or half of the shortest length."""
     return min(128, min(lengths) // 2)
+
+
+class StreamedRows(IterableDataset):
+    """Rows of `PackedRows` or `SeparatedRows`, of which few are in memory at a time.
+
+    After the last row the text starts again, for as many steps as are asked for.
+
+    Args:
+        source: of the documents.
+        tokenizer: of the model.
+        base: the model, whose vocabulary the tokens must be of.
+        length: tokens a row.
+        separate: whether documents in a row are kept apart.
+    """
+
+    def __init__(
+        self, source: TextSource, tokenizer: PreTrainedTokenizerBase, base: Any, length: int, *, separate: bool
+    ) -> None:
+        self.source, self.tokenizer, self.base = source, tokenizer, base
+        self.length, self.separate = length, separate
+
+    def __iter__(self) -> Iterator[Row]:
+        worker = get_worker_info()
+        if worker is None:
+            return self.every_row()
+        return islice(self.every_row(), worker.id, None, worker.num_workers)
+
+    def every_row(self) -> Iterator[Row]:
+        """The rows of one pass over the text.
+
+        Raises:
+            UnreadableDocuments: a document cannot be read.
+            InvalidInput: the tokenizer is of another model.
+            LengthContradiction: there is not even one row.
+        """
+        rest, starts, found, seen = np.empty(0, dtype=np.int32), [], 0, 0
+        for documents in self.token_batches():
+            for ids in documents:
+                starts.append(len(rest))
+                seen += len(ids)
+                rest = np.concatenate([rest, ids])
+                while len(rest) >= self.length:
+                    found += 1
+                    yield self.row(rest[: self.length], [start for start in starts if start < self.length])
+                    rest, starts = rest[self.length :], [s - self.length for s in starts if s >= self.length]
+        if not found:
+            raise LengthContradiction(
+                f"The texts have {seen} tokens, less than one row of {self.length}. Give more text (--text), or a "
+                "smaller length (--length)."
+            )
+
+    def token_batches(self) -> Iterator[list[Any]]:
+        """The tokens of the documents, some at a time."""
+        for number, texts in enumerate(batches(texts_of(self.source.documents(), self.tokenizer))):
+            documents = list(token_lists(self.tokenizer, texts))
+            check_vocabulary(self.base, max((int(ids.max()) for ids in documents), default=0))
+            if number == 0:
+                texts_read = (without_end_tokens(self.tokenizer, ids).tolist() for ids in documents)
+                check_known(self.tokenizer, [token for ids in texts_read for token in ids])
+            yield documents
+
+    def row(self, tokens: Any, starts: list[int]) -> Row:
+        """A row of tokens, in which documents begin at ``starts``."""
+        ids = torch.from_numpy(tokens.copy()).long()
+        return row_of_documents(ids, sorted({0, *starts})) if self.separate else {"input_ids": ids}

@@ -16,6 +16,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments, se
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
 from hf_posenc.checkpoints.model_name import last_complete, step_of
 from hf_posenc.checkpoints.peft import get_peft_model
+from hf_posenc.core.constants import HALF
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.patching.patch import rollback_on_error
@@ -24,28 +25,31 @@ from hf_posenc.texts import DatasetObject, HubDataset, TextPart, TextSource
 from hf_posenc.training.chunked_loss import chunked_loss
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
-from hf_posenc.training.learning_rates import parameter_count
-from hf_posenc.training.length_trainer import LengthTrainer, MaskingCollator, masked_loss
+from hf_posenc.training.length_trainer import (
+    LabellingCollator,
+    LengthTrainer,
+    evaluation_settings,
+    float32_masters,
+    masked_loss,
+    trainer_settings,
+    training_arguments,
+)
 from hf_posenc.training.loss_curve import LossPoint, points
-from hf_posenc.training.methods import peft_config_of
-from hf_posenc.training.resume import RunFinished, StopAtLastStep, WriteManifest, check_folder
+from hf_posenc.training.methods import parameter_count, peft_config_of
 from hf_posenc.training.rows import HeldOutSplit
 from hf_posenc.training.run_folder import (
+    RunFinished,
+    StopAtLastStep,
+    WriteManifest,
+    check_folder,
     claim_folder,
     facts_of,
     save_result,
     shared_settings,
 )
 from hf_posenc.training.run_inputs import RunInputs, read_inputs
-from hf_posenc.training.shifted_attention import grouped_attention
+from hf_posenc.training.shifted_attention import shifted_groups
 from hf_posenc.training.trained_layers import RunStart, trained_by_kind
-from hf_posenc.training.trainer_settings import (
-    evaluation_settings,
-    float32_masters,
-    in_half_precision,
-    trainer_settings,
-    training_arguments,
-)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -129,7 +133,7 @@ def finetune(
         check_folder(folder, resume=resume)  # before texts are read, which may take hours
     inputs = read_inputs(model, tokenizer, texts, training, held_out=held_out, folder=folder, on_read=on_read)
     settings = shared_settings(model, inputs.training, inputs.rows, whole=inputs.trains_all)
-    masters = inputs.trains_all and in_half_precision(model)
+    masters = inputs.trains_all and any(w.dtype in HALF for w in model.parameters() if w.requires_grad)
     with ExitStack() as held:
         held.enter_context(explained_imports())
         path = folder or Path(held.enter_context(TemporaryDirectory()))
@@ -141,7 +145,8 @@ def finetune(
         )
         set_seed(inputs.training.seed)
         held.enter_context(rollback_on_error(model))
-        trained = with_added_parameters(model, inputs)
+        added = peft_config_of(inputs.method, model, inputs.training)
+        trained = model if added is None else get_peft_model(model, added)
         if folder is not None:
             claim_folder(held, folder, trained, settings, resume=resume)
         trainer = trainer_of(trained, tokenizer, inputs, asked, [ProgressReport(progress), *callbacks])
@@ -162,12 +167,6 @@ def finetune(
     return Tuned(trained.eval(), curve, start, trainer.is_world_process_zero())
 
 
-def with_added_parameters(model: PreTrainedModel, inputs: RunInputs) -> Any:
-    """The model as PEFT wraps it for the method, or the model itself where all of it is trained."""
-    added = peft_config_of(inputs.method, model, inputs.training)
-    return model if added is None else get_peft_model(model, added)
-
-
 def trainer_of(
     trained: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -176,7 +175,7 @@ def trainer_of(
     callbacks: Sequence[TrainerCallback],
 ) -> LengthTrainer:
     """The trainer of a run."""
-    collate = MaskingCollator(tokenizer, inputs.training.seed)
+    collate = LabellingCollator(tokenizer, inputs.training.seed, causal=inputs.causal)
     optimiser = inputs.method.optimiser
     trainer = LengthTrainer(
         trained,
@@ -195,9 +194,10 @@ def trainer_of(
 def train(trainer: LengthTrainer, model: PreTrainedModel, inputs: RunInputs, checkpoint: str | None) -> None:
     """Train to the last step, from a checkpoint if there is one."""
     training, smoothed = inputs.training, trainer.args.label_smoothing_factor > 0
+    groups = training.attention_groups
     with (
         chunked_loss(model, training.chunked_loss, causal=inputs.causal, smoothed=smoothed),
-        grouped_attention(model, training),
+        shifted_groups(model, None if groups == 1 else training.length // groups),
         suppress(RunFinished),
     ):
         trainer.train(resume_from_checkpoint=checkpoint)

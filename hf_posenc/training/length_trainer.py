@@ -1,8 +1,11 @@
-"""A `Trainer` that keeps the held-out loss of every window; its batches, and the loss of masked ones."""
+"""How `Trainer` is set up for a run: its arguments, held-out losses by window, its batches, and precise weights."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -13,12 +16,14 @@ from torch.nn import functional
 from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_posenc.errors import LimitKept
+from hf_posenc.core.constants import HALF
+from hf_posenc.errors import LimitKept, TrainingImpossible, WrongKind, first_line, shown
 from hf_posenc.patching.text_limits import raise_limits_in
+from hf_posenc.training.config import Training
 from hf_posenc.training.dataset import IGNORED_LABEL, MASK_SHARE, Row, check_row
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 
 WINDOWS = "_windows"
@@ -64,15 +69,15 @@ class LengthTrainer(Trainer):
         return metrics
 
 
-class MaskingCollator(TrainerCallback):
-    """Collate rows into a batch; rows without labels are masked, and labelled with the masked tokens.
+class LabellingCollator(TrainerCallback):
+    """Collate rows into a batch; rows without labels get their own tokens, or are masked and get the masked ones.
 
     Masks are drawn by seed, epoch and row alone: those of a run that is resumed, or shared by several processes, are
     those of an undisturbed run in one.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
-        self.tokenizer, self.seed = tokenizer, seed
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, seed: int, *, causal: bool) -> None:
+        self.tokenizer, self.seed, self.causal = tokenizer, seed, causal
         self.epoch = torch.tensor(0).share_memory_()  # with the workers of a DataLoader, which may outlive an epoch
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -83,12 +88,15 @@ class MaskingCollator(TrainerCallback):
         """Rows ``[token]`` to tensors ``[row, token]``."""
         for row in rows:
             check_row(row)
-        rows = [row if "labels" in row else self.masked(row) for row in rows]
+        rows = [row if "labels" in row else self.labelled(row) for row in rows]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
-    def masked(self, row: Row) -> Row:
-        """Mask tokens of a row, and label it with them."""
+    def labelled(self, row: Row) -> Row:
+        """A row labelled with its tokens, which the model shifts; or with those that are masked in it."""
         ids = row["input_ids"]
+        if self.causal:
+            padding = row.get("attention_mask", torch.ones_like(ids)) == 0
+            return {**row, "labels": ids.masked_fill(padding, IGNORED_LABEL)}
         hide = DataCollatorForLanguageModeling(self.tokenizer, mlm_probability=MASK_SHARE)
         drawn = (self.seed + (int(self.epoch) << 16)) % (1 << 32)
         hide.generator = torch.Generator().manual_seed(crc32(ids.numpy().tobytes(), drawn))
@@ -105,3 +113,110 @@ def masked_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int |
         outputs.logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
     )
     return total / ((labels != IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch)
+
+
+CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
+
+
+def training_arguments(settings: Mapping[str, Any], more: Any) -> TrainingArguments:
+    """`TrainingArguments` of a run; the caller's override the others.
+
+    Raises:
+        WrongKind: the caller's are no mapping.
+        TrainingImpossible: transformers does not know an argument, or refuses its value.
+    """
+    from transformers import TrainingArguments
+    from transformers.integrations import get_reporting_integration_callbacks
+
+    if more is not None and not isinstance(more, Mapping):
+        raise WrongKind(f"arguments is a mapping from names to values, got {shown(more)}. Pass a dictionary.")
+    try:
+        arguments = TrainingArguments(**{**settings, **(more or {})})
+        get_reporting_integration_callbacks(arguments.report_to)  # refuses experiment trackers it does not know
+    except (TypeError, ValueError, AttributeError, ImportError) as error:
+        raise TrainingImpossible(
+            f"TrainingArguments refuses what was asked for: {first_line(error)}. Correct arguments."
+        ) from error
+    return arguments
+
+
+def trainer_settings(training: Training, folder: str, *, keep: bool, autocast: bool) -> dict[str, Any]:
+    """`TrainingArguments` of a run.
+
+    Args:
+        training: settings of the run.
+        folder: for checkpoints.
+        keep: whether any are written.
+        autocast: whether float32 copies of half-precision weights are trained, which needs autocast to bfloat16.
+    """
+    # `Trainer` rounds a share upwards: a run of a few steps would begin, or end, at a learning rate of 0.
+    warmup = training.warmup if training.steps is None else round(training.warmup * training.steps)
+    return {
+        "output_dir": folder,
+        "max_steps": -1 if training.steps is None else training.steps,
+        "num_train_epochs": training.epochs or 1.0,
+        "per_device_train_batch_size": training.batch,
+        "per_device_eval_batch_size": 1,
+        "gradient_accumulation_steps": training.accumulate,
+        "learning_rate": training.learning_rate,
+        "lr_scheduler_type": training.schedule,
+        "warmup_steps": warmup,
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": 1.0,
+        "seed": training.seed,
+        "data_seed": training.seed,
+        "bf16": training.bf16 or autocast,
+        "save_strategy": "steps" if keep else "no",
+        "save_steps": training.save_every,
+        "save_total_limit": 2,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "report_to": list(training.report_to) or "none",
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        **(checkpointing() if training.gradient_checkpointing else {}),
+        "dataloader_pin_memory": torch.accelerator.is_available(),
+        "use_cpu": not torch.accelerator.is_available(),
+    }
+
+
+def checkpointing() -> dict[str, Any]:
+    """`TrainingArguments` that trade time for memory, under the name that this version of transformers has for it."""
+    from transformers import TrainingArguments
+
+    name = next(name for name in CHECKPOINTING if name in TrainingArguments.__dataclass_fields__)
+    return {name: True, f"{name}_kwargs": {"use_reentrant": False}}
+
+
+def evaluation_settings(training: Training, windows: Mapping[str, Any] | None, *, fresh: bool) -> dict[str, Any]:
+    """`TrainingArguments` of the evaluations; a resumed run has already done the one before its first step."""
+    if windows is None:
+        return {"eval_strategy": "no"}
+    # A share of unknown steps is a number below 1; where they are known, the number that a checkpoint stores.
+    half = 0.5 if training.steps is None else ceil(training.steps / 2)
+    return {
+        "eval_strategy": "steps",
+        "eval_steps": training.eval_every or half,
+        "eval_on_start": fresh,
+        "prediction_loss_only": True,
+    }
+
+
+@contextmanager
+def float32_masters(model: nn.Module) -> Iterator[None]:
+    """Hold the weights of ``model`` in float32 during the block, and give them their dtype back after it.
+
+    Mixed-precision training with master weights (Micikevicius et al. 2017, arXiv:1710.03740): steps of AdamW are added
+    to float32 weights, and `autocast` computes in bfloat16 from them. Weights in bfloat16 themselves would round most
+    steps of a small learning rate to nothing.
+    """
+    halves = {name: weight.dtype for name, weight in model.named_parameters() if weight.dtype in HALF}
+    for name, weight in model.named_parameters():
+        if name in halves:
+            weight.data = weight.data.float()
+    try:
+        yield
+    finally:
+        for name, weight in model.named_parameters():
+            if name in halves and type(weight.data) is Tensor:  # what FSDP has sharded stays as it is
+                weight.data = weight.data.to(halves[name])

@@ -1,13 +1,19 @@
-"""Training methods: full fine-tuning, or those of PEFT.
+"""Training methods: full fine-tuning, or those of PEFT; and their default learning rates, each with its source.
 
 In addition to their own parameters, LoRA and similar methods train whole copies of norms, input embeddings and
 position parameters: LoRA alone does not reach the target length, and with these it comes close to full training (Chen
-et al. 2023, "LongLoRA", arXiv:2309.12307, section 3.3)."""
+et al. 2023, "LongLoRA", arXiv:2309.12307, section 3.3).
+
+The rates of long-context fine-tuning are an order of magnitude below those of adapters for short tasks: LongLoRA, YaRN
+and Position Interpolation all train 7B and 13B models at 2e-5. Below a billion parameters there are no published runs
+at new lengths; the rates are those of the methods' own papers, and of this package's starters.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +23,7 @@ from transformers import Conv1D
 from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.patching.weights import check_rank_memory
+from hf_posenc.training.config import OF_LORA, Training
 from hf_posenc.training.trained_layers import (
     base_modules,
     fully_trained_modules,
@@ -27,12 +34,8 @@ if TYPE_CHECKING:
     from peft import LoraConfig, PeftConfig
     from torch.optim import Optimizer
 
-    from hf_posenc.training.config import Training
-
 TRAINED_COPIES = 4
 """Of every number that AdamW trains: itself, its gradient, and two moments."""
-OF_LORA = ("alpha", "target_modules", "train_embeddings")
-"""Settings of `Training` that are those of LoRA and its kin."""
 Configure = Callable[..., "PeftConfig"]
 
 
@@ -94,12 +97,6 @@ def lora_plus_optimiser(model: Any, learning_rate: float, weight_decay: float) -
     )
 
 
-def low_rank_size(model: nn.Module) -> int:
-    """Rows and columns of all linear layers: LoRA has a vector for each side of each."""
-    linear = (m.weight for _, m in base_modules(model) if isinstance(m, (nn.Linear, Conv1D)))
-    return sum(sum(weight.shape) for weight in linear)
-
-
 METHODS = {
     "full": Method(None),
     "lora": Method(lora),
@@ -127,7 +124,9 @@ def method_of(name: str, model: nn.Module, *, rank: int = 1) -> Method:
             "Choose method lora, or load the model without quantisation."
         )
     if method.configure is not None:
-        check_rank_memory(rank, low_rank_size(model), copies=TRAINED_COPIES)
+        linear = (m.weight for _, m in base_modules(model) if isinstance(m, (nn.Linear, Conv1D)))
+        numbers = sum(sum(weight.shape) for weight in linear)  # LoRA has a vector for each side of each
+        check_rank_memory(rank, numbers, copies=TRAINED_COPIES)
     return method
 
 
@@ -135,21 +134,49 @@ def peft_config_of(method: Method, model: nn.Module, training: Training) -> Peft
     """The PEFT configuration of a method for a model and the settings of a run; None for full fine-tuning."""
     if method.configure is None:
         return None
-    return method.configure(model, training.rank, **{name: getattr(training, name) for name in OF_LORA})
+    return method.configure(model, **{name: getattr(training, name) for name in OF_LORA})
 
 
-def check_settings(training: Training) -> None:
-    """Refuse settings of LoRA in full fine-tuning, which has no use for them.
+@dataclass(frozen=True)
+class LearningRate:
+    """A peak learning rate of AdamW.
 
-    Raises:
-        TrainingImpossible: one differs from its default.
+    Attributes:
+        value: the rate.
+        source: where it was published or measured; ``as given`` where the caller has chosen it.
     """
-    if METHODS[training.method].configure is not None:
-        return
-    defaults = type(training)(length=2, steps=1)
-    for name in ("rank", *OF_LORA):
-        if getattr(training, name) != getattr(defaults, name):
-            raise TrainingImpossible(
-                f"{name}={shown(getattr(training, name))} was asked for, and method {training.method!r} has no use for "
-                "it. Choose method lora, or leave it out."
-            )
+
+    value: float
+    source: str
+
+
+STARTERS = LearningRate(1e-3, "measured on the bundled models")
+LORA_GPT2 = LearningRate(2e-4, "LoRA, GPT-2 medium and large, arXiv:2106.09685, appendix D")
+BERT = LearningRate(5e-5, "BERT, arXiv:1810.04805, appendix A.3")
+LONGLORA = LearningRate(2e-5, "LongLoRA, 7B and 13B, arXiv:2309.12307, section 4.1")
+YARN = LearningRate(2e-5, "YaRN, 7B and 13B, arXiv:2309.00071, section 4.1")
+LONGLORA_70B = LearningRate(1e-5, "LongLoRA, 70B, arXiv:2309.12307, section 4.1")
+YARN_70B = LearningRate(1e-5, "YaRN, 70B, train.sh of the released code")
+
+SMALL, BILLION, LARGE = 5e7, 1e9, 3e10
+"""Numbers of parameters up to which a rate holds."""
+ADAPTERS = ((SMALL, STARTERS), (BILLION, LORA_GPT2), (LARGE, LONGLORA), (inf, LONGLORA_70B))
+RATES = {
+    "lora": ADAPTERS,
+    "dora": ADAPTERS,
+    "lora_plus": ADAPTERS,
+    "full": ((SMALL, STARTERS), (BILLION, BERT), (LARGE, YARN), (inf, YARN_70B)),
+}
+"""Method to pairs of a number of parameters and the rate up to it."""
+
+
+def learning_rate_for(method: str, parameters: int) -> LearningRate:
+    """The default learning rate of a method for a model of so many parameters; of an unknown method, LoRA's."""
+    return next(rate for most, rate in RATES.get(method, ADAPTERS) if parameters <= most)
+
+
+def parameter_count(model: nn.Module) -> int:
+    """The parameters of a model, those that are shared counted once, and quantised ones as what they stand for."""
+    counts = {id(weight): weight.numel() for weight in model.parameters()}
+    counted = getattr(model, "num_parameters", None)  # transformers counts two 4-bit weights a byte
+    return int(counted()) if callable(counted) else sum(counts.values())

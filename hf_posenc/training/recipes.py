@@ -12,7 +12,6 @@ from torch import nn
 
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.training.config import Training
-from hf_posenc.training.methods import check_settings
 from hf_posenc.training.rows import lengths_of
 
 Rows = Literal["trained", "target"]
@@ -39,26 +38,25 @@ class FinetuneRecipe:
     rows: Rows = "target"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def check(self, **settings: Any) -> str:
-        """Check the settings that do not depend on a model, before one is loaded; returns the name of the method.
+    def check(self, **settings: Any) -> None:
+        """Check the settings that do not depend on a model, before one is loaded.
 
         Raises:
             TrainingImpossible: one is out of range, or the method has no use for it.
         """
-        own = {"length": 2, "steps": STEPS, **self.settings}
-        if settings.get("epochs") is not None:
-            del own["steps"]
-        training = Training(**{**own, **settings, **UNTIL_LOADED})
-        check_settings(training)
-        return training.method
+        self.of_length(2, settings | UNTIL_LOADED)
 
     def training(self, model: nn.Module, **settings: Any) -> Training:
         """Settings for a model that is patched already; ``settings`` override the recipe's."""
         trained, target = lengths_of(model)
-        defaults = {"length": target if self.rows == "target" else trained, "steps": STEPS, **self.settings}
+        return self.of_length(target if self.rows == "target" else trained, settings)
+
+    def of_length(self, length: int, settings: Mapping[str, Any]) -> Training:
+        """The recipe's settings for rows of this length, and others that override them."""
+        own = {"length": length, "steps": STEPS, **self.settings}
         if settings.get("epochs") is not None:
-            del defaults["steps"]
-        return Training(**(defaults | settings))
+            own["steps"] = None
+        return Training(**{**own, **settings})
 
 
 def with_pose(scheme: str | None) -> str:

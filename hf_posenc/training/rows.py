@@ -24,11 +24,11 @@ from hf_posenc.training.dataset import (
     PackedRows,
     ReadyRows,
     SeparatedRows,
+    StreamedRows,
     check_row,
     held_out_windows,
     tokens_of_windows,
 )
-from hf_posenc.training.streamed_rows import StreamedRows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -84,8 +84,8 @@ def training_rows(
             f"Rows of {training.length} tokens were asked for, and this model reaches {reach}. "
             "Choose a shorter length, or patch the model with a larger factor."
         )
-    causal, separate = is_causal(model), training.packing == "separate"
-    if separate and not causal:
+    separate = training.packing == "separate"
+    if separate and not is_causal(model):
         raise TrainingImpossible(
             "transformers does not keep packed documents apart in an encoder. Choose packing='joined'."
         )
@@ -94,12 +94,18 @@ def training_rows(
             check_row(texts[0])
         return texts, None
     if (ready := token_rows(texts)) is not None:
-        return ReadyRows(ready, causal=causal), None
+        return ReadyRows(ready), None
     base = base_model_of(model)[0]
-    if isinstance(held_out, TextSource):
-        warn_of_overlap(len(texts.files() & held_out.files()))
+    shared = len(texts.files() & held_out.files()) if isinstance(held_out, TextSource) else 0
+    if shared:
+        warnings.warn(
+            f"{shared} of the training files are held out as well, so that the loss measured there is that of a text "
+            "trained on. Take them out of one of the two.",
+            HeldOutOverlap,
+            stacklevel=4,  # where `finetune` was called
+        )
     if texts.streams:
-        rows = StreamedRows(texts, tokenizer, base, training.length, separate=separate, causal=causal)
+        rows = StreamedRows(texts, tokenizer, base, training.length, separate=separate)
         next(rows.every_row())  # what cannot be read is refused before the model is wrapped
         return rows, None
     corpus = tokenise(tokenizer, texts.documents(), folder=folder, on_read=on_read)
@@ -109,7 +115,7 @@ def training_rows(
         end = end_of(corpus, tokens_of_windows(measured_lengths(model, training), training.eval_windows))
         corpus = corpus if end is None else without_end(corpus, end)
     length = training.length
-    return SeparatedRows(corpus, length) if separate else PackedRows(corpus, length, causal=causal), end
+    return SeparatedRows(corpus, length) if separate else PackedRows(corpus, length), end
 
 
 def count_of(rows: Any) -> int | None:
@@ -130,17 +136,6 @@ def token_rows(source: TextSource) -> Any:
     return part if ready and not source.streams else None
 
 
-def warn_of_overlap(shared: int) -> None:
-    """Warn of files and folders that are both trained on and held out."""
-    if shared:
-        warnings.warn(
-            f"{shared} of the training files are held out as well, so that the loss measured there is that of a text "
-            "trained on. Take them out of one of the two.",
-            HeldOutOverlap,
-            stacklevel=4,  # where `finetune` was called
-        )
-
-
 def held_out_rows(
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
@@ -158,11 +153,17 @@ def held_out_rows(
         end: of the training text, where it was set aside.
 
     Raises:
-        LengthContradiction: the model does not reach a length, or the texts do not fill it.
+        LengthContradiction: the model does not reach a length, the texts do not fill it, or there are none.
     """
     lengths = measured_lengths(model, training)
     if end is None:
-        texts = other_text(held_out) if isinstance(held_out, HeldOutSplit) else held_out
+        texts = held_out.otherwise if isinstance(held_out, HeldOutSplit) else held_out
+        if texts is None:
+            raise LengthContradiction(
+                "The end of this text cannot be held out: it is too short for the lengths to measure, or is not read "
+                "before training. Pass held-out documents, or more text."
+            )
+        texts = TextSource.of_texts("held_out", texts)
         end = tokenise(tokenizer, texts.documents())
         check_vocabulary(base_model_of(model)[0], end.highest)
     mask = None if is_causal(model) else tokenizer.mask_token_id
@@ -210,17 +211,3 @@ def without_end(corpus: Corpus, end: Corpus) -> Corpus:
     """The tokens before those that are held out; a document across the border is cut in two."""
     border = len(corpus.tokens) - len(end.tokens)
     return replace(corpus, tokens=corpus.tokens[:border], starts=corpus.starts[corpus.starts < border])
-
-
-def other_text(held_out: HeldOutSplit) -> TextSource:
-    """The documents to measure on where the end of the text cannot be held out.
-
-    Raises:
-        LengthContradiction: there are none.
-    """
-    if held_out.otherwise is None:
-        raise LengthContradiction(
-            "The end of this text cannot be held out: it is too short for the lengths to measure, or is not read "
-            "before training. Pass held-out documents, or more text."
-        )
-    return TextSource.of_texts("held_out", held_out.otherwise)

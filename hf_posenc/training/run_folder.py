@@ -1,11 +1,17 @@
-"""The folder of a run: locked and checked for free space before the first step, and filled with the result."""
+"""The folder of a run: locked and checked before the first step, resumed if the run was killed, filled at its end.
+
+`Trainer` writes a checkpoint file by file and resumes from the highest number, complete or not. Here the last file of a
+checkpoint is a manifest of all the others, and a folder belongs to one run, with its settings in ``run.json``.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +19,25 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from torch import nn
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.checkpoints.model_digest import sampled_weights_digest
+from hf_posenc.checkpoints.model_name import MANIFEST as MANIFEST
+from hf_posenc.checkpoints.model_name import RUN, checkpoint_folders, file_sizes
+from hf_posenc.checkpoints.model_name import last_complete as last_complete
 from hf_posenc.core.files.atomic import folder_created, write_json
+from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.files.paths import check_disk_space
 from hf_posenc.core.files.staged import move_in
-from hf_posenc.errors import FolderInUse
+from hf_posenc.errors import CheckpointMismatch, FolderInUse, shown
 from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.scheme_config import SchemeConfig, digest_of_own
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.training.config import Training
 from hf_posenc.training.loss_curve import LossPoint
-from hf_posenc.training.resume import CODE, CORPUS, MODEL, ROWS, UNFINISHED, start_run
 from hf_posenc.training.rows import corpus_digest, count_of
 from hf_posenc.training.trained_layers import RunStart
 
@@ -43,6 +53,13 @@ KEPT_COPIES = 3
 """Copies of the trained parameters: two checkpoints are kept while a third, or the result, is written."""
 MOMENTS = 2
 """Moments of AdamW in every checkpoint, each as large as the weights."""
+UNFINISHED = "unfinished"
+MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
+DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
+"""Settings that are digests, and what of."""
+
+RETIRED = {"length_stages": 1}
+"""Settings of earlier versions that this one has no more, and the only value that a run may have had to be resumed."""
 
 
 def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: dict[str, Any], *, resume: bool) -> None:
@@ -56,9 +73,10 @@ def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: di
         if state.is_main_process:
             held.enter_context(exclusive_folder(folder))
         check_checkpoint_space(folder, trained)
-        shared = of_main_process(settings, state.num_processes)
+        if state.num_processes > 1:  # under FSDP, others than the main process may not have loaded the weights
+            settings = settings | {MODEL: broadcast_object_list([settings[MODEL]])[0]}
         with state.main_process_first():
-            start_run(folder, shared, resume=resume)
+            start_run(folder, settings, resume=resume)
 
 
 def shared_settings(model: nn.Module, training: Training, rows: Any, *, whole: bool) -> dict[str, Any]:
@@ -75,23 +93,13 @@ def shared_settings(model: nn.Module, training: Training, rows: Any, *, whole: b
     shared = {name: value for name, value in training.to_dict().items() if name not in FREE_SETTINGS}
     quantised = {"quantised": True} if is_quantised(model) else {}
     loaded = bool(getattr(model.config, "name_or_path", ""))
-    code = own_code_digest(model)
+    schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
+    code = digest_of_own({type(scheme) for scheme in schemes})  # empty where all are of this package
     return {
         **shared, **quantised, **({CODE: code} if code else {}), "scheme": None if stored is None else stored.to_json(),
         MODEL: sampled_weights_digest(model, values=loaded or not whole),
         ROWS: count_of(rows), CORPUS: corpus_digest(rows),
     }  # fmt: skip
-
-
-def own_code_digest(model: nn.Module) -> str:
-    """Digest of the code of the model's schemes that are not of this package; empty where there are none."""
-    schemes = [part for module in model.modules() if isinstance(module, Scheme) for part in module.schemes]
-    return digest_of_own({type(scheme) for scheme in schemes})
-
-
-def of_main_process(settings: dict[str, Any], processes: int) -> dict[str, Any]:
-    """Settings with the main process's digest of the model: under FSDP others may not have loaded its weights."""
-    return settings | {MODEL: broadcast_object_list([settings[MODEL]])[0]} if processes > 1 else settings
 
 
 @contextmanager
@@ -157,3 +165,99 @@ def facts_of(training: Training, start: RunStart, curve: Sequence[LossPoint]) ->
         before, after = measured[0][length], measured[-1][length]
         facts[f"held-out loss at {length:,} tokens"] = f"{before:.3f} before, {after:.3f} after"
     return facts
+
+
+class WriteManifest(TrainerCallback):
+    """Writes the manifest of every checkpoint, after its last file."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """`Trainer` has written everything else, in every process."""
+        PartialState().wait_for_everyone()
+        if not state.is_world_process_zero:
+            return
+        folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        write_json(folder / MANIFEST, file_sizes(folder))
+
+
+class RunFinished(Exception):
+    """All steps of a run are done."""
+
+
+class StopAtLastStep(TrainerCallback):
+    """Stop a resumed run that was killed after its last step: `Trainer` would take one more."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Before every step.
+
+        Raises:
+            RunFinished: there is no step left.
+        """
+        if state.global_step >= state.max_steps:
+            raise RunFinished
+
+
+def start_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
+    """Claim ``folder`` for a run of these settings. A run that is resumed may have more steps than before.
+
+    Raises:
+        CheckpointMismatch: ``folder`` holds a run that was not asked to be resumed, or one with another setting, model
+            or text, or more steps.
+    """
+    check_folder(folder, resume=resume)
+    if checkpoint_folders(folder):
+        check_same_run(folder, settings)
+    write_json(folder / RUN, dict(settings))
+
+
+def check_folder(folder: Path, *, resume: bool) -> None:
+    """Refuse a folder with checkpoints of a run that was not asked to be resumed.
+
+    Raises:
+        CheckpointMismatch: The folder holds some.
+    """
+    if not resume and checkpoint_folders(folder):
+        raise CheckpointMismatch(
+            f"{folder} holds checkpoints of an earlier run. Continue it with resume=True (--resume), or choose "
+            "another folder (--out)."
+        )
+
+
+def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to resume a run with other settings than it was started with, but for more steps.
+
+    Raises:
+        CheckpointMismatch: one differs, or they cannot be read.
+    """
+    if not (folder / RUN).exists():
+        return
+    try:
+        before = read_object(folder / RUN)
+    except (OSError, ValueError) as error:
+        raise CheckpointMismatch(
+            f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
+        ) from error
+    now = RETIRED | json.loads(json.dumps(dict(settings)))
+    # What an earlier version did not have is what it does by default.
+    defaults = json.loads(json.dumps({field.name: field.default for field in fields(Training)[1:]}))
+    before = RETIRED | {name: defaults[name] for name in defaults.keys() & now.keys()} | before
+    steps = before.get("steps"), now.get("steps")
+    counted = all(isinstance(one, int) for one in steps)
+    if counted and steps[1] < steps[0]:
+        raise CheckpointMismatch(
+            f"The run in {folder} was started for {steps[0]} steps, and {steps[1]} were asked for. Ask for {steps[0]} "
+            "to complete it or for more to go on, or choose another folder."
+        )
+    free = {"steps"} if counted else set()
+    for name in sorted((before.keys() | now.keys()) - free):
+        earlier, asked = shown(before.get(name)), shown(now.get(name))
+        if before.get(name) == now.get(name):
+            continue
+        if name in DIGESTS:
+            raise CheckpointMismatch(
+                f"The run in {folder} was started with another {DIGESTS[name]}: its digest was {earlier}, and is "
+                f"{asked}. Pass the {DIGESTS[name]} that the run was started with, or choose another folder."
+            )
+        raise CheckpointMismatch(
+            f"The run in {folder} had {name}={earlier}, this one has {asked}. "
+            "Resume it with the same settings, or choose another folder."
+        )

@@ -14,11 +14,10 @@ from hf_posenc.patching.layer_schemes import is_causal
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.weights import check_finite
 from hf_posenc.texts import TextSource
-from hf_posenc.texts.dataset_objects import is_dataset
+from hf_posenc.texts.document import is_dataset
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
-from hf_posenc.training.learning_rates import LearningRate, chosen_rate
-from hf_posenc.training.methods import Method, check_settings, method_of
+from hf_posenc.training.methods import LearningRate, Method, learning_rate_for, method_of, parameter_count
 from hf_posenc.training.rows import HeldOutSplit, held_out_rows, training_rows
 from hf_posenc.training.shifted_attention import check_attention_groups
 
@@ -69,14 +68,16 @@ def read_inputs(
     if not isinstance(training, Training):
         raise WrongKind(f"Settings are needed, got {shown(training)}. Pass Training(length=..., steps=...).")
     source = texts if is_rows(texts) else TextSource.of_texts("texts", texts)
-    measured_on = held_out_of(held_out)
+    ready = held_out is None or isinstance(held_out, HeldOutSplit) or is_rows(held_out)
+    measured_on = held_out if ready else TextSource.of_texts("held_out", held_out)
     causal = is_causal(model)
     if measured_on is not None or not isinstance(source, Dataset):  # rows that are ready need none
         check_tokenizer(tokenizer, causal=causal)
     method = method_of(training.method, model, rank=training.rank)
-    check_settings(training)
     check_attention_groups(model, training, causal=causal)
-    rate = chosen_rate(training, model)
+    rate = learning_rate_for(training.method, parameter_count(model))
+    if training.learning_rate is not None:
+        rate = LearningRate(training.learning_rate, "as given")
     rows, end = training_rows(
         model, tokenizer, source, training, held_out=measured_on,
         folder=None if folder is None else nearest_existing(folder), on_read=on_read,
@@ -84,12 +85,6 @@ def read_inputs(
     windows = None if measured_on is None else held_out_rows(model, tokenizer, measured_on, training, end)
     chosen = replace(training, learning_rate=rate.value)
     return RunInputs(chosen, method, rate, causal, rows, windows, 0 if end is None else len(end.tokens))
-
-
-def held_out_of(given: Any) -> Any:
-    """Where held-out documents come from; `HeldOutSplit`, ready rows and None as they are."""
-    ready = given is None or isinstance(given, HeldOutSplit) or is_rows(given)
-    return given if ready else TextSource.of_texts("held_out", given)
 
 
 def is_rows(texts: Any) -> bool:

@@ -15,7 +15,7 @@ Chen et al. 2023, "LongLoRA", arXiv:2309.12307, section 3.2.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -197,13 +197,6 @@ def context_of_part(ctx: PositionContext, half: int, kv_heads: slice, rows: slic
 def positions_of(host: dict[str, Any], part: RotatedCall) -> dict[str, Any]:
     """The keyword ``position_ids`` for some tokens, if the model passes it."""
     return {"position_ids": part.ctx.query_positions} if host.get("position_ids") is not None else {}
-
-
-def grouped_attention(model: nn.Module, training: Training) -> AbstractContextManager[None]:
-    """Inside the block, and in training mode, a model attends within groups as the settings say."""
-    return shifted_groups(
-        model, None if training.attention_groups == 1 else training.length // training.attention_groups
-    )
 
 
 def check_attention_groups(model: nn.Module, training: Training, *, causal: bool) -> None:

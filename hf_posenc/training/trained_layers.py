@@ -20,7 +20,7 @@ ADDED = {
 
 def linear_layers(model: nn.Module) -> list[str]:
     """Names of the base's linear layers, without those of schemes, and routers that return more than a product."""
-    return sorted({last_name(name) for name, module in base_modules(model) if is_linear(module)})
+    return sorted({name.rpartition(".")[2] for name, module in base_modules(model) if is_linear(module)})
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -44,21 +44,17 @@ def fully_trained_modules(model: nn.Module, *, train_embeddings: bool = True) ->
     from peft.utils.constants import EMBEDDING_LAYER_NAMES
 
     base, _ = base_model_of(model)
-    names = norm_layers(model)
-    embeddings = next(last_name(name) for name, module in base_modules(model) if module is base.get_input_embeddings())
+    modules = base_modules(model)
+    norms = {module for _, module in modules if is_norm(module)}
+    schemes = [name for name, _ in model.named_modules() if "posenc" in name.split(".")]
+    names = {distinct_end(name, schemes) for name, module in model.named_modules() if module in norms}
+    embeddings = next(name.rpartition(".")[2] for name, one in modules if one is base.get_input_embeddings())
     tied = bool(getattr(base.config, "tie_word_embeddings", False))
     if train_embeddings and (not tied or embeddings in EMBEDDING_LAYER_NAMES):
         names.add(embeddings)
-    if scheme_parameter_names(model):
+    if any("posenc" in name.split(".") for name, _ in base.named_parameters()):
         names.add("posenc")
     return {"modules_to_save": sorted(names), "ensure_weight_tying": tied and embeddings in names}
-
-
-def norm_layers(model: nn.Module) -> set[str]:
-    """Names of the base's normalisation layers; PEFT takes all modules whose names end with one of them."""
-    norms = {module for _, module in base_modules(model) if is_norm(module)}
-    schemes = [name for name, _ in model.named_modules() if "posenc" in name.split(".")]
-    return {distinct_end(name, schemes) for name, module in model.named_modules() if module in norms}
 
 
 def distinct_end(name: str, others: list[str]) -> str:
@@ -72,20 +68,10 @@ def distinct_end(name: str, others: list[str]) -> str:
     return next((end for end in ends if not any(other.endswith(end) for other in others)), name)
 
 
-def scheme_parameter_names(model: nn.Module) -> list[str]:
-    """Names of the parameters that belong to schemes."""
-    return [name for name, _ in base_model_of(model)[0].named_parameters() if "posenc" in name.split(".")]
-
-
 def base_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Modules of the base model by name, without those of schemes."""
     base, _ = base_model_of(model)
     return [(name, module) for name, module in base.named_modules() if name and "posenc" not in name.split(".")]
-
-
-def last_name(name: str) -> str:
-    """The last part of a module's name."""
-    return name.rpartition(".")[2]
 
 
 @dataclass(frozen=True)

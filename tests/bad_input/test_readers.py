@@ -26,7 +26,7 @@ from hf_posenc.patching.config_guard import unguard
 from hf_posenc.patching.host_config import check_lengths_and_rotation
 from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR, write_sidecar
 from hf_posenc.patching.scheme_config import SchemeConfig
-from hf_posenc.training.resume import last_complete, start_run
+from hf_posenc.training.run_folder import last_complete, start_run
 
 SCHEME = {
     "format": 1, "layers": {"0": [{"name": "none", "options": {}}]}, "trained_length": 32, "target_length": 64,

@@ -48,21 +48,3 @@ def test_interrupted_it_keeps_what_is_finished(call: Callable, tmp_path: Path, m
     assert "1 finished cell" in answer.err
     assert "yarn" in answer.out
     assert [cell["length"] for cell in json.loads((tmp_path / "bench.json").read_text())["cells"]] == [32]
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        ("-s yarm", "'yarn'"), ("-s unpatched", "baseline"), ("-s yarn -l x", "'x'"), ("-s yarn --shape 1,2", "'1,2'"),
-        ("-s yarn --device tpu", "'tpu'"), ("-s yarn --baselines flex", "'flex'"), ("-s yarn --rounds 0", "--rounds"),
-        ("-s yarn --shape 1,32,2,2 --dtype float3", "'float3'"), ("-s yarn -m starter:bert --cases decode", "'decode'"),
-        ("-s yarn --shape mamba:1,32,2,2", "'mamba'"), ("-s yarn -f 0.5", "0.5"),
-        ("-s yarn --cases chunked", "'chunked'"), ("", "--scheme"), ("-s yarn --shape 1,32,2,2 --dtype auto", "auto"),
-    ],
-)  # fmt: skip
-def test_invalid_arguments_are_named_in_the_error(call: Callable, words: str, hint: str) -> None:
-    answer = call("bench", *words.split())
-    assert answer.code == 2
-    assert answer.out == ""
-    assert "Error: " in answer.err
-    assert hint in answer.err

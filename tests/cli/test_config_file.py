@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -71,22 +70,3 @@ def test_what_a_file_may_not_hold(
     assert said in answer.err
     assert not (tmp_path / "run").exists()
     assert call("finetune", "--config", str(tmp_path / "none.yaml")).code == 2
-
-
-def test_a_comparison_from_a_file(call: Call, written: Callable[[Any], str], tmp_path: Path) -> None:
-    pytest.importorskip("lm_eval", reason="an extra")
-    pytest.importorskip("matplotlib", reason="an extra")
-    content = {
-        "model": "starter:llama", "schemes": ["unpatched", "yarn:beta_fast=16,factor=2"], "lengths": [128, 256],
-        "tasks": "posenc_docs", "samples": 2, "text": [argparse.__file__, textwrap.__file__],
-        "from_start": 1,
-    }  # fmt: skip
-    words = ("compare", "--config", written(content), "--out", str(tmp_path / "out"), "--json")
-    answer = call(*words, "--set", "seed=3", "--lengths", "128", "--samples", "16")
-    assert answer.code == 0, answer.err
-    about = answer.data["about"]
-    assert [scheme["label"] for scheme in about["schemes"]] == ["unpatched", "yarn:beta_fast=16,factor=2"]
-    assert (about["lengths"], about["seed"], about["samples"]) == ([128], 3, 16), "the command line counts"
-    assert about["options"] == {"from_start": 1}
-    again = call(*shlex.split(about["command"])[1:], "--json")
-    assert again.data == answer.data, "the command in the report repeats the run without the file"

@@ -35,25 +35,6 @@ def test_options_reach_the_tasks(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert "The grass is green." in samples[0]["arguments"][0][0]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (["-m", "starter:gpt2"], 2, "--model"),
-        (["--set", "log_samples=true"], 2, "--out"),
-        (["--set", "include_path=."], 2, "--trust-tasks"),
-        (["-t", "posenc_qa_file"], 2, "data=FILE"),
-        (["-t", "posenc_ppl", "--set", "num_fewshot=2"], 2, "num_fewshot"),
-        (["-t", "posenc_ppl", "--set", "apply_chat_template=true"], 2, "chat template"),
-        (["-t", "posenc_ppl", "--set", "batch_size=many"], 2, "batch_size"),
-        (["-t", "posenc_ppl", "--set", "stide=2"], 2, "stide"),
-    ],
-)
-def test_what_cannot_take_effect_is_said(words, code: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found, shown, err = run([*START, *words], capsys)
-    assert (found, shown) == (code, ""), err
-    assert told in err
-
-
 @pytest.mark.slow
 def test_results_replace_nothing_but_results(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config, results = tmp_path / "config.json", tmp_path / "results.json"

@@ -21,6 +21,10 @@ CHECK = ["check", *START, "-s", "yarn"]
 EVAL = ["eval", *START]
 COMPARE = ["compare", *START, "-s", "yarn", "--out", "OUT"]
 TUNE = ["finetune", *START, "-s", "yarn", "-f", "2", "--out", "OUT"]
+LOSS = [*EVAL, "-l", "128", "-t", "posenc_ppl"]
+BENCH = ["bench", "-s", "yarn"]
+PROBE = ["probe", *START]
+SHOW = ["show", "rope", "-p", "clock"]
 # words of the command: what is said
 USAGE: list[tuple[list[str], str]] = [
     (["lst"], "'list'"),
@@ -54,6 +58,48 @@ USAGE: list[tuple[list[str], str]] = [
     (["finetune", *START, "-s", "yarn", "--out", "OUT"], "--factor"),
     (["export", *START, "-s", "yarn", "-f", "2", "--out", "FULL"], "not empty"),
     (["export", *START, "--out", "OUT"], "--scheme"),
+    (["advise", *START, "--target-length", "1.3"], "whole number of tokens"),
+    ([*LOSS, "-m", "starter:gpt2"], "--model"),
+    ([*LOSS, "--set", "log_samples=true"], "--out"),
+    ([*LOSS, "--set", "include_path=."], "--trust-tasks"),
+    ([*EVAL, "-l", "128", "-t", "posenc_qa_file"], "data=FILE"),
+    ([*LOSS, "--set", "num_fewshot=2"], "num_fewshot"),
+    ([*LOSS, "--set", "apply_chat_template=true"], "chat template"),
+    ([*LOSS, "--set", "batch_size=many"], "batch_size"),
+    ([*LOSS, "--set", "stide=2"], "stide"),
+    (["bench"], "--scheme"),
+    (["bench", "-s", "unpatched"], "baseline"),
+    ([*BENCH, "-l", "x"], "'x'"),
+    ([*BENCH, "--shape", "1,2"], "'1,2'"),
+    ([*BENCH, "--shape", "mamba:1,32,2,2"], "'mamba'"),
+    ([*BENCH, "--shape", "1,32,2,2", "--dtype", "auto"], "auto"),
+    ([*BENCH, "--device", "tpu"], "'tpu'"),
+    ([*BENCH, "--baselines", "flex"], "'flex'"),
+    ([*BENCH, "--rounds", "0"], "--rounds"),
+    ([*BENCH, "--cases", "chunked"], "'chunked'"),
+    ([*BENCH, "-m", "starter:bert", "--cases", "decode"], "'decode'"),
+    ([*PROBE, "--factor", "4"], "--factor"),
+    ([*PROBE, "--option", "window=3"], "window"),
+    ([*PROBE, "--device", "cuda:99"], "device"),
+    ([*PROBE, "--set", "sink=1"], "'sinks'"),
+    (["show"], "--list"),
+    (["show", "ropee"], "'rope'"),
+    (["show", "rope", "-p", "clok"], "'clock'"),
+    (["show", "rope", "-p", "bias"], "'bias'"),
+    ([*SHOW, "--out", "a.pdf"], ".svg"),
+    ([*SHOW, "--animate", "own", "--out", "a.png"], ".gif"),
+    ([*SHOW, "--animate", "speed"], "position"),
+    ([*SHOW, "--channels", "a"], "--channels"),
+    ([*SHOW, "--channels", "99"], "0 … 31"),
+    (["show", "alibi", "--head", "8"], "0 … 7"),
+    ([*SHOW, "--shape", "kind=lama"], "'llama'"),
+    ([*SHOW, "--shape", "head_dim=7"], "even"),
+    ([*SHOW, *START, "--shape", "heads=4"], "--shape"),
+    (["show", "binary", "-p", "code", "--animate", "position"], "does not depend on position"),
+    ([*SHOW, "--length", "8"], "length=8"),
+    ([*SHOW, "--trained-length", "4x"], "--trained-length is a whole number"),
+    (["show", "rope", "alibi", "--layer", "1", "--json"], "--layer"),
+    ([*SHOW, "--same-scale"], "--same-scale"),
 ]
 FAILURES: list[tuple[list[str], str]] = [
     ([*EVAL, "-l", "999999999", "-t", "posenc_passkey"], "GiB"),

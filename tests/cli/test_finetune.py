@@ -12,9 +12,9 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 import hf_posenc.training
 from hf_posenc import patch_model
+from hf_posenc.checkpoints import load
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.cli import main, settings
-from hf_posenc.cli.commands import finetune
 from hf_posenc.cli.commands.finetune import check_effect
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.settings import READING, settings_of
@@ -118,7 +118,7 @@ def test_a_scheme_that_reads_past_the_table_has_an_effect() -> None:
 def test_settings_are_refused_before_a_model_is_loaded(
     tmp_path: Path, monkeypatch, capsys, words: list[str], said: str
 ) -> None:
-    monkeypatch.setattr(finetune, "load", lambda *_: pytest.fail("a model is loaded"))
+    monkeypatch.setattr(load, "from_pretrained", lambda **_: pytest.fail("a model is loaded"))
     out = tmp_path / "run"
     with pytest.raises(SystemExit) as ended:
         main(["finetune", "-m", "starter:llama", "-f", "2", "--out", str(out), *words])

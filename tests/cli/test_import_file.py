@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc.cli.next_commands import command
+from hf_posenc.cli.commands.finetune_result import command
 from hf_posenc.core import plugins
 from hf_posenc.schemes import registry
 

@@ -38,20 +38,3 @@ def test_tables_and_plots(call: Callable, tmp_path: Path) -> None:
     for name in ("distance", "heads", "sinks", "loss"):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "out" / "probe.json").read_text())["trained_length"] == 256
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        ("--factor 4", "--factor"),
-        ("--scheme yarm", "'yarn'"),
-        ("--option window=3", "window"),
-        ("--device cuda:99", "device"),
-        ("--set sink=1", "'sinks'"),
-    ],
-)
-def test_invalid_arguments_are_named_in_the_error(call: Callable, words: str, hint: str) -> None:
-    answer = call("probe", "--model", "starter:llama", *words.split())
-    assert answer.code == 2
-    assert answer.err.startswith("Error: ")
-    assert hint in answer.err

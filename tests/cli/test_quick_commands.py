@@ -8,8 +8,9 @@ import re
 import pytest
 import typer
 
+from hf_posenc import cite
 from hf_posenc.cli.app import COMMANDS, app
-from hf_posenc.cli.commands.env import variables
+from hf_posenc.cli.commands.info import variables
 from hf_posenc.cli.output import ProgressLines
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.schemes.registry import list_schemes
@@ -92,3 +93,15 @@ def test_lines_of_progress_say_the_time_left_and_end_with_the_last(monkeypatch: 
     assert written[0] == "loss 1: 10 %"
     assert written[1] == "loss 2: 20 %, 0:08:00 left"
     assert written[-1] == "request 11"
+
+
+def test_bibtex_of_a_scheme_and_of_a_composition(call: Call) -> None:
+    for name in ("rerope", "yarn+logn"):  # the title of rerope is Chinese
+        assert call("info", name, "--bibtex").out == cite(name) + "\n"
+
+
+def test_properties_are_measured(call: Call) -> None:
+    found = call("info", "irope", "--properties", "--json").data  # a row for each kind of layer
+    assert found["irope (layer 0)"]["relative"]["holds"]
+    assert found["irope (layer 3)"]["relative"]["value"] is None
+    assert "rope" in call("info", "rope", "--properties").out

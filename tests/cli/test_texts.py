@@ -68,39 +68,8 @@ def as_settings(reading: Sequence[str]) -> list[str]:
     return [word for setting in reading for word in ("--set", setting)]
 
 
-def curve(call: Call, stored: Path, out: Path, form: tuple[str, ...], *more: str) -> Any:
-    name, *reading = form
-    answer = call(
-        "finetune", *MODEL, "--scheme", "yarn", "--factor", "2", "--text", str(stored / name), *as_settings(reading),
-        "--set", "length=64", "--steps", "2", "--set", "eval_every=2", "--set", "eval_lengths=64", "--out",
-        str(out), "--json", *more,
-    )  # fmt: skip
-    assert answer.code == 0, answer.err
-    return answer.data["curve"]
-
-
-@pytest.mark.slow
-def test_fine_tuning_reads_every_form(call: Call, stored: Path, tmp_path: Path) -> None:
-    first, *others = (curve(call, stored, tmp_path / str(n), form) for n, form in enumerate(FORMS))
-    assert len(first) == 3
-    assert all(other == first for other in others)
-    stream = ("--set", "streaming=true")
-    streamed = [curve(call, stored, tmp_path / f"s{n}", form, *stream) for n, form in enumerate(FORMS[:2])]
-    assert streamed[0] == streamed[1]
-    assert streamed[0] != first  # in the order of the text
-
-
 def test_probe_reads_records(call: Call, stored: Path) -> None:
     probed = ("probe", *MODEL, "-l", "64", "--samples", "2", "--set", "rows=4", "--set", "scored=8", "--json")
     first, second = (call(*probed, "--text", str(stored / name), *as_settings(form)) for name, *form in FORMS[2:4])
     assert first.code == 0, first.err
     assert first.data == second.data
-
-
-REFUSED = {
-    "no such column": [*EVAL, "--text", "TEXTS/a.jsonl"],
-    "no text to read": [*EVAL, "--set", "text_field=body"],
-    "nothing to split": [*EVAL, "--text", "TEXTS/saved", "--set", "document_separator=x"],
-    "short documents": [*EVAL, "--text", "TEXTS/books", "-l", "60000"],
-    "nothing to stream": ["finetune", *MODEL, "-s", "yarn", "-f", "2", "--set", "streaming=true"],
-}

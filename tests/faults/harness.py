@@ -191,9 +191,9 @@ def stopped_tuning(number):
     reference, folder = tuned(), HERE / f"tuning{number}"
 
     def slowed():
-        from hf_posenc.training import resume
+        from hf_posenc.training import run_folder
 
-        write = resume.write_json
+        write = run_folder.write_json
 
         def waiting(path, content):
             write(path, content)
@@ -201,7 +201,7 @@ def stopped_tuning(number):
                 (HERE / f"ready{number}").touch()
                 time.sleep(LIMIT)
 
-        resume.write_json = waiting
+        run_folder.write_json = waiting
 
     child = fork([*FINETUNE, "--out", folder], slowed)
     wait_until((HERE / f"ready{number}").exists)
@@ -247,9 +247,9 @@ def two_writers():
 
     def waiting(ready, go):
         def setup():
-            from hf_posenc.training import resume
+            from hf_posenc.training import run_folder
 
-            evaluate, write = measure.evaluate, resume.write_json
+            evaluate, write = measure.evaluate, run_folder.write_json
 
             def pause():
                 ready.touch()
@@ -263,7 +263,7 @@ def two_writers():
                 pause()
                 write(path, content)
 
-            measure.evaluate, resume.write_json = paused, paused_write
+            measure.evaluate, run_folder.write_json = paused, paused_write
 
         return setup
 

@@ -14,8 +14,6 @@ from torch import nn
 from hf_posenc.errors import NoDiskSpace
 from hf_posenc.training.run_folder import check_checkpoint_space
 
-from .programs import byte_tokenizer, tiny_llama
-
 GIB = 1 << 30
 
 
@@ -33,13 +31,13 @@ def test_finetune_says_so_before_it_trains(tmp_path: Path, disk: Callable[[int],
     pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
     from hf_posenc import patch_model
     from hf_posenc.training import Training, finetune
+    from tests.training.test_finetune import TEXTS, llama, make_tokenizer
 
     disk(10)
-    steps = Training(length=32, steps=2, method="full")
-    texts = [" ".join(f"w{i % 28}" for i in range(400))]
     with pytest.raises(NoDiskSpace, match="10"):
         finetune(
-            patch_model(tiny_llama(0), "yarn", factor=2), byte_tokenizer(), texts, steps, out=tmp_path / "run",
+            patch_model(llama(), "yarn", factor=2), make_tokenizer(), TEXTS,
+            Training(length=32, steps=2, method="full"), out=tmp_path / "run",
             progress=lambda share, loss: pytest.fail("it has begun"),
         )  # fmt: skip
     assert not (tmp_path / "run").exists()

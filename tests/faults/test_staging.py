@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from hf_posenc.core.files.staged import (
-    move_in,
-    staged,
-)
+from hf_posenc import from_pretrained, patch_model
+from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.core.files.staged import move_in, staged
 
-from .programs import loaded_logits, patched
+
+@lru_cache(maxsize=2)
+def patched(which: int) -> Any:
+    """Two models whose scheme and weights differ."""
+    model = patch_model(tiny_model("llama"), ("yarn", "t5")[which], factor=2)
+    for weight in model.parameters():
+        weight.data *= 1 + which
+    return model
+
+
+def logits(model: Any) -> torch.Tensor:
+    """Of one text."""
+    with torch.no_grad():
+        return model.eval()(torch.arange(3, 23)[None]).logits
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
@@ -65,9 +79,6 @@ def test_opening_files_are_removed_first_and_written_last(tmp_path: Path, monkey
 def test_shards_replace_a_single_file_and_the_other_way_round(tmp_path: Path) -> None:
     for which, size in ((0, "5GB"), (1, "8KB"), (0, "5GB")):
         patched(which).save_pretrained(tmp_path, max_shard_size=size)
-        with torch.no_grad():
-            expected = patched(which)(torch.arange(3, 23)[None]).logits
-        assert torch.equal(loaded_logits(tmp_path), expected), f"result {which} in shards of {size}"
-
-
-FILES = ("adapter_config.json", "config.json", "model.safetensors")
+        assert torch.equal(logits(from_pretrained(tmp_path)), logits(patched(which))), (
+            f"result {which} in shards of {size}"
+        )

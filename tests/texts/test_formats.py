@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_posenc.texts import HubDataset, TextSource
-from hf_posenc.texts.plain_text import split_text
+from hf_posenc.texts.files import split_text
 
 from .formats import RECORDS, Writer, files, jsonl, parquet, saved
 
@@ -52,7 +52,7 @@ def test_files_of_a_folder_read_back_equal(texts: list[str]) -> None:
 def test_a_separator_cuts_as_split_does(text: str, separator: str, size: int) -> None:
     """However the file is divided into the pieces that are read."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hf_posenc.texts.plain_text.CHUNK", size)
+        patch.setattr("hf_posenc.texts.files.CHUNK", size)
         file = Path(folder) / "a.txt"
         file.write_text(text)
         assert list(split_text(file, separator)) == [part for part in text.split(separator) if part]

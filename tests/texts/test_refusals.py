@@ -145,7 +145,7 @@ def test_conversations_need_a_template(tmp_path: Path) -> None:
 
 
 def test_a_text_larger_than_memory_is_refused_as_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_posenc.texts.plain_text.main_memory", lambda: 16 << 10)
+    monkeypatch.setattr("hf_posenc.texts.files.main_memory", lambda: 16 << 10)
     (tmp_path / "a.txt").write_text("word " * 1000)
     with pytest.raises(UnreadableDocuments, match=r"there is room for 0.0. Split it into documents \(document_sep"):
         read(tmp_path / "a.txt")

@@ -160,27 +160,3 @@ def test_logits_that_are_scaled_at_most_are_taken_in_chunks(make, batch) -> None
     with chunked_loss(model, None, causal=True) as chunked:
         assert chunked
         torch.testing.assert_close(model(**batch).loss, expected, rtol=1e-6, atol=0)
-
-
-MEMORY = """
-import torch
-from pathlib import Path
-from torch.nn import functional
-from hf_posenc.training.chunked_loss import cross_entropy_in_chunks
-
-def grown(loss_of):  # peak in MiB above what is held before
-    held = status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    loss_of(hidden, weight, labels).backward()
-    hidden.grad = weight.grad = None
-    return status("VmHWM") - held
-
-def status(name):
-    return int(next(l for l in open("/proc/self/status") if l.startswith(name)).split()[1]) / 1024
-
-torch.set_num_threads(1)
-hidden, weight = torch.randn(2048, 64, requires_grad=True), torch.randn(32000, 64, requires_grad=True)
-labels = torch.randint(32000, (2048,))
-print(grown(lambda h, w, t: cross_entropy_in_chunks(h, w, None, t)))
-print(grown(lambda h, w, t: functional.cross_entropy(functional.linear(h, w), t, reduction="sum")))
-"""

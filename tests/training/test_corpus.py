@@ -21,8 +21,7 @@ from hf_posenc import patch_model
 from hf_posenc.errors import HeldOutOverlap, LengthContradiction, UnreadableDocuments
 from hf_posenc.texts import TextSource
 from hf_posenc.training.corpus import tokenise
-from hf_posenc.training.dataset import PackedRows, SeparatedRows
-from hf_posenc.training.streamed_rows import StreamedRows
+from hf_posenc.training.dataset import PackedRows, SeparatedRows, StreamedRows
 
 from .test_finetune import FACTOR, TARGET, TEXTS, llama, run, tokenizer  # noqa: F401 (a fixture)
 
@@ -57,8 +56,8 @@ def test_mapped_and_streamed_rows_are_those_of_memory(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hf_posenc.training.corpus.BATCH", batch)
         corpus = tokenise(tokenizer, source.documents())
-        streamed = list(StreamedRows(source, tokenizer, BASE, length, separate=separate, causal=True))
-    mapped = SeparatedRows(corpus, length) if separate else PackedRows(corpus, length, causal=True)
+        streamed = list(StreamedRows(source, tokenizer, BASE, length, separate=separate))
+    mapped = SeparatedRows(corpus, length) if separate else PackedRows(corpus, length)
     assert len(mapped) == len(streamed) == len(expected)
     for number, row in enumerate(expected):
         assert equal(mapped[number], streamed[number])
@@ -94,7 +93,7 @@ first = TextSource.of_names(file.with_name("small.jsonl"))
 tokenise(tokenizer, first.documents())
 before = peak()
 corpus = tokenise(tokenizer, TextSource.of_names(file).documents())
-rows = PackedRows(corpus, 1024, causal=True)
+rows = PackedRows(corpus, 1024)
 written = peak()
 assert rows[len(rows) - 1]["input_ids"].shape == (1024,)
 print(json.dumps({"before": before, "after": written, "tokens": len(corpus.tokens)}))

@@ -60,12 +60,12 @@ def gpt2() -> PreTrainedModel:
     )  # fmt: skip
 
 
-def bert() -> PreTrainedModel:
+def bert(**more) -> PreTrainedModel:
     torch.manual_seed(0)
     return BertForMaskedLM(
         BertConfig(
             vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-            max_position_embeddings=TRAINED,
+            max_position_embeddings=TRAINED, **more,
         )
     )  # fmt: skip
 
@@ -73,13 +73,17 @@ def bert() -> PreTrainedModel:
 HOSTS = {"llama": llama, "gpt2": gpt2, "bert": bert}
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
+def make_tokenizer() -> PreTrainedTokenizerFast:
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
         tokenizer_object=words, pad_token="<pad>", eos_token="<end>", mask_token="<mask>", unk_token="<unk>"
     )
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return make_tokenizer()
 
 
 RUN = ("held_out", "out", "resume", "progress", "on_read", "callbacks", "arguments")
@@ -159,11 +163,6 @@ def test_gradient_checkpointing_gives_the_same_weights(tokenizer) -> None:
     assert any(on), "control: it was on"
 
 
-def test_bf16_trains_in_full_precision_weights(tokenizer) -> None:
-    tuned = tune(patch_model(llama(), "t5", factor=FACTOR), tokenizer, steps=2, bf16=True)
-    assert {p.dtype for p in tuned.parameters()} == {torch.float32}
-
-
 class Killed(Exception):
     """What stops a run between two steps."""
 
@@ -226,21 +225,6 @@ def test_a_folder_belongs_to_one_run(killed, tokenizer) -> None:
         tune(model, tokenizer, texts=texts, out=killed, save_every=2, resume=True)
     shutil.rmtree(killed)
     tune(model, tokenizer, out=killed, steps=1, resume=True)  # nothing to resume: a fresh start
-
-
-def test_another_run_is_refused(killed, tokenizer) -> None:
-    model = patch_model(llama(), "t5", factor=FACTOR)
-    again = {"out": killed, "save_every": 2}
-    with pytest.raises(CheckpointMismatch, match="earlier run"):
-        tune(model, tokenizer, **again)
-    for name, other in {"rank": 4, "length": TRAINED, "steps": 5, "seed": 1}.items():
-        with pytest.raises(CheckpointMismatch, match=f"{name}=|5 were asked for"):
-            tune(model, tokenizer, resume=True, **again | {name: other})
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight *= 1.001
-    with pytest.raises(CheckpointMismatch, match="another model"):
-        tune(model, tokenizer, resume=True, **again)
 
 
 class Failing(TrainerCallback):

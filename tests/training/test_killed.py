@@ -4,101 +4,60 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")]
 
+from transformers import TrainerCallback
+
+from hf_posenc import patch_model
+
+from .test_finetune import FACTOR, TEXTS, bert, llama, make_tokenizer, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")]
+ROOT = Path(__file__).parents[2]
 STEPS, EVERY = 6, 2
 LIMIT = 1200
 """Seconds; a run takes a few on an idle machine."""
 
-PROGRAM = (
-    f"STEPS, EVERY, LIMIT = {STEPS}, {EVERY}, {LIMIT}\n"
-    + '''
-import json, sys, time
-from pathlib import Path
-
-import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from transformers import TrainerCallback
-
-from hf_posenc import patch_model
-from hf_posenc.training import Training, finetune
-
-WORDS = ["<pad>", "<end>", "<mask>", "<unk>", *(f"w{i}" for i in range(28))]
-TEXTS = [" ".join(f"w{(i * i + j) % 28}" for i in range(150)) for j in range(2)]  # fewer rows than steps: two epochs
-
-
-def tiny_model(family):
-    torch.manual_seed(0)
-    if family == "bert":  # its masks and its dropout are drawn at random
-        return BertForMaskedLM(BertConfig(
-            vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-            max_position_embeddings=16,
-        ))
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=len(WORDS), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=16, attention_dropout=0.1,
-    ))
-
 
 class Steps(TrainerCallback):
-    """Notes every step that is done, and waits for its end after the last it may do."""
+    """Notes every step that is done, and waits for its end before step ``stop``."""
 
-    def __init__(self, file, stop):
+    def __init__(self, file: Path, stop: int | None) -> None:
         self.file, self.stop = file, stop
 
-    def on_log(self, args, state, control, logs, **kwargs):
+    def on_log(self, args, state, control, logs, **kwargs) -> None:
         if "loss" in logs:
-            with open(self.file, "a") as file:
-                file.write(json.dumps([state.global_step, logs["loss"]]) + "\\n")
+            with self.file.open("a") as file:
+                file.write(json.dumps([state.global_step, logs["loss"]]) + "\n")
 
-    def on_step_begin(self, args, state, control, **kwargs):
+    def on_step_begin(self, args, state, control, **kwargs) -> None:
         if state.global_step == self.stop:
-            print("waiting", flush=True)
+            print("waiting", flush=True)  # noqa: T201
             time.sleep(LIMIT)
 
 
-def train(family, folder, resume=False, stop=None):
-    """Weights and curve in ``folder``, losses as they are logged next to it."""
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="<end>", mask_token="<mask>", unk_token="<unk>"
-    )
-    settings = Training(length=64, steps=STEPS, learning_rate=1e-2, rank=2, save_every=EVERY)
-    torch.manual_seed(0)
-    finetune(
-        patch_model(tiny_model(family), "t5", factor=4), tokenizer, TEXTS, settings, out=folder, resume=resume,
-        callbacks=[Steps(folder.with_suffix(".steps"), stop)],
-    )
-
-
-if __name__ == "__main__":
-    what, folder, *rest = sys.argv[1:]
-    train(what, Path(folder), resume="resume" in rest, stop=5 if "stop" in rest else None)
-'''
-)
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    file = tmp_path / "program.py"
-    file.write_text(PROGRAM, encoding="utf-8")
-    return file
+def train(family: str, folder: Path, *, resume: bool = False, stop: int | None = None) -> None:
+    """Weights and curve in ``folder``, losses as they are logged next to it; dropout and masks are drawn at random."""
+    model = llama(attention_dropout=0.1) if family == "llama" else bert()
+    texts = [text[: len(text) // 4] for text in TEXTS[:2]]  # fewer rows than steps: two epochs
+    run(
+        patch_model(model, "t5", factor=FACTOR), make_tokenizer(), texts, steps=STEPS, save_every=EVERY, out=folder,
+        resume=resume, callbacks=[Steps(folder.with_suffix(".steps"), stop)],
+    )  # fmt: skip
 
 
 def start(*words: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        [sys.executable, "-m", "tests.training.test_killed", *words], cwd=ROOT, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
 
@@ -120,18 +79,18 @@ def losses(folder: Path) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("family", ["llama", pytest.param("bert", marks=pytest.mark.full)])
-def test_killed_from_outside_and_resumed(family: str, program: Path, tmp_path: Path) -> None:
+def test_killed_from_outside_and_resumed(family: str, tmp_path: Path) -> None:
     """Struck in its sixth step, it goes on from the fourth, with the same losses; dropout, masks and order included."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    victim = start(str(program), family, str(killed), "stop")
+    victim = start(family, str(killed), "stop")
     assert victim.stdout is not None
     assert victim.stdout.readline().strip() == "waiting"
     os.kill(victim.pid, signal.SIGKILL)
     victim.communicate()
     assert victim.returncode == -signal.SIGKILL
-    runpy.run_path(str(program))["train"](family, whole)
+    train(family, whole)
     assert [step for step, _ in losses(killed)] == [1, 2, 3, 4, 5]
-    finish(start(str(program), family, str(killed), "resume"))
+    finish(start(family, str(killed), "resume"))
     resumed = losses(killed)[5:]
     assert [step for step, _ in resumed] == [5, 6]
     resumed = losses(killed)[:4] + resumed
@@ -139,3 +98,8 @@ def test_killed_from_outside_and_resumed(family: str, program: Path, tmp_path: P
     curves = [json.loads((folder / "curve.json").read_text(encoding="utf-8")) for folder in (killed, whole)]
     assert [point["step"] for point in curves[0]] == [1, 2, 3, 4, 5, 6]
     assert [point["loss"] for point in curves[0]] == pytest.approx([p["loss"] for p in curves[1]], abs=1e-6)
+
+
+if __name__ == "__main__":
+    what, where, *rest = sys.argv[1:]
+    train(what, Path(where), resume="resume" in rest, stop=5 if "stop" in rest else None)

@@ -25,7 +25,8 @@ pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 pytestmark = pytest.mark.slow
 
-CONFIGURATIONS = Path(__file__).parents[2] / "examples" / "accelerate"
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = ROOT / "examples" / "accelerate"
 LIMIT = 1800
 """Seconds; a launch takes twenty on an idle machine."""
 STEPS = 4
@@ -37,30 +38,16 @@ import json, os, sys
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-from transformers import PreTrainedTokenizerFast, TrainerCallback
+from transformers import TrainerCallback
 
 from hf_posenc import patch_model
 from hf_posenc.texts import TextSource
 from hf_posenc.training import Training, finetune
+from tests.training.test_finetune import TEXTS, bert, gpt2, llama, make_tokenizer
 
-WORDS = ["<pad>", "<end>", "<mask>", "<unk>", *(f"w{i}" for i in range(28))]
-TEXTS = [" ".join(f"w{(i * i + j) % 28}" for i in range(600)) for j in range(4)]
-SHAPE = {"vocab_size": len(WORDS), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 HOSTS = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(
-        **SHAPE, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=16,
-    )),
-    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(
-        **SHAPE, n_embd=32, n_layer=2, n_head=4, n_positions=16, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0,
-    )),
-    "bert": lambda: BertForMaskedLM(BertConfig(
-        **SHAPE, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-        max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )),
+    "llama": llama, "gpt2": gpt2,
+    "bert": lambda: bert(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
 }
 
 
@@ -84,11 +71,7 @@ class Witness(TrainerCallback):
 
 def train(case, batch, folder):
     """The result in ``folder``/result, and what this process saw."""
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="<end>", mask_token="<mask>", unk_token="<unk>"
-    )
+    tokenizer = make_tokenizer()
     torch.manual_seed(0)
     model = patch_model(HOSTS[case["family"]](), case["scheme"], factor=4)
     settings = {"length": 64, "steps": case["steps"], "learning_rate": 1e-2, "save_every": 2}
@@ -148,7 +131,8 @@ def launch(configuration: str, program: Path, cases: dict[str, Any], folder: Pat
     process = subprocess.Popen(
         [sys.executable, "-m", "accelerate.commands.launch", *words, json.dumps(cases), str(folder)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        env=kept | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""} | environment,
+        env=kept | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "",
+                    "PYTHONPATH": str(ROOT)} | environment,
     )  # fmt: skip
     try:
         output, _ = process.communicate(timeout=LIMIT)

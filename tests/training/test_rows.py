@@ -21,9 +21,9 @@ from hf_posenc.training.dataset import (
     SeparatedRows,
     held_out_windows,
 )
-from hf_posenc.training.length_trainer import MaskingCollator, masked_loss
+from hf_posenc.training.length_trainer import LabellingCollator, masked_loss
 from hf_posenc.training.loss_curve import LossPoint
-from hf_posenc.training.resume import (
+from hf_posenc.training.run_folder import (
     MANIFEST,
     checkpoint_folders,
     file_sizes,
@@ -40,15 +40,13 @@ def ranges(*lengths: int) -> Corpus:
 
 
 def test_joined_rows_drop_what_is_left_over() -> None:
-    rows = PackedRows(ranges(5, 6), 4, causal=True)
+    rows = PackedRows(ranges(5, 6), 4)
     assert len(rows) == 2
     assert [rows[i]["input_ids"].tolist() for i in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert rows[1]["labels"].tolist() == [4, 5, 6, 7]  # the model shifts them
-    assert "labels" not in PackedRows(ranges(5), 4, causal=False)[0]
-    assert len(PackedRows(ranges(4), 4, causal=True)) == 1
+    assert len(PackedRows(ranges(4), 4)) == 1
     for corpus in (ranges(3), Corpus.of([])):
         with pytest.raises(LengthContradiction, match="less than one row of 4"):
-            PackedRows(corpus, 4, causal=True)
+            PackedRows(corpus, 4)
 
 
 def test_separate_documents_count_from_zero_in_every_row() -> None:
@@ -95,7 +93,7 @@ def test_masks_depend_on_seed_epoch_and_row_alone(tokenizer) -> None:  # noqa: F
     rows = [{"input_ids": torch.arange(4, 24).roll(n)} for n in range(3)]
 
     def drawn(seed: int, epoch: float | None, some: list[Any]) -> list[list[int]]:
-        collate = MaskingCollator(tokenizer, seed)
+        collate = LabellingCollator(tokenizer, seed, causal=False)
         collate.on_epoch_begin(None, State(epoch), None)
         return collate(some)["labels"].tolist()
 
@@ -107,8 +105,12 @@ def test_masks_depend_on_seed_epoch_and_row_alone(tokenizer) -> None:  # noqa: F
     assert drawn(1, 0.0, rows) != first
     assert drawn(0, 1.0, rows) != drawn(1, 0.0, rows)
     assert first[0] != first[1]
-    labelled = MaskingCollator(tokenizer, 0)([{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 2)
-    assert labelled["labels"].tolist() == [[0, 1, 2, 3]] * 2
+    labelled = LabellingCollator(tokenizer, 0, causal=True)([{"input_ids": torch.arange(4)}] * 2)
+    assert labelled["labels"].tolist() == [[0, 1, 2, 3]] * 2  # the model shifts them
+    padded = LabellingCollator(tokenizer, 0, causal=True)(
+        [{"input_ids": torch.arange(4), "attention_mask": torch.tensor([1, 1, 1, 0])}]
+    )
+    assert padded["labels"].tolist() == [[0, 1, 2, IGNORED_LABEL]]
     whole = torch.tensor(drawn(0, 0.0, [{"input_ids": torch.arange(5000) % 28 + 4}]))
     assert (whole != IGNORED_LABEL).double().mean() == pytest.approx(0.15, abs=0.02)
 

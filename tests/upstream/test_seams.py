@@ -112,10 +112,10 @@ SEAMS = [
     ),
     Seam(
         "Trainer._save_checkpoint", lambda: Trainer._save_checkpoint, ("model", "trial"),
-        "hf_posenc/training/resume.py", (("PREFIX_CHECKPOINT_DIR", "folders are found by that name"),),
+        "hf_posenc/training/run_folder.py", (("PREFIX_CHECKPOINT_DIR", "folders are found by that name"),),
     ),
     Seam("Trainer._maybe_log_save_evaluate", lambda: Trainer._maybe_log_save_evaluate, (),
-         "hf_posenc/training/resume.py",
+         "hf_posenc/training/run_folder.py",
          (("on_save", "the manifest is written behind the last file of a checkpoint"),)),
 ]  # fmt: skip
 

@@ -56,7 +56,7 @@ def test_nan_in_a_short_text() -> None:
     assert scaled_dot_product_attention(query, key, value).isnan().all()
 
 
-@bug("last_complete in hf_posenc.training.resume, by manifests")
+@bug("last_complete in hf_posenc.training.run_folder, by manifests")
 def test_a_checkpoint_that_is_not_whole(tmp_path) -> None:
     for step in (2, 4):
         (tmp_path / f"checkpoint-{step}").mkdir()
@@ -95,7 +95,7 @@ def test_frequencies_in_bfloat16() -> None:
     assert ((model.model.rotary_emb.inv_freq.double() - exact).abs() * 32768).max() < 0.1
 
 
-@bug("the callback End in hf_posenc.training.resume")
+@bug("the callback End in hf_posenc.training.run_folder")
 def test_a_finished_run_takes_no_further_step(tmp_path) -> None:
     """Resumed from its last checkpoint, `Trainer` takes one step beyond ``max_steps``."""
     pytest.importorskip("accelerate")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,7 @@ from hf_posenc.cli.arguments import (
     Device,
     Model,
     check_unread,
+    command_line,
     floating_dtype,
     length_option,
     lengths_of,
@@ -30,13 +32,15 @@ from hf_posenc.cli.arguments import (
     whole_numbers,
     words_of,
 )
-from hf_posenc.cli.commands.bench_results import RESULTS, BenchResults, about_run
+from hf_posenc.cli.commands.info import environment
 from hf_posenc.cli.errors import FAILED, PARTLY
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_folder
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
+    from hf_posenc.insight.bench.devices import Device
+
 
 STARTER = "starter:llama"
 
@@ -125,10 +129,11 @@ def bench(
     measured_on = device_of(device)
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, trained, dtype)
-    about = about_run(
-        context, measured_on, model if shape is None else shape, str(target.dtype), threads,
-        rows=rows, compiled=compiled,
-    )  # fmt: skip
+    about = {
+        "command": command_line(context), "model": model if shape is None else shape,
+        "dtype": str(target.dtype).removeprefix("torch."), "device": measured_on.name, "threads": threads,
+        "rows": rows, "compiled": compiled, **environment(),
+    }  # fmt: skip
     results = BenchResults([], about, measured_on.torch.type)
     measure = partial(
         run, target, ",".join(schemes), chosen, cases=words_of([cases]), baselines=words_of([baselines]), factor=factor,
@@ -189,3 +194,52 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
         raise BadArgument("--dtype auto needs stored weights, which --shape has not. Write for example bfloat16.")
     layers, hidden, heads, kv_heads = numbers
     return random_model((layers, hidden, heads, kv_heads), kind, trained_length, getattr(torch, dtype or "float32"))
+
+
+RESULTS, PLOTS = "bench.json", ("bench.svg", "bench.png")
+
+
+@dataclass(frozen=True)
+class BenchResults:
+    """A benchmark that grows.
+
+    Attributes:
+        cells: finished ones.
+        about: what the numbers depend on.
+        device: type of torch's device.
+    """
+
+    cells: list[BenchCell]
+    about: dict[str, Any]
+    device: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: settings, and every round of every cell."""
+        return {"about": self.about, "cells": [cell.to_dict() for cell in self.cells]}
+
+    def write(self, folder: Path) -> None:
+        """Write the numbers and the plots; each file atomically."""
+        from hf_posenc.core.files.atomic import write_json
+        from hf_posenc.insight.bench.results import write_plot
+
+        write_json(folder / RESULTS, self.to_dict())
+        for name in PLOTS:
+            write_plot(self.cells, folder / name)
+
+    def show(self, out: Path | None, as_json: bool) -> None:
+        """Show one table per case, the reasons of missing values, and the files written."""
+        from hf_posenc.insight.bench.results import TITLES, busy_remark, remarks, table
+
+        if as_json:
+            output.show_json(self.to_dict())
+            return
+        for case in dict.fromkeys(cell.case for cell in self.cells):
+            output.show_table(*table(self.cells, case), title=TITLES[case])
+        for remark in (*remarks(self.cells), *busy_remark(self.cells, self.about["threads"], self.device)):
+            output.show_text(remark)
+        if self.cells:
+            shown = "{model}, {dtype}, {threads} thread(s) of {device}".format(**self.about)
+            rows = "" if self.about["rows"] == "full" else f", {self.about['rows']} rows"
+            output.show_text(shown + rows + (", compiled" if self.about["compiled"] else ""))
+        if out is not None and self.cells:
+            output.show_text(f"Written to {out}: {', '.join((RESULTS, *PLOTS))}")

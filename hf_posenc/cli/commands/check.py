@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Context, Exit
 
@@ -92,13 +92,11 @@ def check(
 def show(deviations: list[Deviation], as_json: bool) -> None:
     """Print one line a check, then the commands that measure failed checks again."""
     if as_json:
-        output.show_json([plain(one) for one in deviations])
+        rows = [asdict(one) | {"failed": one.failed} for one in deviations]
+        for row in rows:
+            del row["traceback"]  # it names folders of this machine
+        output.show_json(rows)
         return
     output.show_table(COLUMNS, [(one.check, not one.failed, one.value, one.tolerance, one.where) for one in deviations])
     again = [f"Measure {one.check} again: {one.command}" for one in deviations if one.failed]
     output.show_text("\n".join(again or ["Every check passes."]))
-
-
-def plain(one: Deviation) -> dict[str, Any]:
-    """A deviation for JSON, without its traceback, which names folders of this machine."""
-    return {name: value for name, value in asdict(one).items() if name != "traceback"} | {"failed": one.failed}

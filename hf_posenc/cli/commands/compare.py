@@ -22,9 +22,9 @@ from hf_posenc.cli.arguments import (
     of_output,
     words_of,
 )
+from hf_posenc.cli.commands.finetune_result import resume_hint
 from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.errors import FAILED, PARTLY
-from hf_posenc.cli.next_commands import resume_hint
 from hf_posenc.cli.output import check_output_folder
 from hf_posenc.cli.settings import SOURCES, Lengths, Samples, Settings, Tasks, Text, measured_settings
 

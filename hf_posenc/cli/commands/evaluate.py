@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +29,7 @@ from hf_posenc.cli.arguments import (
 )
 from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.global_options import BadArgument
-from hf_posenc.cli.output import check_replaces_results
+from hf_posenc.cli.output import check_output_file
 from hf_posenc.cli.settings import Lengths, Samples, Settings, Tasks, Text, measured_settings
 
 COLUMNS = ("scheme", "task", "length", "depth", "metric", "value", "stderr", "n", "clusters")
@@ -95,3 +97,19 @@ def show(rows: list[dict[str, object]], remarks: list[str], as_json: bool) -> No
         output.show_table(COLUMNS, [[row[column] for column in COLUMNS] for row in rows])
         for remark in remarks:
             output.show_text(remark)
+
+
+def check_replaces_results(path: Path) -> None:
+    """Check that a file of results replaces nothing but earlier ones: a mistyped name must not cost a text or a model.
+
+    Raises:
+        BadArgument: The file holds something else.
+    """
+    check_output_file("--out", path)
+    if not path.exists() or not path.stat().st_size:
+        return
+    with suppress(ValueError):
+        read = json.loads(path.read_bytes())
+        if isinstance(read, dict) and {"rows", "lm_eval"} <= read.keys():
+            return
+    raise BadArgument(f"--out {str(path)!r} holds something else than results of eval. Choose another name.")

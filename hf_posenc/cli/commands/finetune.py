@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from typer import Context, Option
 
@@ -25,20 +25,19 @@ from hf_posenc.cli.arguments import (
     of_text,
     scheme_options,
 )
-from hf_posenc.cli.commands.finetune_result import show_rate, show_result
+from hf_posenc.cli.commands.finetune_result import after_finetune, resume_hint, show_next, show_rate, show_result
 from hf_posenc.cli.config_file import ConfigFile, write_config
 from hf_posenc.cli.global_options import BadArgument
-from hf_posenc.cli.next_commands import after_finetune, resume_hint, show_next
 from hf_posenc.cli.output import check_output_folder
 from hf_posenc.cli.settings import READING, SOURCES, Reading, set_option, settings_of
 
 if TYPE_CHECKING:
     from torch import nn
-    from transformers import TrainerCallback
 
     from hf_posenc.checkpoints.model_name import ModelName
     from hf_posenc.texts import TextSource
-    from hf_posenc.training import HeldOutSplit, Tuned
+    from hf_posenc.training import HeldOutSplit
+    from hf_posenc.training.trained_layers import RunStart
 
 
 TRAINING = "Training"
@@ -129,6 +128,7 @@ def finetune(
     training. After an interruption, the same command with --resume continues. Under `accelerate launch` the processes
     share the sequences.
     """
+    from hf_posenc.checkpoints.load import four_bit_keywords, from_pretrained
     from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.training import Training, lengths_of
     from hf_posenc.training import find_learning_rate as range_test
@@ -147,19 +147,25 @@ def finetune(
         named = base_model(model)
         texts, measured_on = texts_of(text, held_out, reading, streaming=streaming)
         chosen.check(**given)
-        patched = load(named, scheme, lengths | scheme_options(scheme, option), dtype)
+        quantised = four_bit_keywords() if dtype == FOUR_BIT else {}
+        loading = loading_of(named, None if quantised else dtype) | quantised
+        patched = from_pretrained(**loading, scheme=scheme, **(lengths | scheme_options(scheme, option)))
         if scheme is not None:
             check_effect(patched, scheme)
         training, tokenizer = chosen.training(patched, **given), tokenizer_of(named)
         report = lambda share, loss: show_progress(share, f"loss {loss:.3f}")  # noqa: E731
+
+        def begun(start: RunStart) -> None:
+            output.note(str(start))
+            write_config(context, out)  # the folder is this run's by now
+
         if find_learning_rate:
             tested = range_test(patched, tokenizer, texts, training, held_out=measured_on, progress=report)
         else:
             tuned = train(
                 patched, tokenizer, texts, training, held_out=measured_on, out=out, resume=resume, progress=report,
-                announce=lambda start: output.note(str(start)),
+                announce=begun,
                 on_read=lambda read, tokens: show_progress(None, f"documents read: {read:,}, tokens: {tokens:,}"),
-                callbacks=[first_process(lambda: write_config(context, out))],
             )  # fmt: skip
     if find_learning_rate:
         show_rate(tested, context, as_json)
@@ -168,17 +174,10 @@ def finetune(
             kind = "model" if training.method == "full" else "adapter"
             show_result(tuned, lengths_of(patched)[0], out, kind, as_json)
             if not as_json:
-                show_where_to_go(tuned, out, text, held_out, reading)
-
-
-def show_where_to_go(
-    tuned: Tuned, out: Path, text: list[str] | None, held_out: list[str] | None, reading: Reading
-) -> None:
-    """Say what the losses are of, and print the commands that go on from the run."""
-    if text and not held_out and not tuned.start.held_out_tokens:
-        output.show_text(MEASURED_ON_SOURCES)
-    words = [word for name in held_out or () for word in ("--text", name)]
-    show_next(after_finetune(out, tuned.model, words + reading.words() if words else []))
+                if text and not held_out and not tuned.start.held_out_tokens:
+                    output.show_text(MEASURED_ON_SOURCES)
+                words = [word for name in held_out or () for word in ("--text", name)]
+                show_next(after_finetune(out, tuned.model, words + reading.words() if words else []))
 
 
 def check_unused(out: Path, resuming: bool) -> None:
@@ -189,24 +188,12 @@ def check_unused(out: Path, resuming: bool) -> None:
         CheckpointMismatch: It holds checkpoints, and the run is not resumed.
     """
     from hf_posenc.checkpoints.model_name import RUN
-    from hf_posenc.training.resume import check_folder
+    from hf_posenc.training.run_folder import check_folder
 
     check_output_folder("--out", out)
     if not (out / RUN).is_file() and any((out / name).is_file() for name in MODEL_FILES):
         raise BadArgument(f"{str(out)!r} holds a model, which the run would overwrite. Choose another --out.")
     check_folder(out, resume=resuming)
-
-
-def first_process(action: Callable[[], None]) -> TrainerCallback:
-    """A callback that acts once, as training begins and its folder is this run's, in one process of several."""
-    from transformers import TrainerCallback
-
-    class AtStart(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.is_world_process_zero:
-                action()
-
-    return AtStart()
 
 
 def base_model(name: str) -> ModelName:
@@ -245,15 +232,6 @@ def texts_of(
     if own is None:
         return [module_text(name) for name in TRAINING], measured_on or modules
     return own, measured_on or HeldOutSplit(otherwise=modules)
-
-
-def load(named: ModelName, scheme: str | None, options: Mapping[str, Any], dtype: str | None) -> nn.Module:
-    """Load the model, patched."""
-    from hf_posenc.checkpoints.load import four_bit_keywords, from_pretrained
-
-    quantised = four_bit_keywords() if dtype == FOUR_BIT else {}
-    loading = loading_of(named, None if dtype == FOUR_BIT else dtype) | quantised
-    return from_pretrained(**loading, scheme=scheme, **options)
 
 
 def check_effect(patched: nn.Module, asked: str) -> None:

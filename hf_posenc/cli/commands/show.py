@@ -105,6 +105,7 @@ def show(
     that --model carries, those of the model. With --json the numbers are written to stdout, and a file only if --out
     names one. Each panel has its own scale.
     """
+    from hf_posenc.insight.plots import compose
     from hf_posenc.insight.plots.models import Shapes
     from hf_posenc.insight.plots.registry import View
     from hf_posenc.schemes.entry import entries_of
@@ -112,7 +113,7 @@ def show(
     if not schemes and model is None:
         if not listed:
             raise BadArgument(NOTHING_NAMED)
-        return list_all(as_json)
+        return list_plots(compose.list_plots(), as_json)
     if model is not None:
         check_unread(context, ("shape",), "has no effect beside --model, which has a shape. Leave one out.")
     entries = entries_of(",".join(schemes)) if schemes else []
@@ -126,7 +127,9 @@ def show(
     if not request.differs_by_layer:
         check_unread(context, ("layer",), "has no effect on schemes that are alike in all layers. Leave it out.")
     if listed:
-        return list_applicable(request, as_json)
+        first = compose.first_plot(request)  # the default one
+        others = [plot for plot in compose.plots_of(request) if plot is not first]
+        return list_plots([first, *others], as_json)
     draw(request, picture, out, animate, same_scale=same_scale, as_json=as_json)
 
 
@@ -151,7 +154,9 @@ def draw(
     saving.check_ending(path if out or not animated else path.with_suffix(".gif"), animated=animated)
     if out or not as_json:
         require_matplotlib()
-    plots = chosen(request, names)
+    words = words_of(names)
+    named = [compose.plot_of(word) for word in words if words != [ALL]]
+    plots = named or (compose.plots_of(request) if words else [compose.first_plot(request)])
     compose.check_view(request, plots)
     if same_scale and not any(plot.scaled for plot in plots):
         raise BadArgument(f"--same-scale has no effect on {', '.join(plot.name for plot in plots)}. Leave it out.")
@@ -161,7 +166,9 @@ def draw(
         sheets = saving.frames(one, request, kinds) if animated else [compose.sheets(one, request)]
         computed.append(saving.ComputedPlot(one, sheets, same_scale))
     if out is None:
-        path = FOLDER / f"{file_name(request, plots)}{'.gif' if animated else '.png'}"
+        labels = re.sub(r"[:,;]", "-", "-".join(entry.label for entry in request.entries))
+        name = slug(labels) + (f"-{slug(plots[0].name)}" if len(plots) == 1 else "")
+        path = FOLDER / f"{name}{'.gif' if animated else '.png'}"
     written = saving.save(computed, path) if out or not as_json else []
     if as_json:
         output.show_json([saving.to_dict(one) | {"files": list(map(str, written))} for one in computed])
@@ -191,33 +198,7 @@ def request_of(entries: Sequence[Entry], model: str | None, **how: Any) -> PlotR
         return PlotRequest(shown, Model(loaded.eval()), **how)
 
 
-def chosen(request: PlotRequest, names: Sequence[str] | None) -> list[Plot]:
-    """Resolve ``--picture``: the plots named, all that apply, or the most informative one."""
-    from hf_posenc.insight.plots.compose import first_plot, plot_of, plots_of
-
-    words = words_of(names)
-    if not words:
-        return [first_plot(request)]
-    return plots_of(request) if words == [ALL] else [plot_of(word) for word in words]
-
-
-def list_all(as_json: bool) -> None:
-    """List all registered plots."""
-    from hf_posenc.insight.plots.compose import list_plots
-
-    show_rows(list_plots(), as_json)
-
-
-def list_applicable(request: PlotRequest, as_json: bool) -> None:
-    """List the plots that apply to these schemes, the default one first."""
-    from hf_posenc.insight.plots.compose import first_plot, plots_of
-
-    applicable = plots_of(request)
-    first = first_plot(request)
-    show_rows([first, *(plot for plot in applicable if plot is not first)], as_json)
-
-
-def show_rows(plots: Sequence[Plot], as_json: bool) -> None:
+def list_plots(plots: Sequence[Plot], as_json: bool) -> None:
     """Show names, titles and animated quantities of plots."""
     if as_json:
         output.show_json([{"name": p.name, "title": p.title, "animates": p.sweep} for p in plots])
@@ -234,13 +215,6 @@ def choice(option: str, given: str, known: Sequence[str]) -> str:
     if given not in known:
         raise BadArgument(f"{option} is one of {', '.join(known)}, got {given!r}.{nearest(given, known)}")
     return given
-
-
-def file_name(request: PlotRequest, plots: Sequence[Plot]) -> str:
-    """Build a file name such as ``rope-yarn-frequencies``: the schemes, and the plot where there is only one."""
-    labels = "-".join(entry.label for entry in request.entries)
-    plain = slug(re.sub(r"[:,;]", "-", labels))
-    return f"{plain}-{slug(plots[0].name)}" if len(plots) == 1 else plain
 
 
 def shapes_of(given: str) -> Shapes:

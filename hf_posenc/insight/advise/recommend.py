@@ -25,7 +25,7 @@ from hf_posenc.insight.advise.memory import has_cache, measured, size, skeleton,
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel, native_scaling
 from hf_posenc.schemes.registry import scheme_class
-from hf_posenc.training.learning_rates import learning_rate_for, parameter_count
+from hf_posenc.training.methods import learning_rate_for, parameter_count
 
 
 def advise(model: Any, target_length: int | str, *, name: str | None = None, dtype: str | None = None) -> Advice:

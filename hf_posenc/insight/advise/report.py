@@ -33,7 +33,7 @@ class Recommendation:
         model: as on the command line.
         trained: tokens the weights saw.
         restore: whether the checkpoint's own scheme must be removed first.
-        learning_rate: of LoRA on a model of this size; see `hf_posenc.training.learning_rates`.
+        learning_rate: of LoRA on a model of this size; see `hf_posenc.training.methods`.
         checkpointing: whether training needs gradient checkpointing on this machine.
         evidence: what was measured of the scheme on a bundled model, without training; None where nothing was.
     """
