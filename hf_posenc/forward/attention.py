@@ -114,7 +114,7 @@ class PatchedAttention(nn.Module):
     def live_dropout(self) -> float:
         """Probability of dropping an attention weight now; 0 outside training."""
         own: Any = getattr(self, self.dropout_name)
-        return float(own.p if isinstance(own, nn.Module) else own) if self.training else 0.0
+        return float(getattr(own, "p", own)) if self.training else 0.0  # of a module, or the number itself
 
     def project_query(self, x: Tensor) -> Tensor:
         """The layer's query projection, ``[n, width]`` to ``[heads, n, head_dim]``."""
