@@ -18,8 +18,8 @@ from transformers import Cache, DynamicCache, StaticCache, StaticLayer
 from hf_posenc.core.nested_tensors import tensors_in
 from hf_posenc.errors import PosEncError
 from hf_posenc.forward.host_calls import cache_argument
+from hf_posenc.insight.bench.devices import MOST_CALLS
 from hf_posenc.insight.bench.settings import BenchRows
-from hf_posenc.insight.bench.timing import MOST_CALLS
 from hf_posenc.patching.state import base_model_of
 
 CHUNK = 512  # tokens per forward pass while the cache of a decoding is filled

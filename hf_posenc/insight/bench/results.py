@@ -20,9 +20,9 @@ from hf_posenc.core.plotting.figures import (
     plain,
     save_figure,
 )
+from hf_posenc.insight.bench.devices import Elapsed, Ratio, ratio
 from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED
 from hf_posenc.insight.bench.settings import DECODING
-from hf_posenc.insight.bench.timing import Elapsed, Ratio, ratio
 
 NONE = "—"
 MIB = 2**20

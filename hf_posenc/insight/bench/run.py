@@ -16,7 +16,7 @@ from hf_posenc.checkpoints.merge import load_unpatched
 from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback
 from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
 from hf_posenc.insight.bench.cases import CASES, Case
-from hf_posenc.insight.bench.devices import Cpu, Device
+from hf_posenc.insight.bench.devices import Cpu, Device, interleaved
 from hf_posenc.insight.bench.models import (
     NAIVE,
     PATCHED,
@@ -25,7 +25,6 @@ from hf_posenc.insight.bench.models import (
 )
 from hf_posenc.insight.bench.results import BenchCell, Measured
 from hf_posenc.insight.bench.settings import KINDS, BenchRows, BenchSettings
-from hf_posenc.insight.bench.timing import interleaved
 from hf_posenc.patching.rollback import snapshot
 from hf_posenc.patching.state import base_model_of, is_patched
 from hf_posenc.patching.trained_length import is_causal, trained_length_of_patch

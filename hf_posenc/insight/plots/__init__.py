@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from hf_posenc.insight.plots.registry import Plot as Plot
     from hf_posenc.insight.plots.registry import Scales as Scales
     from hf_posenc.insight.plots.registry import Sheet as Sheet
+    from hf_posenc.insight.plots.registry import Target as Target
     from hf_posenc.insight.plots.registry import View as View
     from hf_posenc.insight.plots.registry import register_plot as register_plot
-    from hf_posenc.insight.plots.target import Target as Target
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -33,7 +33,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "hf_posenc.insight.plots.compose": ("list_plots",),
         "hf_posenc.insight.plots.models": ("Model", "Shapes"),
         "hf_posenc.insight.plots.plot": ("numbers", "show"),
-        "hf_posenc.insight.plots.registry": ("Plot", "Scales", "Sheet", "View", "register_plot"),
-        "hf_posenc.insight.plots.target": ("Target",),
+        "hf_posenc.insight.plots.registry": ("Plot", "Scales", "Sheet", "Target", "View", "register_plot"),
     },
 )

@@ -11,7 +11,7 @@ from typing import Any
 from hf_posenc.core.plotting.figures import DOTS_PER_INCH, require_matplotlib
 from hf_posenc.core.plotting.svg import SETTINGS
 from hf_posenc.errors import OptionOutOfRange, OutsideModel, nearest, shown
-from hf_posenc.insight.plots.kinds import biases, codes, positions, rotations, scores
+from hf_posenc.insight.plots.kinds import codes, positions, rotations, scores
 from hf_posenc.insight.plots.models import Model, Shapes
 from hf_posenc.insight.plots.registry import (
     VIEW,
@@ -19,16 +19,16 @@ from hf_posenc.insight.plots.registry import (
     Plot,
     Scales,
     Sheet,
+    Target,
     UnknownPlot,
     View,
     registered_plots,
 )
-from hf_posenc.insight.plots.target import Target
 from hf_posenc.schemes.build import reach_of
 from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.spec import parts_of_spec
 
-KINDS = (positions, biases, scores, codes, rotations)
+KINDS = (positions, scores, codes, rotations)
 """In order of preference: the first plot that is informative for a scheme is its default."""
 
 DARK = "#1a1a1a"

@@ -28,7 +28,7 @@ from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import AlreadyPatched, NothingStretched, OptionOutOfRange
 from hf_posenc.forward.attention import LayerProjections
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.insight.plots.target import Target
+from hf_posenc.insight.plots.registry import Target
 from hf_posenc.patches.shared.position_table import SchemePositionTable
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.rollback import scheme_set_aside

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,10 +19,9 @@ from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block
 from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
-from hf_posenc.insight.plots.target import Target, position_range
+from hf_posenc.insight.plots.registry import Target, Vectors, position_range
 from hf_posenc.schemes.base import Scheme
 
-Vectors = Literal["ones", "random"]
 OfBlock = Callable[[Block, slice], Tensor]
 """Map a block of rows, and their slice of the keys, to a value of each pair, ``[1, heads or 1, n, key]``."""
 

@@ -28,9 +28,9 @@ from hf_posenc.insight.bench import (
 from hf_posenc.insight.bench import (
     run as measuring,
 )
+from hf_posenc.insight.bench.devices import Elapsed
 from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED
 from hf_posenc.insight.bench.results import remarks, table
-from hf_posenc.insight.bench.timing import Elapsed
 from hf_posenc.patching.patch import patch_model
 
 

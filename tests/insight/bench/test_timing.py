@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hf_posenc.insight.bench.timing import (
+from hf_posenc.insight.bench.devices import (
     MOST_CALLS,
     Elapsed,
     Ratio,

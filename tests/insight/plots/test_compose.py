@@ -25,12 +25,12 @@ from hf_posenc.insight.plots.registry import (
     NothingToPlot,
     Plot,
     Sheet,
+    Target,
     UnknownPlot,
     View,
     register_plot,
 )
 from hf_posenc.insight.plots.save import frames
-from hf_posenc.insight.plots.target import Target
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.registry import list_schemes
 

@@ -15,10 +15,10 @@ from hf_posenc.insight.plots.registry import (
     Plot,
     Scales,
     Sheet,
+    Target,
     View,
     register_plot,
 )
-from hf_posenc.insight.plots.target import Target
 
 LENGTH = 100
 

@@ -14,11 +14,11 @@ from hf_posenc.insight.plots.registry import (
     Plot,
     Scales,
     Sheet,
+    Target,
     View,
     evenly,
     register_plot,
 )
-from hf_posenc.insight.plots.target import Target
 
 MOST_HANDS = 8
 TRAIL = 6  # earlier positions that are faintly seen

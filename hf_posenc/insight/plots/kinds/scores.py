@@ -14,10 +14,10 @@ from hf_posenc.insight.plots.registry import (
     Plot,
     Scales,
     Sheet,
+    Target,
     View,
     register_plot,
 )
-from hf_posenc.insight.plots.target import Target
 
 SIDE = 15  # patches of an image
 OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
