@@ -1,4 +1,4 @@
-"""Marks that plots share: panels, curves, names of panels, legends. Maps are in `colour_scales`.
+"""Marks that plots share: panels, curves, names of panels, legends. Maps are in `bases`.
 
 Colours are Okabe and Ito's, distinguished by every reader; with more than six lines they repeat with other dashes.
 """
@@ -102,12 +102,6 @@ def legend(figure: Any, *panels: Any) -> None:
     )
 
 
-def one_pair_of_axes(figure: Any) -> Any:
-    """A single panel."""
-    figure.set_size_inches(7.0, 3.4)
-    return figure.subplots()
-
-
 def curve(axes: Any, x: Tensor, y: Tensor, label: str, number: int, of: int = 1, *, tapered: bool = True) -> None:
     """Draw curve ``number`` of ``of`` so that coinciding ones are all seen: earlier are wider, markers take turns."""
     long = len(x) > 40
@@ -142,9 +136,3 @@ def named(label: str, inches: float, size: float = 10) -> str:
 def labelled(sheet: Sheet) -> str:
     """The label of a scheme, with the head that is shown where heads differ."""
     return f"{sheet.label}, head {sheet.numbers['head']}" if "head" in sheet.numbers else sheet.label
-
-
-def only(axes: Any, sheets: Sequence[Sheet]) -> None:
-    """The name of a single scheme, which needs no legend, over its axes."""
-    if len(sheets) == 1:
-        axes.set_title(labelled(sheets[0]), loc="left", fontsize=10)

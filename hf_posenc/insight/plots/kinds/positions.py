@@ -1,4 +1,4 @@
-"""Plots of positions: those of tokens in training, the distance of each pair under a remap, and visibility."""
+"""Plots of positions in training and of pairs: their distance under a remap, their visibility and their biases."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import Any
 
 import torch
 
-from hf_posenc.core.plotting.figures import MAGNITUDES
-from hf_posenc.insight.plots import colour_scales, marks, pair_scores
-from hf_posenc.insight.plots import marks as drawing
-from hf_posenc.insight.plots.colour_scales import Line, Lines, Maps
+from hf_posenc.insight.plots import marks, pair_scores
+from hf_posenc.insight.plots.bases import Line, Lines, Maps, heat_map
 from hf_posenc.insight.plots.registry import (
-    Plot,
     Scales,
     Sheet,
     Target,
@@ -42,7 +39,7 @@ class Places(Lines):
             yield f"text {text}", torch.arange(len(where)), where
 
     def mark(self, axes: Any) -> None:
-        axes.axline((0, 0), slope=1, color=drawing.ink(), alpha=0.4, linewidth=0.8)
+        axes.axline((0, 0), slope=1, color=marks.ink(), alpha=0.4, linewidth=0.8)
 
 
 @register_plot
@@ -65,7 +62,7 @@ class Distance(Maps):
         trained = sheets[0].numbers["trained_length"]
         for bar in bars:
             if bar.vmin < trained < bar.vmax:
-                bar.ax.axhline(trained, color=drawing.HUES[3], linewidth=2)
+                bar.ax.axhline(trained, color=marks.HUES[3], linewidth=2)
                 bar.set_label(f"{self.unit}; line: trained length")
 
 
@@ -97,19 +94,17 @@ class Visible(Maps):
 
         names = region_names([sheet.numbers["keeps_distance"] for sheet in scales.every])
         hues = [HUES[n % len(HUES)] for n in range(len(names))]
-        colours = ListedColormap(hues).with_extremes(bad=to_rgba(drawing.ink(), drawing.FAINT))
         for axes, sheet in zip(self.panels(figure, sheets), sheets, strict=True):
-            limits = colour_scales.Limits(-0.5, len(names) - 0.5, MAGNITUDES)
-            colour_scales.heat_map(axes, sheet.numbers["region"], limits).set_cmap(colours)
+            heat_map(axes, sheet.numbers["region"], (-0.5, len(names) - 0.5), ListedColormap(hues))
         patches = [Patch(facecolor=hue, label=name) for hue, name in zip(hues, names, strict=True)]
-        patches.append(Patch(facecolor=(*to_rgba(drawing.ink())[:3], drawing.FAINT), label="masked"))
+        patches.append(Patch(facecolor=(*to_rgba(marks.ink())[:3], marks.FAINT), label="masked"))
         longest = max(len(name) for name in names)
         across = max(1, min(len(patches), int(12 * figure.get_figwidth()) // (7 + longest)))
         figure.legend(handles=patches, loc="outside lower left", ncols=across, frameon=False)
 
 
 NAMES = {frozenset({True}): "true distance", frozenset({False}): "changed distance"}
-HUES = tuple(drawing.HUES[n] for n in (4, 0, 2, 5, 1, 3))
+HUES = tuple(marks.HUES[n] for n in (4, 0, 2, 5, 1, 3))
 
 
 def own_distances(length: int) -> torch.Tensor:
@@ -139,10 +134,11 @@ MOST_HEADS = 8
 
 
 @register_plot
-class Bias(Plot):
+class Bias(Maps):
     """Bias that each head adds to the score of each pair."""
 
     name, title = "bias", "Bias of each pair, head by head"
+    key, unit = "bias", "added to the score"
     hooks = ("bias",)
     options = ("length", "head", "vectors")
     trained_length = 64
@@ -153,33 +149,17 @@ class Bias(Plot):
         return {"heads": heads, "bias": bias[heads]}
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        cells = [(n, head_index) for n, sheet in enumerate(sheets) for head_index in range(len(sheet.numbers["heads"]))]
-        most = max(len(sheet.numbers["heads"]) for sheet in sheets)
-        across = marks.columns(len(cells)) if most == 1 else min(3 if most == 6 else 4, most)
-        side = {1: 4.0, 2: 3.1, 3: 2.8}.get(across, 2.15)
-        room = 0.75 if len(cells) <= across else 0.4  # names of the axes are under the last row only
-        grid = marks.panels(figure, len(cells), side, side + room, across=across, sharex=True, sharey=True)
-        for number, (axes, (which, head_index)) in enumerate(zip(grid, cells, strict=True)):
-            sheet = sheets[which]
-            limits = limits_of_head(scales, which, head_index)
-            share = colour_scales.Limits(-1.0, 1.0, limits.colours)
-            image = colour_scales.heat_map(axes, sheet.numbers["bias"][head_index] / limits.high, share)
-            name = f"{sheet.label}, head {sheet.numbers['heads'][head_index]}"
-            axes.set_title(f"{marks.named(name, side, 9)}\n± {limits.high:.3g}", loc="left", fontsize=9)
-            if number + across >= len(cells):
-                axes.set_xlabel("key position (tokens)", fontsize=8.5)
-            if number % across == 0:
-                axes.set_ylabel("query position (tokens)", fontsize=8.5)
-        bar = figure.colorbar(image, ax=grid, label="added to the score (± above each panel)", shrink=0.85)
-        colour_scales.say_scale(figure, scales, len(grid))
-        bar.set_ticks([-1, 0, 1], labels=["−", "0", "+"])
+        every = Scales([by_head(frame) for frame in scales.frames], scales.same)
+        super().draw(figure, by_head(sheets), every)
 
 
-def limits_of_head(scales: Scales, which: int, head_index: int) -> colour_scales.Limits:
-    """The scale of one head of one scheme: its own, or that of all heads of all schemes."""
-    if scales.same:
-        return colour_scales.Limits.of([sheet.numbers["bias"] for sheet in scales.every])
-    return colour_scales.Limits.of([sheet.numbers["bias"][head_index] for sheet in scales.of(which)])
+def by_head(sheets: Sequence[Sheet]) -> list[Sheet]:
+    """One sheet for each head of each scheme."""
+    return [
+        Sheet(sheet.label, {"head": head, "bias": bias})
+        for sheet in sheets
+        for head, bias in zip(sheet.numbers["heads"], sheet.numbers["bias"], strict=True)
+    ]
 
 
 @register_plot
