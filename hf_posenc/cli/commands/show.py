@@ -193,7 +193,8 @@ def request_of(entries: Sequence[Entry], model: str | None, **how: Any) -> PlotR
 
 def chosen(request: PlotRequest, names: Sequence[str] | None) -> list[Plot]:
     """Resolve ``--picture``: the plots named, all that apply, or the most informative one."""
-    from hf_posenc.insight.plots.compose import first_plot, plot_of, plots_of
+    from hf_posenc.insight.plots.compose import first_plot, plots_of
+    from hf_posenc.insight.plots.kinds import plot_of
 
     words = words_of(names)
     if not words:
@@ -203,7 +204,7 @@ def chosen(request: PlotRequest, names: Sequence[str] | None) -> list[Plot]:
 
 def list_all(as_json: bool) -> None:
     """List all registered plots."""
-    from hf_posenc.insight.plots.compose import list_plots
+    from hf_posenc.insight.plots.kinds import list_plots
 
     show_rows(list_plots(), as_json)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hf_posenc.insight.plots import Shapes
-from hf_posenc.insight.plots.compose import plot_of, sheets
-from hf_posenc.insight.plots.plot import request_of
+from hf_posenc.insight.plots.compose import request_of, sheets
+from hf_posenc.insight.plots.kinds import plot_of
 from hf_posenc.insight.plots.save import (
     ComputedPlot,
     frames,

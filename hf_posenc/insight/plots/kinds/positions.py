@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hf_posenc.insight.plots import marks, pair_scores
 from hf_posenc.insight.plots.bases import Line, Lines, Maps, heat_map
@@ -55,7 +56,7 @@ class Distance(Maps):
         return pair_scores.remaps(target)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        distance = pair_scores.pairs_of(target, view.length or self.length(target)).distances()
+        distance = pair_scores.distances(pair_scores.call_of(target, view.length or self.length(target)))[0, 0]
         return {"distance": distance, "trained_length": target.geometry.trained_length}
 
     def mark_bars(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
@@ -80,11 +81,12 @@ class Visible(Maps):
         return any(part.chooses_keys for part in target.scheme.schemes)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        found = pair_scores.pairs_of(target, view.length or self.length(target))
-        region, distance, own = found.regions(), found.distances(), own_distances(found.length)
+        call = pair_scores.call_of(target, view.length or self.length(target))
+        region, distance = pair_scores.regions(call)[0, 0], pair_scores.distances(call)[0, 0]
+        own = call.ctx.query_positions[0, :, None] - call.ctx.key_positions[0].double()
         count = 1 + int(torch.nan_to_num(region).max())
         return {
-            "region": region, "keys_seen": found.seen().sum(1),
+            "region": region, "keys_seen": region.isfinite().sum(1),
             "keeps_distance": [torch.equal(distance[region == n], own[region == n]) for n in range(count)],
         }  # fmt: skip
 
@@ -107,12 +109,6 @@ NAMES = {frozenset({True}): "true distance", frozenset({False}): "changed distan
 HUES = tuple(marks.HUES[n] for n in (4, 0, 2, 5, 1, 3))
 
 
-def own_distances(length: int) -> torch.Tensor:
-    """Query minus key position of each pair, ``[query, key]``, float64."""
-    place = torch.arange(length, dtype=torch.float64)
-    return place[:, None] - place
-
-
 def region_names(keeps: Sequence[Sequence[bool]]) -> list[str]:
     """Name each region of pairs by what the schemes that have it do to the distances in it.
 
@@ -133,6 +129,11 @@ def region_names(keeps: Sequence[Sequence[bool]]) -> list[str]:
 MOST_HEADS = 8
 
 
+def biases(target: Target, length: int, view: View) -> Tensor:
+    """What is added to the score of each pair, ``[heads, query, key]``."""
+    return pair_scores.added(pair_scores.call_of(target, length, view.vectors))[0]
+
+
 @register_plot
 class Bias(Maps):
     """Bias that each head adds to the score of each pair."""
@@ -144,7 +145,7 @@ class Bias(Maps):
     trained_length = 64
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        bias = pair_scores.pairs_of(target, view.length or self.length(target), view.vectors).bias()
+        bias = biases(target, view.length or self.length(target), view)
         heads = view.heads(len(bias), MOST_HEADS)
         return {"heads": heads, "bias": bias[heads]}
 
@@ -176,7 +177,7 @@ class BiasCurve(Lines):
         return False
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        bias = pair_scores.pairs_of(target, view.length or self.length(target), view.vectors).bias()
+        bias = biases(target, view.length or self.length(target), view)
         heads = view.heads(len(bias), MOST_HEADS)
         curves = pair_scores.of_last_row(bias[heads])
         return {"distance": torch.arange(curves.shape[1]), "heads": heads, "bias": curves}

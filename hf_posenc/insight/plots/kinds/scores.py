@@ -28,7 +28,7 @@ def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
     """
     if not target.has(*OF_SCORES) and codes.has_code(target):
         return {"score": codes.gram(target, length)}
-    scores = pair_scores.pairs_of(target, length, view.vectors).scores()
+    scores = pair_scores.scores(pair_scores.call_of(target, length, view.vectors))[0]
     head = view.heads(len(scores), 1)[0]
     differ = not scores.allclose(scores[:1], equal_nan=True)
     return {"score": scores[head]} | ({"head": head} if differ else {})
@@ -93,7 +93,7 @@ class DistanceCurve(Curves):
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         length = view.length or self.length(target)
-        used = pair_scores.of_last_row(pair_scores.pairs_of(target, length).distances())
+        used = pair_scores.of_last_row(pair_scores.distances(pair_scores.call_of(target, length))[0, 0])
         return {"distance": torch.arange(length), "used": used, "trained_length": target.geometry.trained_length}
 
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
