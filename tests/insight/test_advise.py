@@ -32,13 +32,7 @@ from transformers import (
 )
 
 import hf_posenc
-from hf_posenc import (
-    advise,
-    describe,
-    patch_model,
-    scheme_of,
-    unpatch_model,
-)
+from hf_posenc import advise, describe, patch_model, scheme_of, unpatch_model
 from hf_posenc.core.lengths import tokens
 from hf_posenc.errors import LengthContradiction, UnsupportedModel
 from hf_posenc.insight.advise import Advice

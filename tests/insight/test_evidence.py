@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from hf_posenc import advise
-from hf_posenc.insight.advise.evidence import (
-    FILE,
-    measured_at,
-    measured_for,
-)
+from hf_posenc.insight.advise.evidence import FILE, measured_at, measured_for
 from hf_posenc.schemes.entry import UNPATCHED
 
 ROOT = Path(__file__).parents[2]

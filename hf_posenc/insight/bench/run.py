@@ -17,12 +17,7 @@ from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback
 from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
 from hf_posenc.insight.bench.cases import CASES, Case
 from hf_posenc.insight.bench.devices import Cpu, Device, interleaved
-from hf_posenc.insight.bench.models import (
-    NAIVE,
-    PATCHED,
-    UNPATCHED,
-    variant,
-)
+from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED, variant
 from hf_posenc.insight.bench.results import BenchCell, Measured
 from hf_posenc.insight.bench.settings import KINDS, BenchRows, BenchSettings
 from hf_posenc.patching.rollback import snapshot

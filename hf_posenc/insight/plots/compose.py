@@ -11,14 +11,7 @@ from hf_posenc.errors import NotPatched, OptionOutOfRange, OutsideModel, shown
 from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.models import Model, Shapes, carried
-from hf_posenc.insight.plots.registry import (
-    VIEW,
-    NothingToPlot,
-    Plot,
-    Sheet,
-    Target,
-    View,
-)
+from hf_posenc.insight.plots.registry import VIEW, NothingToPlot, Plot, Sheet, Target, View
 from hf_posenc.schemes.build import reach_of
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 from hf_posenc.schemes.spec import parts_of_spec

@@ -16,12 +16,7 @@ import torch
 from torch import nn
 
 from hf_posenc.checkpoints.load import agree
-from hf_posenc.core.geometry import (
-    Geometry,
-    HostRotary,
-    Rotation,
-    geometric,
-)
+from hf_posenc.core.geometry import Geometry, HostRotary, Rotation, geometric
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.torch_state import drawn_from

@@ -13,21 +13,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from transformers import PreTrainedModel
 
-from hf_posenc.errors import (
-    AlreadyPatched,
-    LengthContradiction,
-    OptionOutOfRange,
-    UnknownScheme,
-)
-from hf_posenc.insight.bench import (
-    BenchCell,
-    Measured,
-    bench,
-    random_model,
-)
-from hf_posenc.insight.bench import (
-    run as measuring,
-)
+from hf_posenc.errors import AlreadyPatched, LengthContradiction, OptionOutOfRange, UnknownScheme
+from hf_posenc.insight.bench import BenchCell, Measured, bench, random_model
+from hf_posenc.insight.bench import run as measuring
 from hf_posenc.insight.bench.devices import Elapsed
 from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED
 from hf_posenc.insight.bench.results import remarks, table

@@ -13,23 +13,11 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.errors import MissingPackage, OptionOutOfRange
-from hf_posenc.insight.plots import (
-    Shapes,
-    numbers,
-    registry,
-)
+from hf_posenc.insight.plots import Shapes, numbers, registry
 from hf_posenc.insight.plots.compose import first_plot, plots_of, request_of, sheets
 from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.marks import figure
-from hf_posenc.insight.plots.registry import (
-    NothingToPlot,
-    Plot,
-    Sheet,
-    Target,
-    UnknownPlot,
-    View,
-    register_plot,
-)
+from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Target, UnknownPlot, View, register_plot
 from hf_posenc.insight.plots.save import frames
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.registry import list_schemes

@@ -11,14 +11,7 @@ from hf_posenc.core.plotting.figures import MAGNITUDES
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import codes, marks
 from hf_posenc.insight.plots.bases import Curves, Line, Lines, Maps
-from hf_posenc.insight.plots.registry import (
-    Plot,
-    Scales,
-    Sheet,
-    Target,
-    View,
-    register_plot,
-)
+from hf_posenc.insight.plots.registry import Plot, Scales, Sheet, Target, View, register_plot
 
 LENGTH = 100
 

@@ -10,13 +10,7 @@ from torch import Tensor
 
 from hf_posenc.insight.plots import marks, pair_scores
 from hf_posenc.insight.plots.bases import Line, Lines, Maps, heat_map
-from hf_posenc.insight.plots.registry import (
-    Scales,
-    Sheet,
-    Target,
-    View,
-    register_plot,
-)
+from hf_posenc.insight.plots.registry import Scales, Sheet, Target, View, register_plot
 
 
 @register_plot

@@ -10,12 +10,7 @@ import torch
 from hf_posenc.insight.plots import codes, marks, pair_scores
 from hf_posenc.insight.plots.bases import Curves, Maps
 from hf_posenc.insight.plots.kinds.positions import Distance
-from hf_posenc.insight.plots.registry import (
-    Sheet,
-    Target,
-    View,
-    register_plot,
-)
+from hf_posenc.insight.plots.registry import Sheet, Target, View, register_plot
 
 SIDE = 15  # patches of an image
 OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
