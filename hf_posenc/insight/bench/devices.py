@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -45,7 +44,9 @@ class Cpu:
 
     def clock(self, run: Callable[[], None]) -> Elapsed:
         """Time of a callable."""
-        return cpu_clock(run)
+        wall, processor = time.perf_counter(), time.process_time()
+        run()
+        return Elapsed(time.perf_counter() - wall, time.process_time() - processor)
 
     def peak(self, run: Callable[[], None]) -> int:
         """Peak memory from the kernel's count of touched pages, or else that of torch's tensors."""
@@ -63,9 +64,7 @@ class Cpu:
         with suppress(OSError, StopIteration):
             lines = Path("/proc/meminfo").read_text().splitlines()
             return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
-        with suppress(ValueError, OSError, AttributeError):
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return None
+        return memory.reported_memory()
 
 
 class Cuda:
@@ -191,13 +190,6 @@ class Ratio:
 Clock = Callable[[Callable[[], None]], Elapsed]
 
 
-def cpu_clock(run: Callable[[], None]) -> Elapsed:
-    """Run a callable and return its time."""
-    wall, processor = time.perf_counter(), time.process_time()
-    run()
-    return Elapsed(time.perf_counter() - wall, time.process_time() - processor)
-
-
 def calls_of(seconds: float) -> int:
     """Number of calls per sample, from the seconds of one."""
     return max(1, min(MOST_CALLS, round(SHORTEST / max(seconds, 1e-9))))
@@ -206,7 +198,7 @@ def calls_of(seconds: float) -> int:
 def interleaved(
     timed_calls: Mapping[str, Timed],
     rounds: int,
-    clock: Clock = cpu_clock,
+    clock: Clock,
     progress: Callable[[int], None] = lambda number: None,
 ) -> dict[str, list[Elapsed]]:
     """Measure the time of one call of each callable in each round.

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
-from hf_posenc.insight.probe.capture import attentions_of, capture_attention, with_a_scheme
+from hf_posenc.insight.probe.attention_profile import attentions_of, capture_attention, with_a_scheme
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.trained_length import is_causal
 
@@ -33,16 +33,12 @@ RowsCallback = Callable[[int, slice, Tensor, Tensor], None]
 """Called with layer, rows, attention weights ``[heads, rows, key]`` and outputs ``[heads, rows, dim]``."""
 
 
-def ignore(layer: int, rows: slice, weights: Tensor, mixed: Tensor) -> None:
-    """Discard the rows."""
-
-
 @torch.no_grad()
 def outputs(
     model: nn.Module,
     ids: Tensor,
     rows: Sequence[slice],
-    on_rows: RowsCallback = ignore,
+    on_rows: RowsCallback = lambda *_: None,
     positions: Tensor | None = None,
 ) -> list[Tensor]:
     """Run the model and return the head outputs of some rows, ``[heads, rows, dim]`` for every layer.
