@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from hf_posenc.eval.comparison.run import compare as compare
     from hf_posenc.eval.evaluation import Evaluation as Evaluation
     from hf_posenc.eval.evaluation import evaluate as evaluate
-    from hf_posenc.eval.lm.register import MODEL_TYPES as MODEL_TYPES
-    from hf_posenc.eval.lm.register import register_models as register_models
+    from hf_posenc.eval.lm.load import MODEL_TYPES as MODEL_TYPES
+    from hf_posenc.eval.lm.load import register_models as register_models
     from hf_posenc.eval.results.comparison import Comparison as Comparison
     from hf_posenc.eval.task_index import TASKS as TASKS
 
@@ -37,14 +37,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "hf_posenc.eval.comparison.models": ("MeasuredModel",),
         "hf_posenc.eval.comparison.run": ("compare",),
-        "hf_posenc.eval.evaluation": (
-            "Evaluation",
-            "evaluate",
-        ),
-        "hf_posenc.eval.lm.register": (
-            "MODEL_TYPES",
-            "register_models",
-        ),
+        "hf_posenc.eval.evaluation": ("Evaluation", "evaluate"),
+        "hf_posenc.eval.lm.load": ("MODEL_TYPES", "register_models"),
         "hf_posenc.eval.results.comparison": ("Comparison",),
         "hf_posenc.eval.task_index": ("TASKS",),
     },

@@ -10,8 +10,7 @@ import sys
 
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.lm.load import require_lm_eval
-from hf_posenc.eval.lm.register import register_models
+from hf_posenc.eval.lm.load import register_models, require_lm_eval
 from hf_posenc.eval.task_index import TASKS
 
 

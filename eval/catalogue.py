@@ -63,19 +63,6 @@ def check_text_used(names: Sequence[str]) -> None:
         )
 
 
-def check_files_named(names: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Refuse tasks on local files where the option that names them is missing.
-
-    Raises:
-        BadComparison: there is such a task.
-    """
-    if "data" not in options and (found := [name for name in names if name in FILE_TASKS]):
-        raise BadComparison(
-            f"The records of {', '.join(found)} are those of local files, and none is named. Pass the option data "
-            '(--set data=FILE, options={"data": FILE}).'
-        )
-
-
 def sweeps(task: str) -> bool:
     """Whether a task can be measured at each length alone; other tasks are measured once."""
     return task in own_tasks() and task not in JOINT

@@ -42,10 +42,6 @@ class StoreUnusable(PosEncError, OSError):
     """The file of finished cells cannot be opened, read or written."""
 
 
-class StoreChanged(PosEncError, RuntimeError):
-    """Something other than this package wrote to the file of finished cells."""
-
-
 class BeyondTable(PosEncError, ValueError):
     """Positions past the end of the learned table are requested from a model without a scheme."""
 

@@ -16,8 +16,7 @@ from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.documents import DocumentScore, document_scores
-from hf_posenc.eval.results.remarks import remarks_on
-from hf_posenc.eval.results.rows import Row, rows_of, write_json
+from hf_posenc.eval.results.rows import Row, remarks_on, rows_of, write_json
 
 if TYPE_CHECKING:
     from hf_posenc.eval.settings import EvaluateSettings
@@ -101,7 +100,7 @@ def evaluate(
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 
     require_lm_eval()
-    from hf_posenc.eval.lm.models import PosEncMLM  # needs lm-eval
+    from hf_posenc.eval.lm.masked_lm import PosEncMLM  # needs lm-eval
 
     wanted, model_args = split(EvaluateSettings, given, settings)
     names, text = list(wanted.tasks), wanted.text
@@ -121,7 +120,7 @@ def evaluate(
             "separator": wanted.document_separator, "tokenizer": own, **wanted.options,
         }  # fmt: skip
         chosen = names or list(MASKED_TASKS if isinstance(lm, PosEncMLM) else CAUSAL_TASKS)
-        raw = run_tasks(lm, chosen, metadata, wanted, quiet=quiet, grow="max_length" not in model_args)
+        raw = run_tasks(lm, chosen, metadata, wanted, quiet=quiet)
         evaluation = evaluation_of(lm, raw, label or scheme_name(lm))
     if not wanted.log_samples:
         raw.pop("samples", None)
@@ -145,10 +144,8 @@ def unpatched_afterwards(model: Any) -> Iterator[None]:
 def check_sources(names: list[str], include_path: str | Path | None, *, trust: bool) -> None:
     """Refuse task files that may not run, cannot be read, or do not exist, before a model is loaded."""
     from hf_posenc.eval.catalogue import check_known, check_trusted
-    from hf_posenc.eval.task_files import check_task_files
 
     check_trusted(names, include_path, trust=trust)
-    check_task_files(names, include_path)
     if not trust:  # a trusted file is a task by its path
         check_known(names, include_path)
 
@@ -165,14 +162,8 @@ def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
 
 def rows_and_documents(raw: dict[str, Any], scheme: str, model: str) -> tuple[list[Row], list[DocumentScore]]:
     """The numbers in lm-eval's results, and the scores of documents they are means of."""
-    from hf_posenc.eval.ruler import ruler_tasks
-    from hf_posenc.eval.ruler_results import ruler_documents, ruler_rows
-
-    ruler = ruler_tasks(raw["results"])
-    documents = [score for score in document_scores(raw) if score.task not in ruler]
-    rows = [row for row in rows_of(raw, scheme=scheme, model=model, documents=documents) if row.task not in ruler]
-    of_ruler = ruler_documents(raw["samples"], ruler)
-    return [*rows, *ruler_rows(of_ruler, scheme, model)], [*documents, *of_ruler]
+    documents = document_scores(raw)
+    return rows_of(raw, scheme=scheme, model=model, documents=documents), documents
 
 
 def fit_length(lm: Any, longest: int, *, given: bool) -> None:
@@ -185,7 +176,7 @@ def fit_length(lm: Any, longest: int, *, given: bool) -> None:
     """
     from hf_posenc.core.memory import check_text_memory
     from hf_posenc.errors import RequestTooLong
-    from hf_posenc.eval.lm.native_length import check_reach
+    from hf_posenc.eval.lm.measurable import check_reach
 
     if hasattr(lm, "rows_at_once"):
         check_reach(lm, longest)

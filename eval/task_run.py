@@ -5,18 +5,17 @@ This is `lm_eval.simple_evaluate` without its survey of the machine, a second an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.errors import BadComparison, UnknownOption, nearest, shown
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
-from hf_posenc.eval.lm.register import register_models
+from hf_posenc.eval.lm.load import register_models
 from hf_posenc.eval.quiet import suppress_output
-from hf_posenc.eval.ruler import check_ruler, seeded, tokenizer_folder
-from hf_posenc.eval.ruler_results import first_of_each_length, has_lengths, room_needed
-from hf_posenc.eval.task_files import explained_task_errors
-from hf_posenc.eval.task_index import folders, manager_of
+from hf_posenc.eval.task_index import explained_task_errors, folders, manager_of
 from hf_posenc.eval.tasks.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -30,6 +29,10 @@ LM_EVAL_OPTIONS = (
 """Settings that are lm-eval's own, as its results name them."""
 
 
+RULER = ("ruler", "longcxt", "niah_")
+"""Beginnings of the names of lm-eval's RULER tasks and of their groups."""
+
+
 class SharedOptions(dict[str, Any]):
     """Options of tasks that were checked for all tasks of a comparison together; a single task may read none."""
 
@@ -40,7 +43,6 @@ def run_tasks(
     metadata: dict[str, Any],
     settings: EvaluateSettings,
     *,
-    grow: bool = False,
     quiet: bool = True,
 ) -> dict[str, Any]:
     """Run lm-eval; its results, with all samples.
@@ -51,7 +53,6 @@ def run_tasks(
         metadata: of the tasks, with the tokenizer as an object.
         settings: lm-eval's own options among them, the folder of the user's task files, and the options of tasks; of
             tasks of ours, all must be known.
-        grow: whether `max_length` may rise to what RULER's tasks request.
         quiet: hide progress bars.
 
     Returns:
@@ -61,27 +62,16 @@ def run_tasks(
 
     register_models()
     check_prompts(settings, metadata["tokenizer"])
-    prompting = {
-        "apply_chat_template": settings.apply_chat_template, "system_instruction": settings.system_instruction,
-        "fewshot_as_multiturn": settings.fewshot_as_multiturn,
-    }  # fmt: skip
-    limit = settings.limit
     with suppress_output(quiet):
         loaded = load_tasks(tasks, metadata, settings.include_path)
         if not isinstance(settings.options, SharedOptions):
             refuse_unread(settings.options, list(loaded["tasks"].values()), text=metadata["text"] is not None)
         check_answerable(lm, loaded["tasks"])
         configure(loaded["tasks"], settings)
-        by_length = [task for task in loaded["tasks"].values() if has_lengths(task)]
-        chosen = chosen_documents(loaded["tasks"], limit) if by_length and limit else None
-        if by_length and grow and not settings.num_fewshot:
-            chat = {"chat_template": lm.apply_chat_template} if settings.apply_chat_template else {}
-            some = chosen or {}
-            needed = [room_needed(lm, task, some.get(task.config.task), **prompting, **chat) for task in by_length]
-            lm.max_length = max(lm.max_length, *needed)
         raw = lm_eval_evaluate(
-            lm=lm, task_dict=loaded, bootstrap_iters=1000, limit=None if chosen else limit, samples=chosen,
-            log_samples=True, **prompting,
+            lm=lm, task_dict=loaded, bootstrap_iters=1000, limit=settings.limit, log_samples=True,
+            apply_chat_template=settings.apply_chat_template, system_instruction=settings.system_instruction,
+            fewshot_as_multiturn=settings.fewshot_as_multiturn,
         )  # fmt: skip
     if raw is None:  # not the first of several processes
         return {}
@@ -171,34 +161,43 @@ def check_answerable(lm: Any, tasks: Mapping[str, Any]) -> None:
 
 
 def load_tasks(tasks: Sequence[str], metadata: dict[str, Any], include_path: str | Path | None) -> dict[str, Any]:
-    """Load tasks; those of lm-eval get the tokenizer by name, and the lengths as RULER calls them."""
+    """Load tasks; those of lm-eval get the tokenizer by name.
+
+    Raises:
+        NotMeasurable: one is of lm-eval's RULER, which has lengths of its own and a tokenizer that it loads itself.
+    """
     from lm_eval.tasks import TaskManager
 
     ours = TaskManager(include_path=folders(include_path), include_defaults=False, metadata=metadata)
     own = [name for name in tasks if name in ours.all_tasks or Path(name).is_file()]
     others = [name for name in tasks if name not in own]
-    if not others:
-        with explained_task_errors(own):
-            return dict(ours.load(own))
-    tokenizer, lengths = metadata["tokenizer"], metadata.get("max_seq_lengths") or metadata["lengths"]
-    with seeded(metadata["seed"]):
-        check_ruler(others, tokenizer, lengths)
-    with tokenizer_folder(tokenizer) as folder, seeded(metadata["seed"]):
-        theirs = {**metadata, "text": None, "tokenizer": folder, "max_seq_lengths": list(lengths)}
-        with explained_task_errors(others):
+    if ruler := [name for name in others if name.startswith(RULER)]:
+        raise NotMeasurable(
+            f"lm-eval's {ruler[0]} takes its lengths and its tokenizer from --metadata. Choose posenc_niah_single and "
+            "its like, or posenc_ruler_file; or run it with python -m hf_posenc.eval."
+        )
+    loaded: dict[str, Any] = {}
+    if others:
+        theirs = {**metadata, "text": None, "tokenizer": getattr(metadata["tokenizer"], "name_or_path", "")}
+        with seeded(metadata["seed"]), explained_task_errors(others):
             loaded = dict(manager_of(others, include_path, theirs).load(others))
-    for task in loaded["tasks"].values():
-        task.config.metadata["tokenizer"] = getattr(tokenizer, "name_or_path", "")
     if own:
         with explained_task_errors(own):
             first = ours.load(own)
-        loaded = {part: {**first.get(part, {}), **found} for part, found in loaded.items()}
+        loaded = {part: {**first.get(part, {}), **loaded.get(part, {})} for part in {**first, **loaded}}
     return loaded
 
 
-def chosen_documents(tasks: Mapping[str, Any], limit: int) -> dict[str, list[int]]:
-    """Numbers of the first ``limit`` documents of each task, of each length where it has several."""
-    return {
-        name: first_of_each_length(task, limit) if has_lengths(task) else list(range(min(limit, len(task.eval_docs))))
-        for name, task in tasks.items()
-    }
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the generators that tasks may draw from when they are loaded, as lm-eval does at seed 0; set them back."""
+    import numpy
+
+    state, numpy_state = random.getstate(), numpy.random.get_state()
+    random.seed(seed)
+    numpy.random.seed((1234 + seed) % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        numpy.random.set_state(numpy_state)

@@ -41,7 +41,7 @@ from torch.utils.data import Dataset
 import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.eval.evaluation import evaluate
-from hf_posenc.eval.lm.model_kinds import is_masked
+from hf_posenc.eval.lm.measurable import is_masked
 from hf_posenc.texts import rendered
 from hf_posenc.training import METHODS, Training, finetune
 

@@ -6,17 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_posenc.eval.catalogue import reads, sweeps
+from hf_posenc.eval.catalogue import QUESTIONS, reads, sweeps
 from hf_posenc.eval.comparison.fitting import Computes, Fit
 from hf_posenc.eval.comparison.identity import to_json
 from hf_posenc.eval.results.record import key_of
 from hf_posenc.schemes.entry import UNPATCHED, Entry
 
-UNGATED = (
-    "posenc_copy_gain", "posenc_docs", "posenc_key_tokens", "posenc_mlm", "posenc_mlm_recall", "posenc_ppl",
-    "posenc_sliding_ppl",
-)  # fmt: skip
-"""Our tasks over lengths that retrieve nothing: their scores are losses, or shares that every model has some of."""
+RETRIEVAL = QUESTIONS | {"posenc_copy", "posenc_induction"}
+"""Our tasks that retrieve: the scores of the others are losses, or shares that every model has some of."""
 
 
 @dataclass(frozen=True)
@@ -105,4 +102,4 @@ class MeasurementRequest:
         if trained > self.longest:
             return []
         baseline = next((entry for entry in entries if entry.scheme is None), Entry(UNPATCHED, None))
-        return [self.cell(baseline, task, [trained]) for task in tasks if sweeps(task) and task not in UNGATED]
+        return [self.cell(baseline, task, [trained]) for task in tasks if task in RETRIEVAL]

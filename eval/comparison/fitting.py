@@ -12,8 +12,8 @@ from hf_posenc.core.lengths import Lengths, resolve_lengths
 from hf_posenc.core.source_digest import is_foreign, source_digest
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError, UnsupportedModel
-from hf_posenc.eval.comparison.terms_digest import terms_digest
-from hf_posenc.eval.lm.native_length import trained_length_under
+from hf_posenc.eval.comparison.identity import terms_digest
+from hf_posenc.eval.lm.measurable import trained_length_under
 from hf_posenc.eval.results.record import canonical
 from hf_posenc.patching.expected_effect import differs_from_host, spread_positions
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of

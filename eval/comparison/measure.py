@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from math import isfinite
 from typing import Any, TypeGuard
 
@@ -15,11 +16,9 @@ from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
 from hf_posenc.eval.comparison.fitting import fixed
-from hf_posenc.eval.comparison.measure_costs import CostMeter
-from hf_posenc.eval.comparison.progress import CellProgress
+from hf_posenc.eval.comparison.measure_costs import PeakMemory, costs_since
 from hf_posenc.eval.evaluation import evaluate
-from hf_posenc.eval.lm.native_length import check_reach, trained_length_under
-from hf_posenc.eval.results.costs import save_costs
+from hf_posenc.eval.lm.measurable import check_reach, trained_length_under
 from hf_posenc.eval.results.record import Record, State
 from hf_posenc.eval.results.store import Store
 from hf_posenc.patching.patch import patch_model, unpatch_model
@@ -38,16 +37,15 @@ def measure_cells(
     stored = [] if request.fresh else [store.get(cell.key) for cell in cells]
     kept = {record.key: record for record in stored if is_final(record)}
     todo = {cell.key: cell for cell in cells if cell.key not in kept}  # two labels may name the same settings
-    share = CellProgress([cell.length for cell in todo.values()], progress)
+    total, done = sum(cell.length for cell in todo.values()), 0  # a cell counts as its tokens of context
     for number, cell in enumerate(todo.values()):
-        share.begin(f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})")
-        meter = CostMeter(lm.model)
-        record = measure_cell(lm, cell, request, passed_on, share.on_request, meter)
-        store.put(record)
-        if record.state == "done":
-            save_costs(store, record.key, meter.costs())
-        kept[cell.key] = record
-        share.end()
+        doing = f"{cell.name} ({len(cells) - len(todo) + number + 1} of {len(cells)})"
+        begun = part_of(progress, done / total, cell.length / total)
+        begun(0.0, doing)
+        kept[cell.key] = measure_cell(lm, cell, request, passed_on, counted(begun, doing))
+        store.put(kept[cell.key])
+        done += cell.length
+        progress(done / total, doing)
     return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
 
 
@@ -62,16 +60,16 @@ def measure_cell(
     request: MeasurementRequest,
     passed_on: dict[str, Any],
     on_request: Callable[[], None],
-    meter: CostMeter | None = None,
 ) -> Record:
     """Measure one cell: done, refused by the scheme, or failed; the model is restored afterwards."""
     started = time.monotonic()
     state: State = "refused"
-    reason, rows, documents, remarks = "", [], [], []
+    reason, rows, documents, remarks, costs = "", [], [], [], None
     lm.on_request = on_request
     try:
         with patched(lm, cell, request):
             state = "failed"
+            peak = PeakMemory(next(lm.model.parameters()).device)
             evaluation = evaluate(
                 lm,
                 tasks=[cell.task],
@@ -80,8 +78,7 @@ def measure_cell(
                 label=cell.entry.label,
                 **passed_on,
             )
-            if meter is not None:
-                meter.read_cache(lm.model)
+            costs = costs_since(peak, lm.model)
         rows = [row.to_dict() for row in evaluation.rows]
         documents = [score.to_dict() for score in evaluation.documents]
         remarks = evaluation.remarks
@@ -95,6 +92,7 @@ def measure_cell(
     return Record(
         cell.key, cell.entry.label, cell.task, length, state, reason, rows if state == "done" else [],
         time.monotonic() - started, cell.settings, documents if state == "done" else [], remarks,
+        costs if state == "done" else None,
     )  # fmt: skip
 
 
@@ -138,3 +136,14 @@ def invalid_rows_reason(rows: Sequence[dict[str, Any]]) -> str:
         if not isfinite(row["value"]):
             return f"{row['metric']} is {row['value']} at length {row['length']}. Check the weights for such values."
     return ""
+
+
+def part_of(progress: ProgressCallback, start: float, share: float, prefix: str = "") -> ProgressCallback:
+    """The progress of a part of the work, which begins at the fraction ``start`` of all and is ``share`` of it."""
+    return lambda done, doing: progress(start + share * done, f"{prefix}{doing}")
+
+
+def counted(progress: ProgressCallback, doing: str) -> Callable[[], None]:
+    """Count the scored requests of a cell; how many there will be is not known, so some of it is always left."""
+    requests = count(1)
+    return lambda: progress(1 - 0.5 ** (next(requests) / 32), doing)

@@ -9,29 +9,17 @@ import torch
 from hf_posenc.core import memory
 from hf_posenc.core.nested_tensors import tensors_in
 from hf_posenc.eval.lm.log_probs import unwrapped
-from hf_posenc.eval.results.costs import Costs
+from hf_posenc.eval.results.record import Costs
 from hf_posenc.forward.host_calls import cache_name, cache_of
 
 FEW, MANY = 16, 32
 """Tokens of the two caches whose difference is that of a token: fewer than any window that schemes have by default."""
 
 
-class CostMeter:
-    """Costs of a cell while it is measured, on the model of an lm-eval model object."""
-
-    def __init__(self, model: Any) -> None:
-        self.peak = PeakMemory(model.device)
-        self.peak_memory: int | None = None
-        self.cache_per_token: float | None = None
-
-    def read_cache(self, model: Any) -> None:
-        """Measure the KV cache of the model as it is patched now."""
-        self.peak_memory = self.peak.read()  # before the two small passes
-        self.cache_per_token = cache_per_token(model)
-
-    def costs(self) -> Costs:
-        """What was measured."""
-        return Costs(self.peak_memory, self.peak.memory_of, self.cache_per_token)
+def costs_since(peak: PeakMemory, model: Any) -> Costs:
+    """Costs of a model, as it is patched now, since a meter was made."""
+    memory_taken = peak.read()  # before the two small passes
+    return Costs(memory_taken, peak.memory_of, cache_per_token(model))
 
 
 class PeakMemory:

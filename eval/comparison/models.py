@@ -1,19 +1,19 @@
-"""The models of a comparison: their names, and that all of them read a text as the same tokens."""
+"""The models of a comparison and its lines: their names, the reference among them, and all side by side.
+
+A line of a comparison of several models is an entry on one of them: ``base · yarn``, ``fine-tuned · yarn``.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
-from hf_posenc.checkpoints.hub import HUB_OPTIONS
-from hf_posenc.checkpoints.model_name import ModelName
-from hf_posenc.checkpoints.tokenizer import tokenizer_of
-from hf_posenc.errors import BadComparison, PosEncError, shown
-from hf_posenc.eval.comparison.identity import tokenizer_digest
+from hf_posenc.errors import BadComparison, nearest, shown
+from hf_posenc.eval.results.comparison import Comparison
+from hf_posenc.schemes.entry import UNPATCHED, Entry
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,6 @@ class MeasuredModel:
         given = isinstance(self.model, (str, os.PathLike))
         return str(self.name or "") or (os.fspath(self.model) if given else type(self.model).__name__)
 
-    def own_tokenizer(self) -> Any:
-        """The tokenizer, where it is known before the model is loaded; else None."""
-        if self.tokenizer is not None and not isinstance(self.tokenizer, (str, os.PathLike)):
-            return self.tokenizer
-        if self.tokenizer is not None or not isinstance(self.model, (str, os.PathLike)):
-            return None
-        hub = {option: self.arguments[option] for option in HUB_OPTIONS if self.arguments.get(option) is not None}
-        with suppress(PosEncError, OSError, ValueError):  # which is reported with the model
-            return tokenizer_of(ModelName.of(self.model, adapter=self.arguments.get("peft") or None, hub=hub))
-        return None
-
 
 def models_of(given: Any, tokenizer: Any, name: str | None, model_args: dict[str, Any]) -> list[MeasuredModel]:
     """The models to measure.
@@ -72,24 +61,84 @@ def models_of(given: Any, tokenizer: Any, name: str | None, model_args: dict[str
     return models
 
 
-def check_one_tokenizer(models: Sequence[MeasuredModel]) -> None:
-    """Refuse models whose own tokenizers differ, before the first is loaded.
-
-    Raises:
-        BadComparison: two do.
-    """
-    if len(models) == 1:
-        return
-    known = [(one.shown_name, tokenizer_digest(found)) for one in models if (found := one.own_tokenizer())]
-    other = next((name for name, digest in known if digest != known[0][1]), None)
-    if other is not None:
-        raise BadComparison(
-            f"The tokenizers of {shown(known[0][0])} and {shown(other)} differ, so that a length is another text for "
-            "each. Make separate comparisons."
-        )
-
-
 def short_names(names: Sequence[str]) -> dict[str, str]:
     """What labels call models: the last part of their names, or all of them where two would be called alike."""
     short = {name: PurePath(name).name or name for name in names}
     return short if len(set(short.values())) == len(names) else {name: name for name in names}
+
+
+def combined(parts: Sequence[Comparison]) -> Comparison:
+    """Combine comparisons that one run has made of several models, with one text and one tokenizer."""
+    if len(parts) == 1:
+        return parts[0]
+    first, names = parts[0].about, [part.about["model"] for part in parts]
+    short = short_names(names)
+    models: list[dict[str, Any]] = []
+    schemes: list[dict[str, Any]] = []
+    records, tried = [], []
+    for part in parts:
+        about, model = part.about, part.about["model"]
+        digest = about["digests"]["model"]
+        models.append({
+            "name": model, "scheme": about["model_scheme"], "trained_length": about["trained_length"],
+            "digest": digest,
+        })  # fmt: skip
+        schemes += [
+            {"entry": one["label"], **one, "label": f"{short[model]} · {one['label']}", "model": model,
+             "model_digest": digest}
+            for one in about["schemes"]
+        ]  # fmt: skip
+        records += [replace(record, scheme=f"{short[model]} · {record.scheme}") for record in part.records]
+        tried += [{"model": model, **choice} for choice in about.get("tuned", {"options": ()})["options"]]
+    about = first | {
+        "model": ", ".join(names), "models": models, "schemes": schemes, "model_scheme": None,
+        "trained_length": min(model["trained_length"] for model in models),
+        "gates": [gate for part in parts for gate in part.about["gates"]],
+    }  # fmt: skip
+    if tried:
+        about["tuned"] = first["tuned"] | {"options": tried}
+    return Comparison(about, records)
+
+
+def check_reference(given: str, names: Sequence[str], entries: Sequence[Entry]) -> None:
+    """Refuse a reference that no line will have, before anything is measured.
+
+    Args:
+        given: the reference.
+        names: of the models; the labels of several are known when all are loaded, their beginnings before.
+        entries: the schemes.
+
+    Raises:
+        BadComparison: it is no line, or names none of the models.
+    """
+    if len(names) == 1:
+        reference_of([{"label": entry.label, "scheme": entry.scheme} for entry in entries], given)
+        return
+    short = short_names(names).values()
+    if not any(given.startswith(f"{name} · ") for name in short):
+        raise BadComparison(
+            f"against is {shown(given)}, and lines of several models begin with {', '.join(short)}. "
+            f"Name the model, too, as in {f'{next(iter(short))} · {entries[0].label}'!r}."
+        )
+
+
+def reference_of(schemes: Sequence[Mapping[str, Any]], given: str) -> str:
+    """The label of the reference: ``given``, or that of the only line with the scheme of this name.
+
+    Args:
+        schemes: ``label`` and ``scheme`` of every line.
+        given: a label, or the name of a scheme.
+
+    Raises:
+        BadComparison: no line is called so, several have this scheme, or there is only one line.
+    """
+    labels = [scheme["label"] for scheme in schemes]
+    named = [given] if given in labels else [s["label"] for s in schemes if (s["scheme"] or UNPATCHED) == given]
+    if len(named) != 1:
+        raise BadComparison(
+            f"against is {shown(given)}, and the schemes are {', '.join(labels)}.{nearest(str(given), labels)} "
+            "Choose one of them."
+        )
+    if len(labels) < 2:
+        raise BadComparison(f"Only {labels[0]} is measured, so there is nothing to compare it with. Add a scheme.")
+    return str(named[0])

@@ -7,25 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hf_posenc.checkpoints.model_digest import model_digest
-from hf_posenc.core.files.paths import check_disk_space
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison, PosEncError, UnreadableDocuments, shown
-from hf_posenc.eval.catalogue import own_tasks
+from hf_posenc.eval.catalogue import FILE_TASKS, own_tasks
 from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.identity import to_json, tokenizer_digest
-from hf_posenc.eval.comparison.measure import measure_cells
+from hf_posenc.eval.comparison.measure import measure_cells, part_of
 from hf_posenc.eval.comparison.models import MeasuredModel
-from hf_posenc.eval.comparison.progress import part_of
 from hf_posenc.eval.comparison.tune import TUNING, choose_options
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.load import language_model
-from hf_posenc.eval.lm.model_kinds import is_masked
-from hf_posenc.eval.lm.native_length import trained_length_of_lm
+from hf_posenc.eval.lm.measurable import is_masked, trained_length_of_lm
 from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.costs import load_costs
 from hf_posenc.eval.results.gate import gate_of
 from hf_posenc.eval.results.record import key_of
 from hf_posenc.eval.results.store import Store
@@ -36,9 +32,6 @@ from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.patching.rollback import scheme_set_aside
 from hf_posenc.schemes.entry import Entry
 
-PAGE, CELL, SCORE = 1 << 16, 1 << 14, 600
-"""Bytes of the results without cells; of a cell in the store and in the files before and after they are replaced
-(measured: 9,000 for passkey retrieval at five depths); and of the score of a document there."""
 MULTIPLES = (1, 2, 4)
 """Default lengths, as multiples of the trained length."""
 
@@ -88,7 +81,6 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
 
     Raises:
         PosEncError: the model cannot be loaded or measured, or has another tokenizer.
-        NoDiskSpace: the disk has less free space than the results need.
     """
     settings, store = shared.settings, shared.store
     progress(0.0, "loading the model")
@@ -124,8 +116,6 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
     with scheme_set_aside(lm.model):
         cells, gating = list(request.cells(entries, lengths, tasks)), request.gates(entries, tasks, trained)
         schemes = [about_entry(entry, cells, request, fitting) for entry in entries]
-    scores = 2 * max(settings.samples, settings.keys) * (1 + len(settings.depths))
-    check_disk_space(store.path.parent, PAGE + len(gating + cells) * (CELL + SCORE * scores), "Results")
     measured = measure_cells(lm, gating + cells, store, request, shared.evaluated(shared.text), progress)
     gates, records = measured[: len(gating)], measured[len(gating) :]
     named = {name: value for name, value in shared.identity.items() if name != "versions"}
@@ -139,7 +129,7 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
         "digests": {name: one if isinstance(one, str) else key_of(one) for name, one in named.items()} | digests,
         **tuned,
     }  # fmt: skip
-    return Comparison(about, records, load_costs(store))
+    return Comparison(about, records)
 
 
 def check_read(shared: Shared, tasks: Sequence[str], lengths: Sequence[int], longest: int, tokenizer: Any) -> None:
@@ -151,7 +141,7 @@ def check_read(shared: Shared, tasks: Sequence[str], lengths: Sequence[int], lon
         PosEncError: an option is wrong, or a task cannot be measured at any of the lengths.
     """
     own = shared.settings
-    if not own.options or not set(tasks) <= set(own_tasks()):
+    if not (own.options or set(tasks) & set(FILE_TASKS)) or not set(tasks) <= set(own_tasks()):
         return
     metadata = shared.measure | {
         "longest": longest, "text": shared.text, "field": own.text_field, "separator": own.document_separator,

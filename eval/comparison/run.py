@@ -21,19 +21,16 @@ from hf_posenc.core.plotting.figures import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.errors import FolderUnusable, shown
-from hf_posenc.eval.catalogue import check_files_named, check_known, check_text_used, check_trusted, without_groups
-from hf_posenc.eval.comparison.combine import combined
+from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted, without_groups
 from hf_posenc.eval.comparison.identity import identity_of
-from hf_posenc.eval.comparison.models import MeasuredModel, check_one_tokenizer, models_of
+from hf_posenc.eval.comparison.measure import part_of
+from hf_posenc.eval.comparison.models import MeasuredModel, check_reference, combined, models_of, reference_of
 from hf_posenc.eval.comparison.one_model import Shared, compare_on
-from hf_posenc.eval.comparison.progress import part_of
-from hf_posenc.eval.comparison.reference import check_reference, reference_of
 from hf_posenc.eval.comparison.tune import development_text
 from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.settings import CompareSettings, split
-from hf_posenc.eval.task_files import check_task_files
 from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.schemes.entry import Given, entries_of
 
@@ -82,7 +79,6 @@ def compare(
     entries, models = entries_of(schemes), models_of(model, tokenizer, name, model_args)
     if wanted.against is not None:
         check_reference(wanted.against, [one.shown_name for one in models], entries)
-    check_one_tokenizer(models)
     folder = folder_of_results(out)
     wanted = wanted.model_copy(update={"tasks": tuple(without_groups(wanted.tasks))})
     check_tasks(wanted)
@@ -112,9 +108,7 @@ def check_tasks(settings: CompareSettings) -> None:
     """
     tasks, include_path = settings.tasks, settings.include_path
     check_trusted(tasks, include_path, trust=settings.trust_tasks)
-    check_task_files(tasks, include_path)
     check_known(tasks, include_path)
-    check_files_named(tasks, settings.options)
     if settings.text is not None:
         check_text_used(tasks)
 

@@ -24,7 +24,7 @@ from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.fitting import Fitting
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
-from hf_posenc.eval.lm.model_kinds import is_masked
+from hf_posenc.eval.lm.measurable import is_masked
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.settings import CompareSettings
@@ -151,7 +151,7 @@ def choose_options(
         (entry, reach, option)
         for entry in entries
         for reach in groups
-        for option in option_candidates(fitting, entry, reach, budget)
+        for option in candidates(fitting, entry, reach, budget)
     ]
     with scheme_set_aside(lm.model):
         cells = [[request.cell(option, task, [length]) for length in groups[reach]] for _, reach, option in wanted]
@@ -168,40 +168,35 @@ def choose_options(
     return found
 
 
-def option_candidates(fitting: Fitting, entry: Entry, reach: int, budget: int | None) -> list[Entry]:
-    """The candidates of an entry; the entry alone where it is refused or has nothing to choose."""
-    try:
-        lengths = fitting.lengths(entry, reach) if entry.scheme is not None else None
-    except PosEncError:
-        return [entry]
-    return [] if lengths is None else candidates(entry, lengths.factor, lengths.trained, budget, fitting.seed)
-
-
-def candidates(entry: Entry, factor: float, trained: int, budget: int | None = None, seed: int = 0) -> list[Entry]:
-    """The entry as it is, and with combinations of the options that its user left open.
+def candidates(fitting: Fitting, entry: Entry, reach: int, budget: int | None = None) -> list[Entry]:
+    """The entry as it is, and with combinations of the options that its user left open; none of the unpatched model.
 
     Args:
-        entry: a scheme with options.
-        factor: length to reach over the trained length.
-        trained: the trained length, tokens.
+        fitting: how the entry is put on the model, and the seed of the draw.
+        entry: a scheme with options; one that is refused is the only candidate.
+        reach: tokens to reach.
         budget: candidates in all, drawn at random from the finer grid; None for all of the small grid.
-        seed: of the draw.
     """
-    grid = grid_of(entry, factor, trained, GRID if budget is None else FINER)
+    if entry.scheme is None:
+        return []
+    try:
+        lengths = fitting.lengths(entry, reach)
+        grid = grid_of(entry, lengths.factor, lengths.trained, GRID if budget is None else FINER)
+    except PosEncError:  # patching says why
+        return [entry]
     every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
     if budget is not None:
-        every = random.Random(f"{entry.label}-{seed}").sample(every, min(budget - 1, len(every)))
+        every = random.Random(f"{entry.label}-{fitting.seed}").sample(every, min(budget - 1, len(every)))
     return [entry, *(replace(entry, options={**entry.options, **values}) for values in every)]
 
 
 def grid_of(entry: Entry, factor: float, trained: int, values: Grid = GRID) -> dict[str, list[Any]]:
-    """The values to try of each option that its user left open; empty for the unpatched model."""
-    if entry.scheme is None:
-        return {}
-    try:
-        parts = plan(entry.scheme, entry.own_options).parts
-    except PosEncError:  # patching says why
-        return {}
+    """The values to try of each option that its user left open.
+
+    Raises:
+        PosEncError: the scheme, or one of its options, is refused.
+    """
+    parts = plan(entry.scheme or "", entry.own_options).parts
     grid: dict[str, Sequence[Any]] = {
         name: values[name](factor, trained)
         for cls, given in parts

@@ -6,25 +6,29 @@
 Padding moves the positions of a scheme that depends on the sequence length: under such a scheme lengths are never
 mixed. Under the others nothing that follows a token reaches it, so that a batch of any size gives the numbers of a
 batch of one.
+
+lm-eval takes what follows the tokens of the context for the target. Special tokens that a tokenizer appends to a text
+are stripped from it: the model would have to continue after the text has ended.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Hashable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from itertools import groupby
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
+from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from tqdm import tqdm
 
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.eval.lm.log_probs import Head, suffix_states
-from hf_posenc.eval.lm.native_length import check_row
+from hf_posenc.eval.lm.measurable import check_row
 from hf_posenc.eval.lm.spans import forget_longest, prefix_consistent, randomises
-from hf_posenc.eval.lm.strip_end_token import OpenEnded
+from hf_posenc.eval.lm.special_tokens import closing_of
 
 Row = tuple[int, ...]
 
@@ -34,23 +38,35 @@ AUTO_TOKENS = 8192
 """Tokens of a batch where ``batch_size=auto``: lm-eval would find it by five forward passes of 64 long sequences."""
 
 
-class Batched(OpenEnded):
+class Batched(HFLM):
     """Compute the model's final states for batches of sequences; count requests and limit batch sizes."""
 
     on_request: Callable[[], None] | None
     batch_size_per_gpu: int | str
 
+    @cached_property
+    def closing(self) -> list[int]:
+        """Special tokens that the tokenizer appends to every text."""
+        return closing_of(self.tokenizer)
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
+        """Tokens of a text to be continued, without the appended special tokens."""
+        ids = super().tok_encode(string, add_special_tokens=add_special_tokens, **options)
+        if self.closing and add_special_tokens is not False and ids[-len(self.closing) :] == self.closing:
+            return ids[: -len(self.closing)]
+        return ids
+
+    def tok_batch_encode(self, strings: list[str], **options: Any) -> tuple[Tensor, Tensor]:
+        """Tokens and mask of prompts ``[prompt, token]``, padded on the left."""
+        ids, mask = super().tok_batch_encode(strings, **options)
+        ends = len(self.closing)
+        if ends and all(row[-ends:] == self.closing for row in ids.tolist()):
+            return ids[:, :-ends], mask[:, :-ends]
+        return ids, mask
+
     def check_length(self, tokens: int, kind: str) -> None:
         """Refuse a request that would have to be truncated."""
         raise NotImplementedError
-
-    def setting(self, tokens: int) -> Hashable:
-        """Setting of the model for a text of ``tokens`` tokens; sequences of one setting are scored together."""
-        return None
-
-    def under(self, setting: Hashable) -> AbstractContextManager[Any]:
-        """Set the model to ``setting`` and back."""
-        return nullcontext()
 
     @property
     def prefixes(self) -> bool:
@@ -64,26 +80,18 @@ class Batched(OpenEnded):
 
     def states(self, keep: dict[Row, int]) -> Generator[tuple[Row, Tensor, Head], None, None]:
         """Yield each sequence with the final states of its last ``keep[sequence]`` positions, longest first."""
-        with closing(self.batches(keep)) as batches:
-            for batch in batches:
-                for row in batch:
-                    check_row(self, row)
-                forget_longest(self.model)
-                with torch.no_grad(), self.precision(), self.seeded(batch):
-                    width = len(batch[0])
-                    ids = torch.tensor([row + (0,) * (width - len(row)) for row in batch], device=self.device)
-                    kept = max(keep[row] + width - len(row) for row in batch)
-                    states, head = suffix_states(self.model, ids, kept)
-                    for row, own in zip(batch, states, strict=True):
-                        end = kept - (width - len(row))
-                        yield row, own[end - keep[row] : end], head
-
-    def batches(self, rows: dict[Row, Any]) -> Generator[list[Row], None, None]:
-        """Yield batches, longest sequence first, with the model set to its length."""
-        found = (like_lengths if self.pads else equal_lengths)(rows, self.rows_at_once)
-        for setting, some in groupby(found, key=lambda batch: self.setting(len(batch[0]) + 1)):
-            with self.under(setting):
-                yield from some
+        for batch in (like_lengths if self.pads else equal_lengths)(keep, self.rows_at_once):
+            for row in batch:
+                check_row(self, row)
+            forget_longest(self.model)
+            with torch.no_grad(), self.precision(), self.seeded(batch):
+                width = len(batch[0])
+                ids = torch.tensor([row + (0,) * (width - len(row)) for row in batch], device=self.device)
+                kept = max(keep[row] + width - len(row) for row in batch)
+                states, head = suffix_states(self.model, ids, kept)
+                for row, own in zip(batch, states, strict=True):
+                    end = kept - (width - len(row))
+                    yield row, own[end - keep[row] : end], head
 
     def rows_at_once(self, length: int) -> int:
         """Batch size at a sequence length; 1 where positions are random, so that each sequence has its own seed."""

@@ -23,7 +23,7 @@ from torch import Tensor
 from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
 from hf_posenc.eval.lm.batching import Row
 from hf_posenc.eval.lm.log_probs import token_scores
-from hf_posenc.eval.lm.native_length import trained_length_of_lm
+from hf_posenc.eval.lm.measurable import trained_length_of_lm
 from hf_posenc.eval.lm.scorer import Scorer
 from hf_posenc.patching.rollback import scheme_set_aside
 

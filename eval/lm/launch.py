@@ -11,13 +11,11 @@ lm-eval's ``hf`` shares work among GPUs only: on CPU each process scores every d
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 from typing import Any
 
 import torch
 
-log = logging.getLogger(__name__)
 SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """Where torchrun, Intel MPI, Open MPI and MVAPICH put the number of processes."""
 
@@ -33,11 +31,6 @@ def accelerator() -> Any:
     Without a GPU accelerate needs ``cpu=True``, or each process would take itself for the only one.
     """
     if processes() < 2:
-        if os.environ.get("ACCELERATE_USE_CPU") and "MASTER_ADDR" in os.environ:
-            log.warning(
-                "accelerate launch --cpu starts one process where it has no MPI host file. "
-                "Launch several with --multi_gpu, which needs no GPU here."
-            )
         return None
     from accelerate import Accelerator
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.tested_versions import beyond_tested
-from hf_posenc.errors import WrongKind, shown
+from hf_posenc.errors import UnknownOption, WrongKind, shown
 from hf_posenc.eval.tasks.sweep import Count, checked
 
 
@@ -27,13 +27,13 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     from hf_posenc.checkpoints.checkpoint import Checkpoint
     from hf_posenc.core.files.hf_errors import explained_errors
     from hf_posenc.core.files.paths import checked_name
-    from hf_posenc.eval.lm.model_kinds import is_masked
-    from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
-    from hf_posenc.eval.lm.native_length import check_device
+    from hf_posenc.eval.lm.causal_lm import PosEncLM
+    from hf_posenc.eval.lm.masked_lm import PosEncMLM
+    from hf_posenc.eval.lm.measurable import check_device, is_masked
     from hf_posenc.patching.preconditions.weights import check_finite
 
-    check_tokenizer(tokenizer)
-    check_batch(model_args.get("batch_size", 1))
+    if not str(batch := model_args.get("batch_size", 1)).startswith("auto"):
+        checked("batch_size", Count, batch)
     if isinstance(model, LM):
         refuse_loading(model, {"tokenizer": tokenizer, **model_args})
         return model
@@ -53,26 +53,6 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
         lm = cls(model, tokenizer=tokenizer, **model_args)
     check_finite(lm.model)
     return lm
-
-
-def check_tokenizer(given: Any) -> None:
-    """Refuse what is neither a tokenizer nor the name of one.
-
-    Raises:
-        WrongKind: it is neither.
-    """
-    if given is not None and not isinstance(given, (str, os.PathLike)) and not callable(given):
-        raise WrongKind(f"A tokenizer is an object, a folder or a hub name, got {shown(given)}. Pass one, or none.")
-
-
-def check_batch(given: Any) -> None:
-    """Refuse a batch size that is not a positive number or ``auto``.
-
-    Raises:
-        TaskOptionOutOfRange: it is neither a count nor ``"auto"``.
-    """
-    if not (isinstance(given, str) and given.partition(":")[0] == "auto"):
-        checked("batch_size", Count, given)
 
 
 def model_name(lm: Any) -> str:
@@ -104,15 +84,12 @@ def refuse_loading(lm: Any, given: dict[str, Any]) -> None:
     Raises:
         UnknownOption: there is one.
     """
-    from hf_posenc.errors import UnknownOption
-
     for name, value in given.items():
-        if name == "on_request" or value is None:  # who reports progress may be anyone
-            continue
-        raise UnknownOption(
-            f"{name}={shown(value)} has no effect on this {type(lm).__name__}, which is made already. Pass it when the "
-            "object is made, or pass the model itself."
-        )
+        if name != "on_request" and value is not None:  # who reports progress may be anyone
+            raise UnknownOption(
+                f"{name}={shown(value)} has no effect on this {type(lm).__name__}, which is made already. Pass it when "
+                "the object is made, or pass the model itself."
+            )
 
 
 def require_lm_eval() -> None:
@@ -120,3 +97,22 @@ def require_lm_eval() -> None:
     with explained_imports():
         import lm_eval  # noqa: F401
     beyond_tested("lm-eval")
+
+
+MODEL_TYPES = {
+    "hf_posenc": "hf_posenc.eval.lm.causal_lm:PosEncLM", "hf_posenc_mlm": "hf_posenc.eval.lm.masked_lm:PosEncMLM"
+}  # fmt: skip
+"""lm-eval model types and their classes; `pyproject.toml` names them as entry points."""
+
+
+def register_models() -> None:
+    """Make ``hf_posenc`` and ``hf_posenc_mlm`` known to lm-eval, which does not read entry points before 0.5.
+
+    lm-eval registers its own model types when it looks one up in an empty registry; they are registered first here.
+    """
+    import lm_eval.models  # noqa: F401
+    from lm_eval.api.registry import model_registry
+
+    for name, target in MODEL_TYPES.items():
+        if name not in model_registry:
+            model_registry.register(name, target=target)

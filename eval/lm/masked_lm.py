@@ -8,6 +8,7 @@ lm-eval's own ``hf`` loads BERT as a decoder without a causal mask, which sees t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import transformers
@@ -18,7 +19,7 @@ from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.causal_lm import PosEncLM, Scored
 from hf_posenc.eval.lm.log_probs import chosen_logits, token_scores
-from hf_posenc.eval.lm.native_length import check_row
+from hf_posenc.eval.lm.measurable import check_row
 
 
 class PosEncMLM(PosEncLM):
@@ -66,21 +67,14 @@ class PosEncMLM(PosEncLM):
                 "with a larger target_length."
             )
 
-    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Raise `NotMeasurable`: a masked model has no next-token loss."""
-        raise NotMeasurable("A masked language model has no rolling log-likelihood. Use the task posenc_mlm.")
-
-    def span_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[list[tuple[float, int]]]:
+    def refused(self, requests: list[Instance], disable_tqdm: bool = False) -> Any:
         """Raise `NotMeasurable`: a masked model sees both sides of a token."""
-        raise NotMeasurable("A masked language model has no next-token loss. Use posenc_mlm or posenc_mlm_recall.")
+        raise NotMeasurable(
+            "A masked language model has no next-token loss, and does not generate. Use posenc_mlm, posenc_mlm_recall "
+            "or posenc_passkey."
+        )
 
-    def key_token_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, int]]:
-        """Raise `NotMeasurable`: a masked model sees both sides of a token."""
-        raise NotMeasurable("A masked language model has no next-token loss. Use posenc_mlm or posenc_mlm_recall.")
-
-    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Raise `NotMeasurable`: a masked model does not generate."""
-        raise NotMeasurable("A masked language model does not generate. Use posenc_mlm or posenc_passkey.")
+    loglikelihood_rolling = span_scores = key_token_scores = generate_until = refused
 
 
 def masked_scores(

@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hf_posenc.core.plotting.figures import length_names
+from hf_posenc.core.plotting.figures import MAGNITUDES, length_names
 from hf_posenc.eval.report.phrases import UNITS, is_share, to_units
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.rows import Row
-
-PALETTE = ((0, 34, 78), (53, 69, 108), (102, 105, 112), (148, 142, 119), (200, 184, 102), (254, 232, 56))
 
 
 @dataclass(frozen=True)
@@ -40,19 +38,15 @@ class Scale:
 
     def cell(self, row: Row | None) -> dict[str, str]:
         """Text and colours of a cell; a dash without colour where nothing was measured."""
+        from matplotlib import colormaps
+        from matplotlib.colors import to_hex
+
         if row is None:
             return {"text": "–", "colour": "transparent", "ink": "inherit"}
         value = to_units(row.metric, row.value)
         bright = self.brightness(value)
-        return {"text": self.written(value), "colour": colour(bright), "ink": "#fff" if bright < 0.55 else "#000"}
-
-
-def colour(brightness: float) -> str:
-    """A colour of the palette, between two of its stops."""
-    place = min(max(brightness, 0.0), 1.0) * (len(PALETTE) - 1)
-    stop = min(int(place), len(PALETTE) - 2)
-    mixed = (a + (b - a) * (place - stop) for a, b in zip(PALETTE[stop], PALETTE[stop + 1], strict=True))
-    return "#" + "".join(f"{round(part):02x}" for part in mixed)
+        colour = to_hex(colormaps[MAGNITUDES](bright))
+        return {"text": self.written(value), "colour": colour, "ink": "#fff" if bright < 0.55 else "#000"}
 
 
 def scale_of(comparison: Comparison, task: str, metric: str) -> Scale:

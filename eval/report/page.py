@@ -11,19 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.eval.report.depth_tables import depth_tables, scale_of
-from hf_posenc.eval.report.effective import TITLE, effective_rule, effective_table
-from hf_posenc.eval.report.marks import difference_caption, difference_table, legend
 from hf_posenc.eval.report.page_plots import curves
-from hf_posenc.eval.report.phrases import (
-    axis_label,
-    is_share,
-    metric_name,
-    table_of,
-    task_title,
-    title,
-)
-from hf_posenc.eval.report.rank_table import RULES, rank_tables
+from hf_posenc.eval.report.phrases import is_share, metric_name, task_title, title
 from hf_posenc.eval.report.remarks import method, remarks
+from hf_posenc.eval.report.tables import Table, legend, metric_tables, summaries
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.gate import shown_metrics
 
@@ -51,26 +42,6 @@ def page_html(comparison: Comparison) -> str:
         versions=about["versions"],
         digests=about["digests"],
     )
-
-
-def summaries(comparison: Comparison) -> list[dict[str, Any]]:
-    """Collect the tables over all tasks: effective context lengths, and ranks where they were asked for."""
-    ranked = rank_tables(comparison).items()
-    found = [
-        {"title": f"Ranks: {task_title(task)}", "caption": "", "note": " ".join(RULES), "head": head, "lines": lines}
-        for task, (head, lines) in ranked
-    ]
-    if (effective := effective_table(comparison)) is not None:
-        found.append(
-            {
-                "title": TITLE,
-                "caption": "",
-                "note": effective_rule(comparison),
-                "head": effective[0],
-                "lines": effective[1],
-            }
-        )
-    return found
 
 
 def section(comparison: Comparison, task: str) -> dict[str, Any]:
@@ -112,15 +83,11 @@ def caption(metric: str, metrics: list[str]) -> str:
     return f"{metric_name(metric)} of the answer" if metric == "nll" and is_share(metrics[0]) else metric_name(metric)
 
 
-def tables(comparison: Comparison, task: str, metric: str) -> list[dict[str, Any]]:
-    """Build the table of one metric, entries as rows and lengths as columns, and that of its differences."""
-    head, lines = table_of(comparison, task, metric)
-    found = [{"caption": axis_label(metric), "head": head, "lines": lines}]
-    if differences := difference_table(comparison, task, metric):
-        found[0]["caption"] = f"{axis_label(metric)}. {legend(comparison)}"
-        head, lines = differences
-        found.append({"caption": difference_caption(comparison, metric), "head": head, "lines": lines})
-    return found
+def tables(comparison: Comparison, task: str, metric: str) -> list[Table]:
+    """The tables of one metric; the first of two says what its marks mean."""
+    first, *differences = metric_tables(comparison, task, metric)
+    caption = f"{first.caption}. {legend(comparison)}" if differences else first.caption
+    return [first._replace(caption=caption), *differences]
 
 
 def svg_markup(svg: str) -> Markup:

@@ -13,7 +13,6 @@ from hf_posenc.core.plotting.figures import COLOURS, MARKERS, length_ticks, pane
 from hf_posenc.core.plotting.svg import NEUTRAL, SETTINGS, svg_of
 from hf_posenc.eval.report.phrases import axis_label, format_value, is_share, to_units
 from hf_posenc.eval.results.comparison import Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.effective_length import trained_length_of
 from hf_posenc.eval.results.rows import Row
 
 Rows = Mapping[tuple[str, int | None], Row]
@@ -48,22 +47,22 @@ def drawn_panels(comparison: Comparison, rows: Rows, labels: Sequence[str], metr
     """Draw one panel per scheme on shared axes, with its 95 % confidence band and its model's baseline in grey."""
     from matplotlib import rc_context
 
-    baselines = baselines_of(comparison)
+    baselines = {label: comparison.baseline_of(label) for label in labels}
     lengths = sorted({length for _, length in rows if length is not None})
-    behind = {baselines.get(label) for label in labels if baselines.get(label) != label}
+    behind = {under for label, under in baselines.items() if under != label}
     drawn = [label for label in labels if label not in behind]
     lines = {label: [rows[label, n] for n in lengths if (label, n) in rows] for label in labels}
     with rc_context(SETTINGS):
         canvas, grid = panels(4.6, 0.8 + 1.3 * -(-len(drawn) // COLUMNS), -(-len(drawn) // COLUMNS), COLUMNS)
         for number, (axes, label) in enumerate(zip(grid, drawn, strict=False)):
-            trained = trained_length_of(comparison, label)
-            if under := lines.get(baselines.get(label, "")):
+            trained = comparison.trained_length_of(label)
+            if under := lines.get(baselines[label] or ""):
                 x, y = [row.length for row in under], [to_units(metric, row.value) for row in under]
                 axes.plot(x, y, color=NEUTRAL, alpha=0.4, linewidth=1.4, marker=only_point(under), zorder=2)
             style = {"color": HUES[number % len(HUES)], "marker": only_point(lines[label])}
             draw_line(axes, lines[label], metric, style)
             axes.axvline(trained, color=NEUTRAL, linestyle=(0, (4, 3)), linewidth=0.8, alpha=0.6, zorder=1)
-            axes.set_title(shortened(label, 26), loc="left", fontsize=9, pad=3)
+            axes.set_title(label if len(label) <= 26 else f"{label[:25]}…", loc="left", fontsize=9, pad=3)
             set_axes(axes, lengths, trained, metric)
             axes.tick_params(left=False, bottom=False)
         for axes in grid[len(drawn) :]:
@@ -73,14 +72,6 @@ def drawn_panels(comparison: Comparison, rows: Rows, labels: Sequence[str], metr
         canvas.supxlabel("length (tokens; multiples of the trained length)", fontsize=9.5)
         canvas.supylabel(axis_label(metric), fontsize=9.5)
         return canvas
-
-
-def baselines_of(comparison: Comparison) -> dict[str, str]:
-    """Label of every entry to that of the unpatched entry on the same model, where there is one."""
-    entries = comparison.about["schemes"]
-    unpatched = {entry.get("model_digest"): entry["label"] for entry in entries if entry["scheme"] is None}
-    digests = {entry["label"]: entry.get("model_digest") for entry in entries}
-    return {label: unpatched[digest] for label, digest in digests.items() if digest in unpatched}
 
 
 def only_point(line: Sequence[Row]) -> str:
@@ -110,8 +101,3 @@ def draw_line(axes: Any, line: Sequence[Row], metric: str, style: Mapping[str, A
     axes.fill_between(x, low, high, color=style["color"], alpha=0.14, linewidth=0, zorder=1)
     if len(x) == 1:  # a band over a single point has no width
         axes.vlines(x, low, high, color=style["color"], alpha=0.6, linewidth=1.2, zorder=2)
-
-
-def shortened(label: str, most: int = 44) -> str:
-    """Cut a label to the width of a legend."""
-    return label if len(label) <= most else f"{label[: most - 1]}…"

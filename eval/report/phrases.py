@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
-from hf_posenc.eval.results.comparison import SHARES, Comparison, rows_by_cell
+from hf_posenc.eval.results.comparison import SHARES
 
 NAMES = {
     "nll": "cross-entropy loss", "ppl": "perplexity", "acc": "accuracy", "recall": "token recall",
@@ -68,11 +68,6 @@ def axis_label(metric: str) -> str:
     return f"{metric_name(metric)} ({unit})" if unit else metric_name(metric)
 
 
-def headings(about: Mapping[str, Any], lengths: Sequence[int | None]) -> list[str]:
-    """Format column heads as ``512 (2×)``; a task without lengths has one column, ``any length``."""
-    return ["any length" if n is None else f"{n:,} ({n / about['trained_length']:g}×)" for n in lengths]
-
-
 def title(about: Mapping[str, Any]) -> str:
     """Title of a comparison, one line."""
     count, times = len(about["schemes"]), about["lengths"][-1] / about["trained_length"]
@@ -85,13 +80,9 @@ def title(about: Mapping[str, Any]) -> str:
 
 
 def model_title(name: str) -> str:
-    """Shorten a path to the name of its folder: ``runs/small/checkpoint-500`` to ``small/checkpoint-500``.
-
-    Names on the hub and of bundled models stay.
-    """
-    parts = [part for part in re.split(r"[\\/]", name) if part]
-    is_path = name.startswith((".", "~", "/")) or re.match(r"[A-Za-z]:\\", name) or len(parts) > 2
-    if not is_path or not parts:
+    """Shorten a path to the name of its folder, and names on the hub and of bundled models to themselves."""
+    parts = PurePath(name).parts
+    if len(parts) < 3 and not name.startswith((".", "~", "/")):
         return name
     return "/".join(parts[-2:]) if parts[-1].startswith("checkpoint-") else parts[-1]
 
@@ -99,26 +90,6 @@ def model_title(name: str) -> str:
 def task_title(task: str) -> str:
     """Return the title of a task; its name for a task that is not ours."""
     return TASKS.get(task, task)
-
-
-def table_of(comparison: Comparison, task: str, metric: str) -> tuple[list[str], list[list[str]]]:
-    """Build column heads and rows of a table: entries as rows, lengths as columns.
-
-    A cell without a number shows its state, such as ``refused``; one that is compared with a reference has a mark.
-    """
-    rows = rows_by_cell(comparison.rows, task, metric)
-    lengths = sorted({length for _, length in rows}, key=lambda length: length or 0)
-    states: dict[Any, str] = {(r.scheme, r.task, r.length): r.state for r in comparison.records}
-    lines = []
-    for label in comparison.labels:
-        cells = []
-        for length in lengths:
-            row = rows.get((label, length))
-            state = states.get((label, task, length)) or states.get((label, task, None), "")
-            mark = comparison.mark(label, task, metric, length)
-            cells.append(state if row is None else f"{format_value(metric, row.value, row.stderr)} {mark}".rstrip())
-        lines.append([label, *cells])
-    return ["scheme", *headings(comparison.about, lengths)], lines
 
 
 def format_value(metric: str, value: float, stderr: float | None) -> str:

@@ -5,23 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hf_posenc.eval.catalogue import JOINT, TEXT_TASKS, read_by
+from hf_posenc.eval.catalogue import JOINT, TASKS_READING, TEXT_TASKS, read_by
 from hf_posenc.eval.report.phrases import metric_name, model_title
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.effective_length import trained_length_of
 from hf_posenc.eval.results.gate import Gate, gates
 from hf_posenc.eval.results.record import Record
 
-LEFT_OUT = "these shares are left out of the tables, and kept in results.csv"
 
-
-def remarks(comparison: Comparison, below_gate: str = LEFT_OUT) -> list[str]:
-    """List what a reader must know before the numbers: refusals, failures, schemes that need training.
-
-    Args:
-        comparison: measured already.
-        below_gate: what the report does with shares of a task that the model cannot do at its own length.
-    """
+def remarks(comparison: Comparison) -> list[str]:
+    """List what a reader must know before the numbers: refusals, failures, schemes that need training."""
     return [
         *not_measured(comparison),
         *without_effect(comparison),
@@ -29,7 +21,7 @@ def remarks(comparison: Comparison, below_gate: str = LEFT_OUT) -> list[str]:
         *without_reference(comparison),
         *dict.fromkeys(remark for record in comparison.records for remark in record.remarks),
         *options_chosen(comparison),
-        *tasks_beyond_the_model(comparison, below_gate),
+        *tasks_beyond_the_model(comparison),
         *carried_schemes(comparison.about),
     ]
 
@@ -66,19 +58,14 @@ def without_effect(comparison: Comparison) -> Iterator[str]:
     for scheme in about["schemes"]:
         if lengths := scheme.get("without_effect"):
             sharing.setdefault(listed(lengths), []).append(scheme["label"])
-            if reach <= (trained := trained_length_of(comparison, scheme["label"])):
-                reasons.append(no_extension(reach, trained))
+            if reach <= (trained := comparison.trained_length_of(scheme["label"])):
+                reasons.append(
+                    f"Schemes are patched for {reach:,} tokens, and the model was trained on {trained:,}: their factor "
+                    "is 1. Compare longer lengths, set longest, or give a factor, as in yarn:factor=4."
+                )
     for lengths, labels in sharing.items():
         yield f"{', '.join(labels)}: no effect at {lengths} tokens; numbers are those of the model without a scheme."
     yield from dict.fromkeys(reasons)
-
-
-def no_extension(reach: int, trained: int) -> str:
-    """Say that the schemes of a comparison have nothing to extend, and what to do."""
-    return (
-        f"Schemes are patched for {reach:,} tokens, and the model was trained on {trained:,}: their factor is 1. "
-        "Compare longer lengths, set longest, or give a factor, as in yarn:factor=4."
-    )
 
 
 def needing_training(comparison: Comparison) -> Iterator[str]:
@@ -124,22 +111,21 @@ def carried_schemes(about: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def tasks_beyond_the_model(comparison: Comparison, below_gate: str) -> Iterator[str]:
+def tasks_beyond_the_model(comparison: Comparison) -> Iterator[str]:
     """Say which tasks a model cannot do at its own length, or for which this is not known."""
     about = comparison.about
     carried = {model["name"]: model["scheme"] for model in about.get("models", ())}
     for gate in gates(about):
         if gate.reason or not gate.open:
-            yield gate_remark(gate, carried.get(gate.model, about["model_scheme"]), below_gate)
+            yield gate_remark(gate, carried.get(gate.model, about["model_scheme"]))
 
 
-def gate_remark(gate: Gate, carried: str | None, below_gate: str) -> str:
+def gate_remark(gate: Gate, carried: str | None) -> str:
     """Say that the model cannot do a task at its own length, or that this is not known.
 
     Args:
         gate: of the task.
         carried: scheme of the checkpoint, under which the gate was measured.
-        below_gate: as in `remarks`.
     """
     where = f"at the trained length, {gate.length:,} tokens,"
     of = f" ({model_title(gate.model)})" if gate.model else ""
@@ -151,7 +137,8 @@ def gate_remark(gate: Gate, carried: str | None, below_gate: str) -> str:
     reached = f"{100 * gate.value:.0f} % {metric_name(gate.metric)} ({spread}, {counted})"
     return (
         f"{gate.task}: {where} {model}{of} has {reached}, not surely above {100 * gate.threshold:g} %. What it cannot "
-        f"do there tells no schemes apart: {below_gate}."
+        f"do there tells no schemes apart: these shares are left out of the tables, and "
+        "kept in results.csv."
     )
 
 
@@ -167,7 +154,7 @@ def method(about: Mapping[str, Any]) -> list[str]:
     )
     sentences = [
         f"Model: {about['model']}. {trained_lengths(about)} {patched}",
-        *windows_and_keys(about, longest),
+        *text_and_settings(about, longest),
         "± is one standard error over documents, clustered where several are windows of one; bands are 95 % confidence "
         "intervals (Student's t; Wilson where all documents agree). All schemes are measured on the same documents, so "
         "differences between schemes are more certain than the bands suggest: --against LABEL pairs them.",
@@ -178,38 +165,26 @@ def method(about: Mapping[str, Any]) -> list[str]:
         for task in about["tasks"]
         if task in JOINT
     ]
-    if "posenc_key_tokens" in about["tasks"]:
-        sentences.append(
-            "Key tokens are chosen by the unpatched model at its trained length, the same for all schemes and lengths "
-            "(arXiv:2410.23771: log-probability above −2, and 2 nats above that with 16 tokens of context)."
-        )
     if about["limit"] is not None:
         sentences.append(f"Limited to {about['limit']} documents per length: a quick look, not a result.")
     return sentences
 
 
-def windows_and_keys(about: Mapping[str, Any], longest: int) -> Iterator[str]:
-    """Describe the windows of text, keys and depths of the tasks that were measured."""
+def text_and_settings(about: Mapping[str, Any], longest: int) -> Iterator[str]:
+    """Describe the text that the tasks read, and the settings."""
     tasks = about["tasks"]
-    text = names_of(
-        about["text"] or f"held-out modules of the standard library of Python {about['versions']['python']}"
-    )
-    windows = f"{about['samples']} windows at random places of all parts of the text"
+    if set(tasks) & set(TEXT_TASKS):
+        text = names_of(about["text"] or f"held-out modules of the library of Python {about['versions']['python']}")
+        yield f"Text: {text}."
     if read_by("scored", tasks):
         yield (
-            f"Cross-entropy loss: {windows}, the last {about['scored']} tokens of each, the same tokens at every "
-            f"length and for every scheme, with {longest:,} tokens of text before their end. Text: {text}."
+            f"Windows of the text are at random places of all its parts, with {longest:,} tokens before their end; the "
+            "tokens scored are the same at every length and for every scheme."
         )
-    elif read_by("samples", tasks):
-        yield f"{', '.join(read_by('samples', tasks))}: {windows}. Text: {text}."
-    elif set(tasks) & set(TEXT_TASKS):
-        yield f"Text: {text}."
-    deep = read_by("depths", read_by("keys", tasks))
-    if deep:
-        depths = ", ".join(f"{100 * depth:g} %" for depth in about["depths"])
-        yield f"{', '.join(deep)}: {about['keys']} keys or questions, each at depths {depths} of the filler text."
-    if flat := [task for task in read_by("keys", tasks) if task not in deep]:
-        yield f"{', '.join(flat)}: {about['keys']} questions."
+    values: dict[str, Any] = {**about, "depths": [f"{100 * depth:g} %" for depth in about["depths"]]}
+    for name in TASKS_READING:
+        if reading := read_by(name, tasks):
+            yield f"{name} {option_text(values[name])}: {', '.join(reading)}."
 
 
 def names_of(given: str | Sequence[str] | None) -> str:
@@ -230,6 +205,8 @@ def chosen_options(chosen: Mapping[str, Mapping[str, Any]]) -> str:
 
 def option_text(value: Any) -> str:
     """Format the value of an option: ``2`` for 2.0."""
+    if isinstance(value, list):
+        return ", ".join(map(option_text, value))
     return f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hf_posenc.eval.report.effective import TITLE as EFFECTIVE
-from hf_posenc.eval.report.effective import effective_rule, effective_table
-from hf_posenc.eval.report.marks import difference_caption, difference_table, legend
-from hf_posenc.eval.report.phrases import axis_label, table_of, task_title, title
-from hf_posenc.eval.report.rank_table import RULES, rank_tables
+from hf_posenc.eval.report.phrases import task_title, title
 from hf_posenc.eval.report.remarks import method, remarks
+from hf_posenc.eval.report.tables import Table, legend, metric_tables, summaries
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.gate import shown_metrics
 
@@ -24,17 +21,11 @@ def comparison_text(comparison: Comparison) -> str:
         parts.append(escaped(marks))
     for task in comparison.tasks():
         metrics = shown_metrics(comparison, task)
-        parts += [f"## {escaped(task_title(task))}"] if metrics else []
-        for metric in metrics:
-            head, lines = table_of(comparison, task, metric)
-            parts.append(f"{escaped(axis_label(metric))}, `{task}`\n\n" + markdown_table(head, lines))
-            if differences := difference_table(comparison, task, metric):
-                parts.append(f"{escaped(difference_caption(comparison, metric))}\n\n" + markdown_table(*differences))
-    if (effective := effective_table(comparison)) is not None:
-        parts += [f"## {EFFECTIVE}", markdown_table(*effective), escaped(effective_rule(comparison))]
-    for task, table in rank_tables(comparison).items():
-        parts += [f"## Ranks: {escaped(task_title(task))}", markdown_table(*table)]
-    parts += [bullets(RULES)] if comparison.about.get("rank") else []
+        parts += [f"## {escaped(task_title(task))} (`{escaped(task)}`)"] if metrics else []
+        for table in (table for metric in metrics for table in metric_tables(comparison, task, metric)):
+            parts += [escaped(table.caption), markdown_table(table)]
+    for table in summaries(comparison):
+        parts += [f"## {escaped(table.caption)}", markdown_table(table), escaped(table.note)]
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     parts += ["## How it was measured", bullets([*method(about), f"Versions: {versions}."])]
     if about["command"]:
@@ -47,10 +38,10 @@ def bullets(sentences: Sequence[str]) -> str:
     return "\n".join(f"- {escaped(sentence)}" for sentence in sentences)
 
 
-def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown_table(table: Table) -> str:
     """Format a table with right-aligned numbers."""
-    rows = ["| " + " | ".join(map(escaped, line)) + " |" for line in (head, *lines)]
-    return "\n".join([rows[0], "|---|" + "---:|" * (len(head) - 1), *rows[1:]])
+    rows = ["| " + " | ".join(map(escaped, line)) + " |" for line in (table.head, *table.lines)]
+    return "\n".join([rows[0], "|---|" + "---:|" * (len(table.head) - 1), *rows[1:]])
 
 
 def escaped(text: str) -> str:

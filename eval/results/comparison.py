@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log
 from statistics import NormalDist
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
-from hf_posenc.eval.results.costs import Costs
 from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.paired import FEWEST, NO_SPREAD, Difference, paired_differences
 from hf_posenc.eval.results.record import Record
@@ -27,12 +26,10 @@ PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "key_nats",
 
 @dataclass(frozen=True)
 class Comparison:
-    """Records of all cells in order of measurement, the settings they were measured with (``about``), and the costs of
-    cells by key, where they are known."""
+    """Records of all cells in order of measurement, and the settings they were measured with (``about``)."""
 
     about: dict[str, Any]
     records: list[Record]
-    costs: Mapping[str, Costs] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -45,8 +42,23 @@ class Comparison:
 
     def model_of(self, label: str) -> str:
         """Name in reports of the model that an entry is on."""
-        models = {scheme["label"]: scheme["model"] for scheme in self.about["schemes"] if "model" in scheme}
-        return models.get(label, self.about["model"])
+        return str(self.entries.get(label, {}).get("model", self.about["model"]))
+
+    def trained_length_of(self, label: str) -> int:
+        """Trained length of the model that an entry is on."""
+        models = {model["digest"]: model["trained_length"] for model in self.about.get("models", ())}
+        return int(models.get(self.entries[label].get("model_digest"), self.about["trained_length"]))
+
+    def baseline_of(self, label: str) -> str | None:
+        """Label of the unpatched entry on the same model; None without one."""
+        digest = self.entries[label].get("model_digest")
+        unpatched = (name for name, one in self.entries.items() if one["scheme"] is None)
+        return next((name for name in unpatched if self.entries[name].get("model_digest") == digest), None)
+
+    @cached_property
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """What is known of the entries, by label."""
+        return {scheme["label"]: scheme for scheme in self.about["schemes"]}
 
     @property
     def labels(self) -> list[str]:
@@ -56,6 +68,10 @@ class Comparison:
     def with_state(self, state: str) -> list[Record]:
         """Return the records that are ``"refused"``, ``"failed"`` or ``"done"``."""
         return [record for record in self.records if record.state == state]
+
+    def done(self, label: str) -> list[Record]:
+        """Return the finished records of an entry."""
+        return [record for record in self.with_state("done") if record.scheme == label]
 
     def reasons(self, state: str) -> dict[tuple[str, str], list[Record]]:
         """Group the records in a state by entry and reason."""

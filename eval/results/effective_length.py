@@ -123,18 +123,9 @@ def reference_of(comparison: Comparison, rows: Mapping[Any, Row], label: str) ->
 
     At the longest measured length within it; None where there is none.
     """
-    entries = {entry["label"]: entry for entry in comparison.about["schemes"]}
-    digest, trained = entries[label].get("model_digest"), trained_length_of(comparison, label)
-    baselines = [name for name, e in entries.items() if e["scheme"] is None and e.get("model_digest") == digest]
-    for reference in (*baselines, label):
+    trained = comparison.trained_length_of(label)
+    for reference in (comparison.baseline_of(label), label):
         within = [n for name, n in rows if name == reference and n is not None and n <= trained]
         if within:
             return rows[reference, max(within)]
     return None
-
-
-def trained_length_of(comparison: Comparison, label: str) -> int:
-    """The trained length of the model of an entry."""
-    digests = {entry["label"]: entry.get("model_digest") for entry in comparison.about["schemes"]}
-    lengths = {model["digest"]: model["trained_length"] for model in comparison.about.get("models", ())}
-    return int(lengths.get(digests[label], comparison.about["trained_length"]))

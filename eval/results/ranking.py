@@ -16,41 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from hf_posenc.eval.results.bootstrap import Margins, effective_bounds
 from hf_posenc.eval.results.comparison import GAINS, SHARES, Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.costs import costs_by_scheme
 from hf_posenc.eval.results.documents import DocumentScore
-from hf_posenc.eval.results.effective_length import RULER, SLACK, documents_of, effective_lengths, reference_of
+from hf_posenc.eval.results.effective_length import EffectiveLength, effective_lengths
 from hf_posenc.eval.results.gate import gates
-from hf_posenc.eval.results.paired import LEVEL, holm, paired
-
-
-@dataclass(frozen=True)
-class Effective:
-    """Effective context length with its 95 % bootstrap interval; tokens, 0 where no length passes.
-
-    Attributes:
-        length: the longest measured length that passes.
-        low, high: interval; None for too few documents.
-    """
-
-    length: int
-    low: int | None
-    high: int | None
-
-
-@dataclass(frozen=True)
-class Behind:
-    """Mean difference from the first line over the same documents.
-
-    Attributes:
-        value: score less that of the first line.
-        low, high: 95 % interval by Student's t over clusters, of this comparison alone; None for too few.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
+from hf_posenc.eval.results.paired import LEVEL, Difference, holm, paired
+from hf_posenc.eval.results.record import costs_of
 
 
 @dataclass(frozen=True)
@@ -62,7 +33,7 @@ class Ranked:
         length: tokens.
         value, low, high: score and its 95 % interval; None without one.
         first, last, of: places that are possible among the lines that are compared; None for a line without a score.
-        behind: None for the first line, and without a score.
+        behind: its difference from the first line over the same documents; None for that, and without a score.
         effective: None where the metric has no threshold, or the model cannot do the task at its trained length.
         time: seconds of the cell over those of the unpatched line; None where there is none.
         cache_per_token: bytes of the KV cache for each token; None without one.
@@ -79,8 +50,8 @@ class Ranked:
     first: int | None
     last: int | None
     of: int
-    behind: Behind | None
-    effective: Effective | None
+    behind: Difference | None
+    effective: EffectiveLength | None
     time: float | None
     cache_per_token: float | None
     on_front: bool = False
@@ -100,20 +71,25 @@ class Ranked:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without the time, which differs from run to run."""
-        return {name: value for name, value in asdict(self).items() if name not in ("time", "on_front")}
+        found = {name: value for name, value in asdict(self).items() if name not in ("time", "on_front")}
+        if (behind := self.behind) is not None:
+            found["behind"] = {"value": behind.difference, "low": behind.low, "high": behind.high}
+        if (effective := self.effective) is not None:
+            found["effective"] = {"length": effective.length, "low": effective.low, "high": effective.high}
+        return found
 
 
 def rankings(comparison: Comparison) -> dict[str, list[Ranked]]:
     """The ranked lines of each task that was measured length by length, first place first; empty without ``rank``."""
     if not comparison.about.get("rank"):
         return {}
-    effective = effective_intervals(comparison)
+    effective = open_effective_lengths(comparison)
     swept = [task for task in comparison.tasks() if any(r.task == task and r.length for r in comparison.rows)]
     return {task: ranking(comparison, task, comparison.metrics(task)[0], effective) for task in swept}
 
 
 def ranking(
-    comparison: Comparison, task: str, metric: str, effective: Mapping[tuple[str, str], Effective]
+    comparison: Comparison, task: str, metric: str, effective: Mapping[tuple[str, str], EffectiveLength]
 ) -> list[Ranked]:
     """The lines of one task."""
     length = max(comparison.about["lengths"])
@@ -122,7 +98,6 @@ def ranking(
     scores = {label: documents_at(comparison, label, task, metric, length) for label in comparison.labels}
     measured = {label: found for label, found in scores.items() if found}
     places = {} if better is None or len(measured) < 2 else ranks(measured, higher_is_better=better)
-    caches = {one.label: one.cache_per_token for one in costs_by_scheme(comparison.records, comparison.costs)}
     lines = []
     for label in comparison.labels:
         row = rows.get((label, length))
@@ -131,7 +106,8 @@ def ranking(
         lines.append(
             Ranked(
                 label, task, metric, length, None if row is None else row.value, *bounds, first, last, len(measured),
-                None, effective.get((label, task)), time_ratio(comparison, label, task, length), caches.get(label),
+                None, effective.get((label, task)), time_ratio(comparison, label, task, length), 
+                costs_of(comparison.done(label)).cache_per_token,
             )
         )  # fmt: skip
     return with_front(with_distances(sorted(lines, key=lambda line: line.place), scores))
@@ -167,22 +143,20 @@ def with_distances(lines: Sequence[Ranked], scores: Mapping[str, Sequence[Docume
         own = scores[line.scheme]
         difference = paired(line.scheme, first.scheme, own, scores[first.scheme]) if own else None
         if difference is not None:
-            line = replace(line, behind=Behind(difference.difference, difference.low, difference.high))
+            line = replace(line, behind=difference)
         found.append(line)
     return found
 
 
 def time_ratio(comparison: Comparison, label: str, task: str, length: int) -> float | None:
     """Seconds of a finished cell over those of the unpatched line of the same model."""
-    entries = {entry["label"]: entry for entry in comparison.about["schemes"]}
-    model = entries[label].get("model_digest")
-    base = [name for name, one in entries.items() if one["scheme"] is None and one.get("model_digest") == model]
     seconds = {
         record.scheme: record.seconds
         for record in comparison.with_state("done")
         if (record.task, record.length) == (task, length) and record.seconds > 0
     }
-    return seconds[label] / seconds[base[0]] if base and label in seconds and base[0] in seconds else None
+    own, base = seconds.get(label), seconds.get(comparison.baseline_of(label) or "")
+    return None if own is None or base is None else own / base
 
 
 def with_front(lines: Sequence[Ranked]) -> list[Ranked]:
@@ -196,32 +170,11 @@ def with_front(lines: Sequence[Ranked]) -> list[Ranked]:
     return [replace(line, on_front=line.scheme in front) for line in lines]
 
 
-def effective_intervals(comparison: Comparison) -> dict[tuple[str, str], Effective]:
-    """Effective context lengths by label and task, with bootstrap intervals that draw the same documents everywhere."""
+def open_effective_lengths(comparison: Comparison) -> dict[tuple[str, str], EffectiveLength]:
+    """Effective context lengths by label and task, of the metrics that decide and the tasks that the model can do."""
     closed = {gate.task for gate in gates(comparison.about) if not gate.open}
-    found = {}
-    for one in effective_lengths(comparison):
-        if one.task not in closed and one.metric == comparison.metrics(one.task)[0]:
-            low, high = bootstrapped(comparison, one.scheme, one.task, one.metric) or (None, None)
-            found[one.scheme, one.task] = Effective(one.length, low, high)
-    return found
-
-
-def bootstrapped(comparison: Comparison, label: str, task: str, metric: str) -> tuple[int, int] | None:
-    """The bootstrap interval of one effective length; None where too few documents are known."""
-    rows = rows_by_cell(comparison.rows, task, metric)
-    own = {n: documents_of(comparison, row) for (name, n), row in rows.items() if name == label and n is not None}
-    if metric in SHARES:
-        margins = {n: {name: (c, value - RULER) for name, (c, value) in own[n].items()} for n in own}
-        found = Margins.of(margins, share=RULER)
-    else:
-        reference = reference_of(comparison, rows, label)
-        if reference is None:
-            return None
-        base = documents_of(comparison, reference)
-        margins = {
-            n: {name: (c, base[name][1] + SLACK - value) for name, (c, value) in own[n].items() if name in base}
-            for n in own
-        }
-        found = Margins.of(margins)
-    return effective_bounds(found, seed=comparison.about["seed"]) if len(found.sums) else None
+    return {
+        (one.scheme, one.task): one
+        for one in effective_lengths(comparison)
+        if one.task not in closed and one.metric == comparison.metrics(one.task)[0]
+    }

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.eval.results.documents import DocumentScore, RowKey, by_row, labelled, number, standard_error
-from hf_posenc.eval.tasks.sweep import parse_metric
+from hf_posenc.eval.results.paired import FEWEST
+from hf_posenc.eval.tasks.sweep import REPEATED, parse_metric
 
 
 @dataclass(frozen=True)
@@ -111,3 +112,28 @@ def times(value: float, error: float | None) -> float | None:
 def write_json(path: Path, content: Any) -> None:
     """Write ``content`` as JSON, atomically; values without a JSON form, such as functions, are written as text."""
     write_bytes(path, (json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n").encode())
+
+
+def remarks_on(results: Mapping[str, Any], rows: Iterable[Row]) -> list[str]:
+    """Remarks on lm-eval's results and the rows made of them."""
+    return [*repeated(results), *dict.fromkeys(few_documents(rows))]
+
+
+def repeated(results: Mapping[str, Any]) -> Iterator[str]:
+    """Say which results come from fewer prompts than were asked."""
+    for task, config in results.get("configs", {}).items():
+        for length, (asked, different) in ((config.get("metadata") or {}).get(REPEATED) or {}).items():
+            yield (
+                f"{task} at {int(length):,} tokens: {asked} prompts, {different} distinct, because depths "
+                "coincide where there is little filler. Intervals count keys, not prompts."
+            )
+
+
+def few_documents(rows: Iterable[Row]) -> Iterator[str]:
+    """Say which results have no interval because all windows are of very few documents."""
+    for row in rows:
+        if row.clusters is not None and row.clusters < min(FEWEST, row.n):
+            yield (
+                f"{row.task}: the {row.n} windows are of {row.clusters} documents, whose windows are not independent "
+                f"of each other, and too few for an interval. Give {FEWEST} documents or more, or a single one."
+            )

@@ -23,7 +23,7 @@ from hf_posenc.checkpoints.hub import hub_options, of_other_names
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.tokenizer import tokenizer_of as named_tokenizer
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
-from hf_posenc.eval.lm.register import register_models
+from hf_posenc.eval.lm.load import register_models
 from hf_posenc.eval.tasks.sweep import REPEATED, Sweep, TaskOptions, metric_name
 from hf_posenc.eval.texts.haystack import sentences_of
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text

@@ -107,7 +107,7 @@ class PatchedAttention(nn.Module):
     @property
     def live_dropout(self) -> float:
         """Probability of dropping an attention weight now; 0 outside training."""
-        own = getattr(self, self.dropout_name)
+        own: Any = getattr(self, self.dropout_name)
         return float(own.p if isinstance(own, nn.Module) else own) if self.training else 0.0
 
     def project_query(self, x: Tensor) -> Tensor:

@@ -207,6 +207,10 @@ class Scheme(nn.Module):
         """transformers' own ``rope_parameters`` for the same rotation up to the trained length, and another beyond."""
         return None
 
+    def native_window(self) -> int | None:
+        """Keys that a query sees, as transformers' ``sliding_window``; None of schemes that are no window alone."""
+        return None
+
     @property
     def kept_keys(self) -> tuple[int, int] | None:
         """``(first, last)``: how many of the oldest and of the newest keys a cache needs to hold; None for all."""

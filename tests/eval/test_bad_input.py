@@ -9,8 +9,8 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.errors import BeyondTable, LengthTooShort, NotMeasurable, TextTooShort
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.errors import NotMeasurable, TextTooShort
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
@@ -59,36 +59,12 @@ def test_a_tokenizer_without_any_end(llama, endless, text) -> None:
         )
 
 
-def test_ids_need_no_special_tokens_at_all(llama, endless, text) -> None:
-    rows = evaluate(
-        llama, endless, tasks=["posenc_token_nll", "posenc_copy"], lengths=[64], samples=2, text=text, scored=8
-    ).rows
-    assert {row.task for row in rows} == {"posenc_token_nll", "posenc_copy"}
-    assert all(math.isfinite(row.value) for row in rows)
-
-
 @pytest.mark.parametrize("document", ["", "<end>"], ids=["nothing", "only its begin token"])
 def test_an_empty_document(document: str, llama, tokenizer) -> None:
     with pytest.raises(TextTooShort, match="Document 1 is empty"):
         PosEncLM(llama, tokenizer=tokenizer).loglikelihood_rolling(
             requests("loglikelihood_rolling", [("full",), (document,)])
         )
-
-
-def test_an_empty_text_file(llama, tokenizer, tmp_path) -> None:
-    (tmp_path / "empty.txt").touch()
-    for task in ("posenc_ppl", "posenc_token_nll", "posenc_sliding_ppl"):
-        with pytest.raises(TextTooShort, match="0 characters"):
-            evaluate(
-                llama, tokenizer, tasks=[task], lengths=[64], samples=1, scored=8, text=tmp_path / "empty.txt",
-                options={"stride": 8},
-            )  # fmt: skip
-
-
-def test_a_length_below_the_prompts_own_size(llama, tokenizer) -> None:
-    for task in ("posenc_passkey", "posenc_passkey_gen"):
-        with pytest.raises(LengthTooShort, match="length 16"):
-            evaluate(llama, tokenizer, tasks=[task], lengths=[16], keys=1, depths=[0.5])
 
 
 def test_rolling_past_the_window_raises_or_uses_windows(llama, tokenizer) -> None:
@@ -100,10 +76,3 @@ def test_rolling_past_the_window_raises_or_uses_windows(llama, tokenizer) -> Non
     ours = PosEncLM(llama, tokenizer=tokenizer, on_overflow="truncate").loglikelihood_rolling(asked)
     assert ours == pytest.approx(stock, rel=1e-6)
     assert torch.isfinite(torch.tensor(ours)).all()
-
-
-def test_a_length_past_the_table_is_refused_before_anything_is_scored(gpt2, tokenizer) -> None:
-    seen: list[int] = []
-    with pytest.raises(BeyondTable, match=f"{TRAINED} positions, and {2 * TRAINED} are requested"):
-        evaluate(gpt2, tokenizer, lengths=[TRAINED, 2 * TRAINED], on_request=lambda: seen.append(1))
-    assert not seen

@@ -11,7 +11,7 @@ from lm_eval.tasks import TaskManager
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.eval import TASKS
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 
 from .conftest import TRAINED
 from .test_parity import PAIRS, requests

@@ -21,10 +21,8 @@ from hf_posenc.errors import (
     SchemeNotDefined,
     UnknownOption,
     UnknownScheme,
-    WeightsNotFinite,
 )
 from hf_posenc.eval import compare, evaluate
-from hf_posenc.eval.catalogue import without_groups
 from hf_posenc.eval.comparison import measure
 from hf_posenc.eval.errors import StoreUnusable, TaskOptionOutOfRange, UnreadableDocuments
 from hf_posenc.schemes.entry import Entry, entries_of
@@ -124,7 +122,7 @@ def test_fresh_measures_again(run, measured) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"seed": 1}, {"samples": 3}, {"scored": 8}, {"limit": 1}, {"factor_per_length": True},
+        {"seed": 1}, {"limit": 1}, {"factor_per_length": True},
         {"lengths": [TRAINED, 4 * TRAINED]}, {"batch_size": 2}, {"schemes": "pi:factor=4"}, {"text": True},
         {"schemes": "yarn:beta_fast=16"}, {"weights": True},
     ],
@@ -145,24 +143,6 @@ def test_a_changed_setting_reuses_nothing(run, measured, changed, llama, tmp_pat
     assert len(measured) == before + 2
 
 
-@pytest.mark.parametrize("changed", [{"keys": 2}, {"depths": (0.5,)}], ids=str)
-@pytest.mark.parametrize(("task", "cells"), [("posenc_passkey", 3), ("posenc_ppl", 0)])
-def test_a_setting_counts_for_the_tasks_that_read_it(run, measured, changed, task, cells) -> None:
-    """Of passkey retrieval, the gate of the unpatched model is a cell as well."""
-    run("pi", tasks=[task])
-    before = len(measured)
-    run("pi", tasks=[task], **changed)
-    assert len(measured) == before + cells
-
-
-def test_a_text_that_changes_under_its_name(run, measured, tmp_path_factory) -> None:
-    text = tmp_path_factory.mktemp("text") / "own.txt"
-    for word in ("good", "better"):
-        text.write_text(f"Nothing {word} is written here than what anybody would read twice.\n" * 200)
-        run("pi", tasks=["posenc_ppl"], text=text)
-    assert len(measured) == 4
-
-
 def test_what_is_not_defined_is_refused_and_the_rest_goes_on(run, measured, llama, tmp_path) -> None:
     comparison = run("learned_hier,pi,pi:factor=0.5", tasks=["posenc_ppl"])
     assert [(r.scheme, r.state) for r in comparison.records] == [
@@ -174,14 +154,6 @@ def test_what_is_not_defined_is_refused_and_the_rest_goes_on(run, measured, llam
     for name in ("results.md", "page.html", "results.csv"):
         assert "not defined for this llama model" in (tmp_path / name).read_text(encoding="utf-8")
     assert len(measured) == 2
-
-
-def test_a_model_with_a_table_is_measured_up_to_its_end(gpt2, tokenizer, tmp_path) -> None:
-    found = compare(
-        gpt2, "unpatched,alibi", out=tmp_path, tokenizer=tokenizer, lengths=LENGTHS, tasks=["posenc_ppl"], **SMALL
-    ).records
-    assert [record.state for record in found] == ["done", "refused", "done", "done"]
-    assert f"has learned {TRAINED} positions, and {2 * TRAINED} are requested" in found[1].reason
 
 
 def test_a_masked_model(bert, framed_tokenizer, tmp_path) -> None:
@@ -206,12 +178,6 @@ def test_a_failed_cell_is_noted_and_tried_again(run, measured, monkeypatch) -> N
     assert len(measured) == 4
 
 
-def test_a_length_without_room_fails_alone(run) -> None:
-    found = run("unpatched", lengths=[8, TRAINED], tasks=["posenc_ppl"]).records
-    assert [r.state for r in found] == ["failed", "done"]
-    assert "no room for context" in found[0].reason
-
-
 def test_non_finite_numbers_are_not_reported(run, llama) -> None:
     """Weights that are numbers, and logits that are not: no cell has a number."""
     with torch.no_grad():
@@ -220,26 +186,6 @@ def test_non_finite_numbers_are_not_reported(run, llama) -> None:
     assert not found.rows
     assert found.with_state("failed")
     assert all("no metric is made" in record.reason for record in found.with_state("failed"))
-
-
-def test_non_finite_weights_are_refused(run, llama, tmp_path) -> None:
-    with torch.no_grad():
-        llama.lm_head.weight[0, 0] = float("nan")
-    with pytest.raises(WeightsNotFinite, match="lm_head"):
-        run("unpatched", tasks=["posenc_ppl"])
-    assert not (tmp_path / "results.json").exists()
-
-
-def test_learned_schemes_start_equally(run, tmp_path, llama, tokenizer) -> None:
-    first = run("fire", tasks=["posenc_ppl"])
-    torch.rand(7)
-    second = compare(
-        llama, "fire", tokenizer=tokenizer, out=tmp_path / "again", lengths=LENGTHS, tasks=["posenc_ppl"], **SMALL
-    )
-    assert first.rows == second.rows
-    assert "needs training, and these weights were not trained with it" in (tmp_path / "results.md").read_text(
-        encoding="utf-8"
-    )
 
 
 @pytest.mark.parametrize(
@@ -290,13 +236,6 @@ def test_tasks_that_score_a_text_once_are_one_cell(run, measured) -> None:
     found = run("pi", tasks=["posenc_token_nll", "posenc_ppl"])
     assert [lengths for _, _, lengths in measured] == [tuple(LENGTHS), (TRAINED,), (2 * TRAINED,)]
     assert {row.length for row in found.rows if row.task == "posenc_token_nll"} == set(LENGTHS)
-
-
-def test_groups_are_their_tasks() -> None:
-    tasks = without_groups(["posenc_longctx", "posenc_ppl"])
-    assert {"posenc_ppl", "posenc_passkey"} < set(tasks)
-    assert len(tasks) == len(set(tasks))
-    assert "posenc_longctx" not in tasks
 
 
 def test_scheme_entries_as_text() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 
 from .conftest import TRAINED
 

@@ -7,7 +7,7 @@ import torch
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import LengthTooShort
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.tasks.copying import induced
 
 from .conftest import TRAINED

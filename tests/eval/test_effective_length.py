@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hf_posenc.eval.report.effective import effective_rule, effective_table
+from hf_posenc.eval.report.tables import effective_table
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.effective_length import effective_lengths, loss_bounds, results_of
 from hf_posenc.eval.results.record import Record
@@ -73,8 +73,10 @@ def test_losses_are_compared_document_by_document() -> None:
 
 def test_the_table_names_what_it_holds() -> None:
     comparison = made("acc", {"yarn": (0.99, 0.9, 0.84, 0.3)}, stderr=0.03)
-    assert effective_table(comparison) == (["scheme", "task"], [["yarn", "128 (64 … 256)"]])
-    assert "85.6 %" in effective_rule(comparison)
+    table = effective_table(comparison)
+    assert table is not None
+    assert (table.head, table.lines) == (["scheme", "task"], [["yarn", "128 (64 … 256)"]])
+    assert "85.6 %" in table.note
     single = Comparison(comparison.about, comparison.records[:1])
     assert effective_table(single) is None
 

@@ -10,7 +10,6 @@ import pytest
 from hf_posenc.eval import compare
 from hf_posenc.eval.report.exports import csv_text
 from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.remarks import remarks
 from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.results.gate import gate_of, gates, shown_metrics
 from hf_posenc.eval.results.record import Record
@@ -70,27 +69,6 @@ def test_a_closed_gate_is_one_line_and_keeps_the_numbers(able: bool) -> None:
     assert ("accuracy by length and depth" in page) == able
     assert ("does not reach at its trained length</summary>" in page) != able
     assert csv_text(made).count(",acc,") == 2 * 2 * 4
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_a_checkpoint_that_carries_a_scheme_is_not_called_unpatched(several: bool) -> None:
-    made = comparison()
-    made.about["gates"] = [gate_of(record(0.0, 0.0), TRAINED, "runs/x").to_dict()]
-    made.about["model_scheme"] = None if several else "yarn"
-    if several:
-        made.about["models"] = [{"name": "runs/x", "scheme": "yarn"}, {"name": "other", "scheme": None}]
-    (said,) = (remark for remark in remarks(made) if "not surely above" in remark)
-    assert "the model as saved, with scheme yarn (runs/x) has 0 %" in said
-    made.about["gates"][0]["model"] = "other"
-    (said,) = (remark for remark in remarks(made) if "not surely above" in remark)
-    assert ("the unpatched model (other) has 0 %" in said) == several
-
-
-def test_an_interval_of_no_width_is_not_shown() -> None:
-    made = comparison()
-    made.about["gates"] = [gate_of(record(0.0, None, 2), TRAINED, "m").to_dict()]
-    (said,) = (remark for remark in remarks(made) if "not surely above" in remark)
-    assert "has 0 % accuracy (no interval, 2 documents)" in said
 
 
 @pytest.mark.slow

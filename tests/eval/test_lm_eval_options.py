@@ -14,7 +14,7 @@ from hf_posenc.errors import BadComparison, MissingPackage, RequestTooLong, Unkn
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import NotMeasurable, TaskDataMissing, TaskOptionOutOfRange
 from hf_posenc.eval.settings import generation_of
-from hf_posenc.eval.task_files import explained_task_errors
+from hf_posenc.eval.task_index import explained_task_errors
 from hf_posenc.eval.tasks import base
 from hf_posenc.starters.loading import starter_path
 
@@ -108,29 +108,6 @@ def test_numbers_are_those_of_stock_lm_eval(llama, tokenizer, tmp_path: Path) ->
 def test_what_cannot_take_effect_is_refused(llama, tokenizer, options, error, told: str) -> None:
     with pytest.raises(error, match=told):
         evaluate(llama, tokenizer, tasks=["posenc_passkey"], lengths=[128], keys=1, **options)
-
-
-def test_our_prompts_refuse_a_chat_template_that_there_is(llama, tokenizer) -> None:
-    tokenizer.chat_template = CHAT
-    try:
-        with pytest.raises(NotMeasurable, match="apply_chat_template has no effect"):
-            evaluate(llama, tokenizer, tasks=["posenc_passkey"], lengths=[128], keys=1, apply_chat_template=True)
-    finally:
-        tokenizer.chat_template = None
-
-
-def test_generation_options_reach_our_generating_tasks(llama, tokenizer) -> None:
-    out = evaluate(
-        llama, tokenizer, tasks=["posenc_passkey_gen"], lengths=[128], keys=1, depths=[0.5], log_samples=True,
-        gen_kwargs={"max_gen_toks": 2},
-    )  # fmt: skip
-    (sample,) = out.raw["samples"]["posenc_passkey_gen"]
-    assert sample["arguments"][0][1] == {"until": ["\n"], "do_sample": False, "max_gen_toks": 2}
-
-
-def test_a_setting_is_no_option_of_tasks(llama, tokenizer) -> None:
-    with pytest.raises(BadComparison, match="keys"):
-        evaluate(llama, tokenizer, tasks=["posenc_passkey"], lengths=[96], options={"keys": 2})
 
 
 def test_a_model_object_of_lm_eval_gives_the_same_numbers(llama, tokenizer) -> None:

@@ -5,21 +5,17 @@ Each test shows the stock behaviour first; were it mended upstream, the test wou
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 import torch
-from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
 from tokenizers import processors
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, tokenization_utils_base
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hf_posenc import patch_model
 from hf_posenc.errors import PosEncError, RequestTooLong, UnknownOption
-from hf_posenc.eval import TASKS, evaluate, register_models
+from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import BeyondTable, TaskOptionOutOfRange
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 
 from .conftest import TRAINED, VOCABULARY, alert
 from .test_parity import PAIRS, requests
@@ -195,16 +191,6 @@ def test_softmax_is_float32(llama, tokenizer) -> None:  # 13
     assert abs(stock - expected) > 100 * abs(ours - expected)  # stock: rounded to 8 bits at every token
 
 
-def test_lost_metadata_is_an_error(llama, tokenizer) -> None:  # 14
-    """`simple_evaluate` drops its ``metadata`` where a task manager is given; RULER then runs at 4096."""
-    manager = TaskManager(include_path=str(TASKS), include_defaults=False)
-    lm = PosEncLM(llama, tokenizer=tokenizer)
-    with pytest.raises(TaskOptionOutOfRange, match="no lengths"):
-        simple_evaluate(
-            lm, tasks=["posenc_ppl"], task_manager=manager, metadata={"lengths": [64], "tokenizer": tokenizer}
-        )
-
-
 def test_one_context_many_endings(llama, tokenizer) -> None:  # 16
     pairs = [(TEXT, ending) for ending in ("x", "y", "\n", "xyz", "x")]
     together = scores(PosEncLM(llama, tokenizer=tokenizer, batch_size=4), pairs)
@@ -264,30 +250,3 @@ def test_limit_counts_documents_at_every_length(llama, tokenizer) -> None:
     options = {"lengths": [64, TRAINED], "samples": 4, "scored": 8}
     evaluation = evaluate(llama, tokenizer, tasks=["posenc_ppl", "posenc_copy"], limit=2, **options)
     assert {(r.length, r.n) for r in evaluation.rows} == {(64, 2), (TRAINED, 2)}
-
-
-def test_results_hold_the_settings_of_a_task(llama, tokenizer) -> None:
-    register_models()
-    evaluation = evaluate(
-        llama, tokenizer, scheme="yarn", factor=2, tasks=["posenc_token_nll"], lengths=[64, TRAINED], samples=2, seed=3
-    )
-    metadata = evaluation.raw["configs"]["posenc_token_nll"]["metadata"]
-    assert {name: metadata[name] for name in ("lengths", "samples", "seed", "longest")} == {
-        "lengths": (64, TRAINED), "samples": 2, "seed": 3, "longest": TRAINED
-    }  # fmt: skip
-    config = evaluation.raw["config"]
-    assert (config["posenc_scheme"], config["posenc_factor"], config["max_length"]) == ("yarn", 2.0, TRAINED)
-    assert set(config["versions"]) == {"hf-posenc", "torch", "transformers", "lm_eval"}
-
-
-def test_a_text_longer_than_the_tokenizer_says_is_no_warning(llama, starting, monkeypatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(
-        logging.getLogger(tokenization_utils_base.__name__), "warning", lambda text, *_: said.append(text)
-    )
-    starting.model_max_length = TRAINED
-    HFLM(llama, tokenizer=starting).tok_encode(LONG)
-    assert "longer than the specified maximum" in said.pop()
-    starting.deprecation_warnings.clear()
-    PosEncLM(llama, tokenizer=starting).tok_encode(LONG)
-    assert said == []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,10 @@ from transformers import (
 )
 
 from hf_posenc import patch_model
-from hf_posenc.errors import CheckpointMismatch, NothingStretched, PosEncError
+from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.eval import TASKS, compare, evaluate, register_models
 from hf_posenc.eval.errors import NotMeasurable
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.texts.stdlib_source import module_text
 from hf_posenc.insight.probe import probe
 
@@ -51,16 +49,6 @@ def test_a_name_and_a_scheme_are_a_patched_model(folder, llama, tokenizer) -> No
     assert scores(named) == pytest.approx(scores(live), rel=1e-6)
 
 
-@pytest.mark.slow
-def test_a_scheme_without_a_factor_is_warned_of_when_its_model_is_measured(folder) -> None:
-    options = {"tasks": ["posenc_ppl"], "lengths": [TRAINED], "samples": 2, "scored": 16, "device": "cpu"}
-    with pytest.warns(NothingStretched, match="yarn was given no factor"):
-        evaluate(str(folder), scheme="yarn", **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", NothingStretched)
-        evaluate(str(folder), scheme="yarn", factor=2, **options)
-
-
 @pytest.mark.parametrize("kind", [BartForConditionalGeneration, T5ForConditionalGeneration])
 def test_an_encoder_decoder_is_refused(kind: Any, tokenizer, tmp_path) -> None:
     """Its encoder would read the tokens to score."""
@@ -79,11 +67,6 @@ def test_a_name_without_a_scheme_is_the_plain_model(folder, llama, tokenizer) ->
     named = PosEncLM(str(folder), device="cpu")
     assert named.max_length == TRAINED
     assert scores(named) == pytest.approx(scores(PosEncLM(llama, tokenizer=tokenizer)), rel=1e-6)
-
-
-def test_lengths_without_a_scheme_raise(folder) -> None:
-    with pytest.raises(PosEncError, match="scheme"):
-        PosEncLM(str(folder), factor=4, device="cpu")
 
 
 def test_peft_adapter_goes_on_top_of_the_scheme(folder, llama, tokenizer, tmp_path) -> None:
@@ -112,16 +95,6 @@ def test_trained_copies_of_tied_weights_are_left_alone(tokenizer) -> None:
     assert min(scores(PosEncLM(tuned, tokenizer=tokenizer))) < 0
     assert torch.equal(tuned(input_ids=ids).logits, before)
     assert "tie_weights" not in vars(tuned)
-
-
-def test_evaluate_by_name(folder, tmp_path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text(module_text("bisect") * 2, encoding="utf-8")
-    options = {"tasks": ["posenc_ppl"], "samples": 2, "scored": 16, "text": text, "device": "cpu"}
-    evaluation = evaluate(str(folder), scheme="yarn", factor=2, **options)
-    assert sorted({r.length for r in evaluation.rows}) == [TRAINED, 2 * TRAINED]
-    evaluation.save(tmp_path / "out.json")
-    assert len(json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["rows"]) == len(evaluation.rows)
 
 
 @pytest.mark.slow
@@ -192,14 +165,3 @@ def test_a_checkpoint_without_a_head_is_refused(llama, tokenizer, tmp_path) -> N
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(CheckpointMismatch, match=r"lacks 'lm_head\.weight'"):
         PosEncLM(str(tmp_path), device="cpu")
-
-
-@pytest.mark.slow
-def test_the_model_types_of_lm_eval_stay() -> None:
-    """In a process of its own: lm-eval registers its types only where the registry is empty."""
-    code = (
-        "from hf_posenc.eval.lm.register import register_models; register_models(); "
-        "from lm_eval.api.registry import get_model; print(get_model('hf').__name__, get_model('hf_posenc').__name__)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["HFLM", "PosEncLM"], done.stderr

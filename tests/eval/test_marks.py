@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from hf_posenc.eval.report.marks import difference_caption, difference_table, format_difference, legend
 from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.phrases import table_of
 from hf_posenc.eval.report.remarks import remarks
 from hf_posenc.eval.report.report import comparison_text
+from hf_posenc.eval.report.tables import difference_table, format_difference, legend, value_table
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.paired import Difference
@@ -48,22 +47,23 @@ LOSSES = {
 
 
 def test_each_number_has_its_mark_and_the_reference_none() -> None:
-    _, lines = table_of(compared(LOSSES), "posenc_ppl", "nll")
+    lines = value_table(compared(LOSSES), "posenc_ppl", "nll").lines
     assert {label: cell.split()[-1] for label, cell in lines} == {
         "yarn": "0.100", "lower": "+", "higher": "−", "either": "?"
     }  # fmt: skip
-    _, plain = table_of(compared(LOSSES, against=None), "posenc_ppl", "nll")
+    plain = value_table(compared(LOSSES, against=None), "posenc_ppl", "nll").lines
     assert all(cell.endswith("0.100") for _, cell in plain)
 
 
 def test_differences_have_a_table_of_their_own() -> None:
     comparison = compared(LOSSES)
-    head, lines = difference_table(comparison, "posenc_ppl", "nll") or ([], [])
-    assert head == ["scheme", "256 (1×)"]
-    assert [label for label, _ in lines] == ["lower", "higher", "either"]
-    assert difference_caption(comparison, "nll").startswith("cross-entropy loss minus that of yarn (nats/token)")
+    table = difference_table(comparison, "posenc_ppl", "nll")
+    assert table is not None
+    assert table.head == ["scheme", "256 (1×)"]
+    assert [label for label, _ in table.lines] == ["lower", "higher", "either"]
+    assert table.caption.startswith("cross-entropy loss minus that of yarn (nats/token)")
     text = comparison_text(comparison)
-    for _, cell in lines:
+    for _, cell in table.lines:
         assert f"| {cell} |" in text
         assert cell in page_html(comparison)
     assert "\n+ " not in text  # which Markdown would take for a list
@@ -85,21 +85,6 @@ def test_a_task_without_comparison_says_so() -> None:
     ]
 
 
-def test_a_label_is_no_markup() -> None:
-    hostile = "<b>|yarn"
-    comparison = compared({hostile: LOSSES["yarn"], "lower": LOSSES["lower"]}, against=hostile)
-    assert "<b>" not in comparison_text(comparison)
-    assert "<b>" not in page_html(comparison)
-    assert hostile in legend(comparison)
-
-
 def test_too_few_documents_for_an_interval_are_said() -> None:
     assert "Fewer than 3 documents" in legend(compared({label: losses[:2] for label, losses in LOSSES.items()}))
     assert "Fewer than" not in legend(compared(LOSSES))
-
-
-def test_the_command_is_a_code_block_after_the_list() -> None:
-    """Four spaces behind a list item are a paragraph of that item, whose dashes and underscores are then markup."""
-    made = compared(LOSSES)
-    made.about["command"] = "hf-posenc compare --model m_o_d"
-    assert comparison_text(made).endswith("\n\n```console\n$ hf-posenc compare --model m_o_d\n```\n")

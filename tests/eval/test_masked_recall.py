@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.lm.models import PosEncMLM
+from hf_posenc.eval.lm.masked_lm import PosEncMLM
 from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED

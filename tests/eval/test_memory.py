@@ -20,7 +20,7 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 
 
 def peak():  # MiB; getrusage would tell that of the process which started this one, were it higher

@@ -13,7 +13,7 @@ from hf_posenc import get_peft_model, load_starter, patch_model
 from hf_posenc.core import plugins
 from hf_posenc.errors import UnknownScheme
 from hf_posenc.eval import compare, evaluate
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.schemes import registry
 
 pytest.importorskip("matplotlib", reason="comparisons draw plots, with the extra `plot`")

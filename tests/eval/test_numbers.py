@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,21 +12,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import TaskOptionOutOfRange
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.log_probs import token_scores
-from hf_posenc.eval.lm.models import PosEncLM
 from hf_posenc.eval.lm.spans import passes
 from hf_posenc.eval.results.comparison import Comparison, rows_by_cell
-from hf_posenc.eval.results.record import Record, is_intact, key_of, row_digest
+from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row, rows_of
 from hf_posenc.eval.tasks.base import (
-    LengthSweep,
-    PerplexityTask,
     perplexity,
 )
 from hf_posenc.eval.tasks.documents import DocsTask
-from hf_posenc.eval.tasks.masked_lm import MaskedTask
-from hf_posenc.eval.tasks.passkey import PasskeyTask
-from hf_posenc.eval.tasks.perplexity import SlidingTask, TokenLossTask
 from hf_posenc.eval.tasks.retrieval import opened
 from hf_posenc.eval.tasks.sweep import Sweep, metric_name, parse_metric
 from hf_posenc.eval.texts.haystack import listed
@@ -192,31 +186,6 @@ def test_each_answer_follows_the_right_ones_before_it() -> None:
     assert [listed(["a", "b", "c"][:n]) for n in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
 
 
-def test_a_row_of_the_store_is_identified_by_all_its_fields() -> None:
-    values = ["key", "pi", "t", 8, "done", "", "[1.5]", 2.0, "{}"]
-    digest = row_digest(values)
-    assert is_intact(values, digest)
-    for index in range(len(values)):
-        assert not is_intact([*values[:index], "other", *values[index + 1 :]], digest)
-    assert not is_intact([*values[:-1], float("nan")], digest)
-    assert key_of({"a": 1, "b": [1, 2]}) == key_of({"b": [1, 2], "a": 1})
-    assert key_of({"a": 1}) != key_of({"a": 2})
-
-
-def test_requests_of_one_context_do_not_mix(llama, tokenizer) -> None:
-    """Targets of one and of several tokens behind the same context, scored by one pass, in any order."""
-    pairs = [("The sky is", " blue"), ("The sky is", " a long way up"), ("The sky is", " blue and"), ("The sky", " is")]
-    lm = PosEncLM(llama, tokenizer=tokenizer)
-    together = lm.loglikelihood(requests("loglikelihood", pairs))
-    backwards = lm.loglikelihood(requests("loglikelihood", pairs[::-1]))[::-1]
-    for (context, target), one, other in zip(pairs, together, backwards, strict=True):
-        ids, before = tokenizer(context + target)["input_ids"], len(tokenizer(context)["input_ids"])
-        wanted = ids[before:]
-        expected = exact(llama, ids, len(wanted))[range(len(wanted)), wanted].sum().item()
-        assert one[0] == pytest.approx(expected, rel=1e-5)
-        assert other == pytest.approx(one, rel=1e-6)
-
-
 def test_random_positions_depend_on_the_sequence_alone(llama, tokenizer) -> None:
     """Two texts that drew the same positions would be one draw counted twice."""
     patch_model(llama, "randpos", target_length=2 * TRAINED, test="random")
@@ -250,20 +219,3 @@ def test_a_long_text_does_not_affect_a_short_one(tokenizer) -> None:
     ((alone,), (behind_a_long_one, _), (_, after)) = scored(short), scored(short, long), scored(long, short)
     assert behind_a_long_one == pytest.approx(alone, rel=1e-6)
     assert after == pytest.approx(alone, rel=1e-6)
-
-
-def test_a_comparison_as_json_has_it() -> None:
-    found = comparison(row("nll")).to_dict()
-    assert found["format"] == 2
-    assert found["cells"] == [
-        {"scheme": "pi", "task": "t", "length": 8, "state": "done", "reason": "", "key": "k", "remarks": []}
-    ]
-    assert [Row(**one) for one in found["rows"]] == [replace(row("nll"), model="name", scheme="pi")]
-    assert found["about"] == {"model": "name", "schemes": [{"label": "pi"}]}
-
-
-@pytest.mark.parametrize("task", [TokenLossTask, SlidingTask, DocsTask, PerplexityTask, PasskeyTask, MaskedTask])
-def test_losses_are_better_low_and_shares_high(task: type[LengthSweep]) -> None:
-    for metric, (aggregation, higher) in task.metrics.items():
-        assert higher == (metric in ("acc", "recall"))
-        assert aggregation([1.0, 3.0]) == pytest.approx(math.exp(2.0) if metric.endswith("ppl") else 2.0)

@@ -8,7 +8,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_posenc.errors import RequestTooLong, UnknownOption
 from hf_posenc.eval.errors import BeyondTable, TaskOptionOutOfRange
-from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
+from hf_posenc.eval.lm.masked_lm import PosEncMLM
 
 from .conftest import TRAINED
 from .test_parity import requests
@@ -64,12 +65,6 @@ def test_truncation_on_request_is_that_of_hf(llama, tokenizer) -> None:
     request = requests("loglikelihood", [REQUESTS["loglikelihood"]])
     ours = PosEncLM(llama, tokenizer=tokenizer, on_overflow="truncate").loglikelihood(request)
     assert ours[0][0] == pytest.approx(HFLM(llama, tokenizer=tokenizer).loglikelihood(request)[0][0], rel=1e-6)
-
-
-def test_a_patched_model_accepts_requests_up_to_its_target(llama, tokenizer) -> None:
-    lm = PosEncLM(llama, tokenizer=tokenizer, scheme="yarn", factor=8)
-    assert lm.max_length == 8 * TRAINED
-    assert lm.loglikelihood(requests("loglikelihood", [REQUESTS["loglikelihood"]]))[0][0] < 0
 
 
 def test_masked_requests_are_never_cut(bert, framed_tokenizer) -> None:

@@ -11,7 +11,7 @@ import torch
 from lm_eval.api.instance import Instance
 
 from hf_posenc.eval.lm.batching import like_lengths
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 
 SCHEMES: dict[str | None, dict[str, Any]] = {
     None: {},

@@ -17,21 +17,12 @@ from hf_posenc.core.student_t import student_t
 from hf_posenc.eval.report.exports import csv_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.page_plots import curves_figure
-from hf_posenc.eval.report.phrases import model_title
 from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.results.comparison import Comparison, interval
 from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
 
 pytest.importorskip("matplotlib")
-
-PAYLOADS = [
-    "<script>alert(1)</script>", "</script><script>alert(1)", "<img src=x onerror=alert(1)>",
-    '"><svg onload=alert(1)>',
-    "' onmouseover='alert(1)", "{{ 7 * 7 }}", "{% raw %}", "javascript:alert(1)", "$\\frac{1}{0}$", "$", "_hidden",
-    "a|b\nc", "=HYPERLINK('x')", "@x", "</style><style>*{display:none}", "<!--", "]]>", "\u202eabc",
-    "&lt;b&gt;", "é" * 80,
-]  # fmt: skip
 
 
 def comparison(
@@ -96,35 +87,6 @@ def read(page: str) -> Tags:
     return tags
 
 
-@pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
-def test_names_are_escaped_everywhere(payload: str) -> None:
-    hostile = comparison(("unpatched", payload), tasks=("posenc_passkey", payload), model=payload, command=payload)
-    hostile.records.append(Record("k", payload, payload, 256, "refused", payload, [], 0.0, {}))
-    tame = comparison(("unpatched", "y"), tasks=("posenc_passkey", "y"), model="y", command="y")
-    tame.records.append(Record("k", "y", "y", 256, "refused", "y", [], 0.0, {}))
-    page, harmless = read(page_html(hostile)), read(page_html(tame))
-    structure = (
-        "script",
-        "style",
-        "img",
-        "iframe",
-        "object",
-        "link",
-        "meta",
-        "svg",
-        "a",
-        "form",
-        "h1",
-        "h2",
-        "li",
-        "td",
-    )
-    assert {tag: page.tags[tag] for tag in structure} == {tag: harmless.tags[tag] for tag in structure}
-    assert set(page.tags) == set(harmless.tags)
-    assert not [name for name, _ in page.attributes if name.startswith("on")]
-    assert "".join(payload.split()) in "".join(page.text.split())
-
-
 def test_the_page_is_self_contained() -> None:
     page = page_html(comparison())
     tags = read(page)
@@ -148,27 +110,11 @@ def test_every_number_is_in_every_file() -> None:
     assert {line["scheme"] for line in lines} == {"unpatched", "yarn"}
 
 
-def test_csv_runs_no_formula() -> None:
-    lines = list(csv.reader(io.StringIO(csv_text(comparison(("=1+1", "@x"), model="-2+3")))))
-    assert all(not cell.startswith(("=", "@", "-", "+")) for line in lines for cell in line[:3])
-
-
 def test_markdown_keeps_its_tables() -> None:
     text = comparison_text(comparison(("unpatched", "a|b\nc<d>")))
     lines = [line for line in text.splitlines() if "a\\|b c&lt;d>" in line and line.startswith("|")]
     assert lines
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in lines)
-
-
-@pytest.mark.slow
-def test_a_large_comparison_stays_small_and_is_the_same_twice() -> None:
-    large = comparison(
-        [f"scheme_{n}:option={n}" for n in range(12)], [256 * 2**n for n in range(8)],
-        ("posenc_ppl", "posenc_passkey", "posenc_niah_single"), (0.0, 0.25, 0.5, 0.75, 1.0),
-    )  # fmt: skip
-    page = page_html(large)
-    assert len(page.encode()) <= 300_000
-    assert page_html(large) == page
 
 
 def test_plots_follow_light_and_dark() -> None:
@@ -239,26 +185,3 @@ def test_a_cell_without_a_number_names_its_own_model() -> None:
     rows = list(csv.DictReader(io.StringIO(csv_text(of_two_models()))))
     assert {row["model"] for row in rows if row["note"]} == {"a"}
     assert {row["model"] for row in rows if not row["note"]} == {"a", "b"}
-
-
-def test_many_schemes_have_a_panel_each() -> None:
-    many = page_html(comparison(["unpatched", *(f"scheme_{n}" for n in range(5))]))
-    assert many.count("One panel per scheme, all on the same axes") == 3
-    labels = re.findall(r'aria-label="(posenc_ppl: [^"]*)"', many)
-    assert labels == [
-        "posenc_ppl: cross-entropy loss (nats/token) against length in tokens. At 512 tokens: unpatched 2.125, "
-        "scheme_0 2.225, scheme_1 2.325, scheme_2 2.425, scheme_3 2.525, scheme_4 2.625"
-    ]
-
-
-def test_titles_are_names() -> None:
-    given = (
-        "/home/a b/models/small",
-        "runs/x/checkpoint-500",
-        "C:\\models\\small",
-        "./small",
-        "org/name",
-        "starter:llama",
-    )
-    expected = ["small", "x/checkpoint-500", "small", "small", "org/name", "starter:llama"]
-    assert list(map(model_title, given)) == expected

@@ -11,7 +11,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
 from hf_posenc import patch_model
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 
 PAIRS = [
     ("def bisect(a, x):\n    lo = 0", "\n    hi = len(a)"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 
 from .conftest import TRAINED
 

@@ -123,22 +123,6 @@ def test_two_processes_are_one_evaluation(family: str, kind: str, folder: Path) 
     assert json.loads((folder / "two" / "saved.json").read_text())["rows"] == two[0]["rows"]
 
 
-def test_the_command_reports_once(folder: Path) -> None:
-    words = [
-        "--model",
-        str(folder / "llama"),
-        "--lengths",
-        str(TRAINED),
-        "--samples",
-        "2",
-        "--tasks",
-        "posenc_ppl",
-        "--json",
-    ]
-    output = launch("-m", "hf_posenc.cli", "eval", *words)
-    assert {row["length"] for row in json.loads(output)} == {TRAINED}
-
-
 def test_fewer_documents_than_processes(folder: Path) -> None:
     words = ["--model", str(folder / "llama"), "--lengths", str(TRAINED), "--samples", "1", "--tasks", "posenc_ppl"]
     with pytest.raises(AssertionError, match="1 documents for 2 processes"):

@@ -109,10 +109,10 @@ def test_ranks_are_made_of_the_same_cells(llama, tokenizer, tmp_path: Path, caps
         assert one.time is not None
         assert (one.time == 1.0) == (one.scheme == "unpatched")
         if one.behind is not None:
-            assert one.behind.value == pytest.approx(one.value - found["posenc_ppl"][0].value)
+            assert one.behind.difference == pytest.approx(one.value - found["posenc_ppl"][0].value)
     stored = json.loads((tmp_path / "results.json").read_text())["ranks"]
     assert [one["scheme"] for one in stored] == [one.scheme for lines in found.values() for one in lines]
     show(made, tmp_path)
-    assert "posenc_ppl: ranks" in capsys.readouterr().out
+    assert "Ranks: posenc_ppl" in capsys.readouterr().out
     assert "## Ranks" in (tmp_path / "results.md").read_text(encoding="utf-8")
     assert "Ranks: " in (tmp_path / "page.html").read_text(encoding="utf-8")

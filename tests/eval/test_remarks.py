@@ -68,22 +68,6 @@ def test_schemes_with_a_factor_of_1_are_named(run, tmp_path) -> None:
     assert schemes["unpatched"] == schemes["yarn:factor=2"] == []
 
 
-def test_of_several_lengths_only_those_without_effect_are_named(run) -> None:
-    lengths = [TRAINED, 2 * TRAINED]
-    assert not [one for one in remarks(run("unpatched,pi", lengths)) if "no effect" in one]
-    assert f"pi: no effect at {TRAINED} tokens; numbers are those of the model without a scheme." in remarks(
-        run("pi", lengths, factor_per_length=True)
-    )
-    assert not any("factor is 1" in one for one in remarks(run("pi", lengths, factor_per_length=True)))
-    assert not [one for one in remarks(run("pi", [TRAINED], longest=2 * TRAINED)) if "no effect" in one]
-
-
-def test_where_the_table_ends_there_is_no_model_without_a_scheme(gpt2, tokenizer, tmp_path) -> None:
-    lengths = [TRAINED, 2 * TRAINED]
-    found = compare(gpt2, "learned_hier", out=tmp_path, tokenizer=tokenizer, lengths=lengths, **SMALL)
-    assert found.to_dict()["about"]["schemes"][0]["without_effect"] == [TRAINED]
-
-
 def test_a_rotation_needs_training_on_a_model_that_never_rotated(gpt2, llama, tokenizer, tmp_path) -> None:
     weights = "training, and these weights were not trained with"
     for model, expected in ((gpt2, f"yarn+logn, alibi need {weights} them."), (llama, f"alibi needs {weights} it.")):

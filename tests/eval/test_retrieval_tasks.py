@@ -15,7 +15,8 @@ from hf_posenc import list_schemes
 from hf_posenc.checkpoints.load import option_names
 from hf_posenc.eval import TASKS
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TokenizerTooPoor
-from hf_posenc.eval.lm.models import PosEncLM, PosEncMLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
+from hf_posenc.eval.lm.masked_lm import PosEncMLM
 from hf_posenc.eval.results.rows import rows_of
 from hf_posenc.eval.tasks.sweep import Sweep
 

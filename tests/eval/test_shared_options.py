@@ -98,12 +98,6 @@ def test_what_no_task_reads_is_refused_before_measuring(
     assert not measured
 
 
-def test_an_option_is_refused_where_only_a_task_left_out_reads_it(run, tmp_path: Path, measured) -> None:
-    with pytest.raises(UnknownOption, match="question_tokens"):
-        run(options={"question_tokens": 200}, tasks=["posenc_ppl"])
-    assert not measured
-
-
 def test_a_text_that_no_task_reads_with_these_options_is_refused(run, tmp_path: Path, measured) -> None:
     (tmp_path / "own.txt").write_text("Nothing is written here that anybody would read twice.\n" * 200)
     with pytest.raises(BadComparison, match="none of the tasks reads the text"):

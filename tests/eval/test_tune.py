@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,19 @@ from hf_posenc.schemes.entry import Entry, entries_of
 from .conftest import TRAINED
 
 pytest.importorskip("matplotlib")
+
+
+@dataclass(frozen=True)
+class EightTimes:
+    """As on a model that was trained on 256 tokens."""
+
+    seed: int = 0
+
+    def lengths(self, entry: Entry, reach: int) -> Any:
+        return SimpleNamespace(factor=reach / 256, trained=256)
+
+
+FITTING: Any = EightTimes()
 SMALL: dict[str, Any] = {"samples": 2, "scored": 16, "lengths": [2 * TRAINED], "tasks": ["posenc_ppl"]}
 
 
@@ -32,11 +47,11 @@ def texts(tmp_path) -> tuple[Path, Path]:
 def test_the_grid_is_made_of_the_options_left_open() -> None:
     (entry,) = entries_of("self_extend")
     assert grid_of(entry, 8.0, 256) == {"group": [12, 16, 32], "window": [32, 64, 128, 192]}
-    assert candidates(entry, 8.0, 256)[0] == entry  # as it is without tuning
-    assert len(candidates(entry, 8.0, 256)) == 1 + 3 * 4
+    assert candidates(FITTING, entry, 2048)[0] == entry  # as it is without tuning
+    assert len(candidates(FITTING, entry, 2048)) == 1 + 3 * 4
     (fixed,) = entries_of("self_extend:window=100")
     assert grid_of(fixed, 8.0, 256) == {"group": [12, 16, 32]}
-    assert grid_of(Entry("unpatched", None), 8.0, 256) == {}
+    assert candidates(FITTING, Entry("unpatched", None), 2048) == []
     assert grid_of(Entry("yarn", "yarn"), 8.0, 256) == {"factor": [8.0, 10.0, 12.0, 16.0]}
     assert grid_of(Entry("yarn", "yarn", {"factor": 4}), 8.0, 256) == {}
     assert grid_of(Entry("dynamic_ntk", "dynamic_ntk"), 8.0, 256) == {"multiplier": [2.0, 4.0, 8.0, 16.0]}
@@ -44,13 +59,13 @@ def test_the_grid_is_made_of_the_options_left_open() -> None:
 
 def test_a_budget_draws_from_a_finer_grid() -> None:
     (entry,) = entries_of("self_extend")
-    drawn = candidates(entry, 8.0, 256, budget=6)
+    drawn = candidates(FITTING, entry, 2048, 6)
     assert drawn[0] == entry
     assert len({json.dumps(one.options) for one in drawn}) == 6
-    assert candidates(entry, 8.0, 256, budget=6) == drawn
-    assert candidates(entry, 8.0, 256, budget=6, seed=1) != drawn
-    assert len(candidates(entry, 8.0, 256, budget=1000)) == 1 + 5 * 7
-    assert candidates(entry, 8.0, 256, budget=1) == [entry]
+    assert candidates(FITTING, entry, 2048, 6) == drawn
+    assert candidates(replace(FITTING, seed=1), entry, 2048, 6) != drawn
+    assert len(candidates(FITTING, entry, 2048, 1000)) == 1 + 5 * 7
+    assert candidates(FITTING, entry, 2048, 1) == [entry]
 
 
 @pytest.mark.slow

@@ -167,7 +167,7 @@ def test_lm_eval() -> None:
              "cache_requests"), "eval/tasks/base.py"),
         Seam("HFLM._create_model", lambda: HFLM._create_model, ("pretrained", "dtype", "peft"), "eval/lm/causal_lm.py"),
         Seam("HFLM._loglikelihood_tokens", lambda: HFLM._loglikelihood_tokens, ("requests",), "eval/lm/causal_lm.py"),
-        Seam("HFLM.set_cache_hook", lambda: HFLM.set_cache_hook, ("cache_hook",), "eval/lm/response_cache.py"),
+        Seam("HFLM.set_cache_hook", lambda: HFLM.set_cache_hook, ("cache_hook",), "eval/lm/causal_lm.py"),
     ):  # fmt: skip
         assert seam.difference() == ""
 

@@ -157,31 +157,22 @@ def finish(comparison: Comparison, out: Path, as_json: bool) -> None:
 
 def show(comparison: Comparison, out: Path) -> None:
     """Show one table per task, what was refused or failed, and the files written."""
-    from hf_posenc.eval.report.cost_table import TITLE as COSTS
-    from hf_posenc.eval.report.cost_table import cost_table
-    from hf_posenc.eval.report.effective import TITLE, effective_table
-    from hf_posenc.eval.report.marks import legend
-    from hf_posenc.eval.report.phrases import axis_label, table_of
-    from hf_posenc.eval.report.rank_table import RULES, rank_tables
     from hf_posenc.eval.report.remarks import remarks
+    from hf_posenc.eval.report.tables import cost_table, legend, summaries, value_table
     from hf_posenc.eval.results.gate import shown_metrics
 
     for task in comparison.tasks():
         for metric in shown_metrics(comparison, task)[:1]:
-            head, lines = table_of(comparison, task, metric)
-            output.show_table(head, lines, title=f"{task}: {axis_label(metric)}")
+            table = value_table(comparison, task, metric)
+            output.show_table(table.head, table.lines, title=f"{task}: {table.caption}")
     if comparison.rows:
         output.show_text("± is one standard error over documents.")
     if marks := legend(comparison):
         output.show_text(marks)
-    for task, table in rank_tables(comparison).items():
-        output.show_table(*table, title=f"{task}: ranks")
-    for rule in RULES if comparison.about.get("rank") else ():
-        output.show_text(rule)
-    if (effective := effective_table(comparison)) is not None:
-        output.show_table(*effective, title=TITLE)
-    if comparison.rows and comparison.costs:  # costs are of all cells in the folder
-        output.show_table(*cost_table(comparison), title=COSTS)
+    for table in [*summaries(comparison), *([cost_table(comparison)] if comparison.rows else [])]:
+        output.show_table(table.head, table.lines, title=table.caption)
+        if table.note:
+            output.show_text(table.note)
     for remark in remarks(comparison):
         output.show_text(remark)
     output.show_text(f"Written to {out}: {FILES}")

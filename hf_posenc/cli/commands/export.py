@@ -29,8 +29,13 @@ from hf_posenc.errors import EngineDiffers
 
 GGUF = "model.gguf"
 To = Annotated[
-    Literal["transformers", "gguf"],
-    of_output("--to", metavar="FORMAT", help="`transformers`: a plain checkpoint; `gguf`: one file for llama.cpp."),
+    Literal["transformers", "auto", "gguf"],
+    of_output(
+        "--to",
+        metavar="FORMAT",
+        help="`transformers`: a plain checkpoint; `auto`: as another class of transformers where that is needed; "
+        "`gguf`: one file for llama.cpp.",
+    ),
 ]
 Adapter = Annotated[
     str,
@@ -54,12 +59,15 @@ def export(
     """Export to a plain transformers checkpoint, where transformers has a RoPE type for the scheme.
 
     Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights. With --to
-    gguf, the folder gets model.gguf for llama.cpp.
+    auto, a Llama may become a Mistral (a window) or a SmolLM 3 (layers without a rotation). With --to gguf, the folder
+    gets model.gguf for llama.cpp.
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.gguf_file import export_gguf
     from hf_posenc.checkpoints.hub import create_repository, upload
     from hf_posenc.checkpoints.load import from_pretrained
+    from hf_posenc.checkpoints.other_class import export_auto
+    from hf_posenc.checkpoints.plain_config import is_expressible
     from hf_posenc.checkpoints.readers.compare import read_elsewhere
     from hf_posenc.checkpoints.tokenizer import tokenizer_of
     from hf_posenc.patching.state import is_patched
@@ -82,7 +90,10 @@ def export(
         if to == "gguf":
             written: dict[str, Any] = {"gguf": vars(export_gguf(merged, out / GGUF, tokenizer))}
         else:
-            written = {"rope_parameters": export_native(merged, out), "readers": read_elsewhere(merged)}
+            write = export_auto if to == "auto" else export_native
+            written = {"rope_parameters": write(merged, out)}
+            if is_expressible(merged):
+                written["readers"] = read_elsewhere(merged)
             tokenizer.save_pretrained(out)
             raise_limits_in(out, merged)
     if push_to_hub is not None:

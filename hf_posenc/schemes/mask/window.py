@@ -63,6 +63,9 @@ class Window(Scheme):
             return back
         return (*back, Region(Band(None, 1 - self.size, keys_until=self.sinks)))
 
+    def native_window(self) -> int | None:
+        return self.size if self.geometry.causal and not self.sinks else None
+
     @property
     def kept_keys(self) -> tuple[int, int]:
         """The keys that a decoder's next token can attend to."""

@@ -1,14 +1,16 @@
-"""Maximum context length of an unpatched model."""
+"""Which models can be measured, those of one stack with all their weights, and how long a text they read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from hf_posenc.errors import OptionOutOfRange, UnsupportedModel, shown
-from hf_posenc.eval.errors import BeyondTable
+from hf_posenc.checkpoints.checkpoint import Checkpoint
+from hf_posenc.errors import CheckpointMismatch, OptionOutOfRange, UnsupportedModel, shown
+from hf_posenc.eval.errors import BeyondTable, NotMeasurable
+from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.patching.preconditions.weights import check_vocabulary
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.patching.trained_length import trained_length_of_patch
@@ -46,16 +48,11 @@ def check_device(name: Any) -> None:
         OptionOutOfRange: the device is not there.
     """
     try:
-        device = torch.device(name)
-        there = device.type in ("cpu", "meta") or (
-            torch.accelerator.is_available()
-            and torch.accelerator.current_accelerator().type == device.type  # type: ignore[union-attr]
-            and (device.index or 0) < torch.accelerator.device_count()
-        )
-    except (RuntimeError, TypeError):
-        there = False
-    if not there:
-        raise OptionOutOfRange(f"There is no device {shown(name)} on this machine. Leave it out, or pass cpu.")
+        torch.empty(0, device=name)
+    except (RuntimeError, TypeError, AssertionError) as error:  # the last where torch is built without it
+        raise OptionOutOfRange(
+            f"There is no device {shown(name)} on this machine. Leave it out, or pass cpu."
+        ) from error
 
 
 def check_row(lm: Any, ids: Sequence[int]) -> None:
@@ -92,4 +89,44 @@ def check_reach(lm: Any, length: int, asked_by: str = "") -> None:
         raise BeyondTable(
             f"The unpatched model has learned {rows} positions, and {length} are requested"
             f"{asked_by and f' by {asked_by}'}. Ask for shorter lengths, or compare schemes that reach further."
+        )
+
+
+def is_masked(model: Any) -> bool:
+    """Whether a model's own class, or a checkpoint's, is a masked language model."""
+    if isinstance(model, Checkpoint):
+        classes = model.architectures
+    else:
+        classes = [cls.__name__ for cls in type(unwrapped(model)).__mro__]
+    return any(name.endswith("ForMaskedLM") for name in classes)
+
+
+def check_one_stack(config: Any) -> None:
+    """Refuse the configuration of an encoder–decoder, whose encoder would read the tokens to score.
+
+    Raises:
+        NotMeasurable: it is one.
+    """
+    if getattr(config, "is_encoder_decoder", False):
+        raise NotMeasurable(
+            f"This {config.model_type} is an encoder–decoder, and the tasks here score what one stack reads. Measure a "
+            "decoder or an encoder, or this one by lm-eval's own model type hf with backend=seq2seq."
+        )
+
+
+def check_head(loading: Mapping[str, Any], name: str) -> None:
+    """Refuse a checkpoint that lacks weights of the model, mostly its head, which transformers would draw at random.
+
+    Args:
+        loading: transformers' report of what it loaded.
+        name: of the checkpoint.
+
+    Raises:
+        CheckpointMismatch: a weight is missing; one of a pooler, which scores no token, may be.
+    """
+    missing = sorted(key for key in loading["missing_keys"] if not {"posenc", "pooler"} & set(key.split(".")))
+    if missing:
+        raise CheckpointMismatch(
+            f"The checkpoint {name} lacks {missing[0]!r}, which transformers would initialise at random. Measure a "
+            "checkpoint that was saved whole, with a language-model head."
         )

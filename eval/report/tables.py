@@ -1,0 +1,208 @@
+"""The tables of a comparison, for terminal, Markdown and HTML page: column heads and rows of text.
+
+metric            lines × lengths, with marks of sure differences, and the differences themselves
+effective length  lines × tasks
+ranks             one table for each task, with ``rank``
+costs             on the terminal alone: they differ from run to run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hf_posenc.eval.report.phrases import UNITS, axis_label, format_value, is_share, metric_name, to_units
+from hf_posenc.eval.results.comparison import Comparison, rows_by_cell
+from hf_posenc.eval.results.effective_length import RULER, EffectiveLength, effective_lengths
+from hf_posenc.eval.results.paired import FEWEST, Difference
+from hf_posenc.eval.results.ranking import Ranked, rankings
+from hf_posenc.eval.results.record import costs_of
+
+EFFECTIVE = "Effective context length"
+COSTS = "Costs: time of all cells, peak memory, KV cache"
+NONE = "—"
+RULES = (
+    "Rank: the possible places at the longest length. Every pair of lines is compared on the same documents; 1–4 means "
+    "that no line is surely better, and that all but four are surely worse (5 %, Holm's correction over the table).",
+    "Behind first: mean difference from the first line over the same documents, with its own 95 % interval.",
+    "Effective length: as in its table.",
+    "Time: of the cell, over that of the unpatched line. It is one run, and rough: hf-posenc bench times in pairs.",
+    "◆: on the Pareto front, as no other line is both faster and better.",
+)
+"""How to read the columns of ranks."""
+
+
+class Table(NamedTuple):
+    """Column heads and rows, the first column with labels; what stands above them, and how to read them."""
+
+    head: list[str]
+    lines: list[list[str]]
+    caption: str = ""
+    note: str = ""
+
+
+def metric_tables(comparison: Comparison, task: str, metric: str) -> list[Table]:
+    """The numbers of one metric, lines × lengths, and their differences from the reference, if there is one."""
+    found = [value_table(comparison, task, metric)]
+    if (differences := difference_table(comparison, task, metric)) is not None:
+        found.append(differences)
+    return found
+
+
+def value_table(comparison: Comparison, task: str, metric: str) -> Table:
+    """The numbers of one metric.
+
+    A cell without a number shows its state, such as ``refused``; one that is compared with a reference has a mark.
+    """
+    rows = rows_by_cell(comparison.rows, task, metric)
+    lengths = sorted({length for _, length in rows}, key=lambda length: length or 0)
+    states: dict[Any, str] = {(r.scheme, r.task, r.length): r.state for r in comparison.records}
+    lines = []
+    for label in comparison.labels:
+        cells = []
+        for length in lengths:
+            row = rows.get((label, length))
+            state = states.get((label, task, length)) or states.get((label, task, None), "")
+            mark = comparison.mark(label, task, metric, length)
+            cells.append(state if row is None else f"{format_value(metric, row.value, row.stderr)} {mark}".rstrip())
+        lines.append([label, *cells])
+    return Table(["scheme", *headings(comparison.about, lengths)], lines, axis_label(metric))
+
+
+def headings(about: Mapping[str, Any], lengths: Sequence[int | None]) -> list[str]:
+    """Format column heads as ``512 (2×)``; a task without lengths has one column, ``any length``."""
+    return ["any length" if n is None else f"{n:,} ({n / about['trained_length']:g}×)" for n in lengths]
+
+
+def legend(comparison: Comparison) -> str:
+    """What the marks mean; empty where no reference was chosen."""
+    reference = comparison.about.get("against")
+    if reference is None:
+        return ""
+    few = any(difference.clusters < FEWEST for difference in comparison.differences)
+    return (
+        f"Marks: + surely better than {reference}, − surely worse, ? undecided; paired over the same documents, "
+        "p below 0.05 after Holm's correction over the table."
+    ) + few * f" Fewer than {FEWEST} documents or keys have no interval, and are always undecided."
+
+
+def difference_table(comparison: Comparison, task: str, metric: str) -> Table | None:
+    """The differences of one metric from the reference; None where there are none."""
+    found = {(d.scheme, d.length): d for d in comparison.differences if (d.task, d.metric) == (task, metric)}
+    if not found:
+        return None
+    reference = comparison.about["against"]
+    lengths = sorted({length for _, length in found}, key=lambda length: length or 0)
+    lines = [
+        [label, *(format_difference(found.get((label, length))) for length in lengths)]
+        for label in comparison.labels
+        if label != reference
+    ]
+    unit = "percentage points" if is_share(metric) else UNITS.get(metric)
+    caption = (
+        f"{metric_name(metric)} minus that of {reference}{f' ({unit})' if unit else ''}: mean over documents, 95 % "
+        "interval, mark"
+    )
+    return Table(["scheme", *headings(comparison.about, lengths)], lines, caption)
+
+
+def format_difference(found: Difference | None) -> str:
+    """Format as ``+0.376 (+0.312 … +0.440) −``; without an interval where there is none."""
+    return "" if found is None else f"{signed(found, '+.1f')} {found.mark}"
+
+
+def signed(found: Difference, share_digits: str) -> str:
+    """Format a difference and its interval with signs, shares in percentage points."""
+    digits = share_digits if is_share(found.metric) else "+.3f"
+
+    def shown(value: float) -> str:
+        return f"{to_units(found.metric, value):{digits}}".replace("-", "−")
+
+    if found.low is None or found.high is None:
+        return shown(found.difference)
+    return f"{shown(found.difference)} ({shown(found.low)} … {shown(found.high)})"
+
+
+def summaries(comparison: Comparison) -> list[Table]:
+    """The tables over whole tasks: ranks, where they were asked for, and effective context lengths."""
+    effective = effective_table(comparison)
+    return [*rank_tables(comparison), *([] if effective is None else [effective])]
+
+
+def effective_table(comparison: Comparison) -> Table | None:
+    """Effective context lengths, lines × tasks; None where no task was measured at several lengths."""
+    found = effective_lengths(comparison)
+    if not found:
+        return None
+    tasks = list(dict.fromkeys(one.task for one in found))
+    cells = {(one.scheme, one.task): format_length(one) for one in found}
+    lines = [[label, *(cells.get((label, task), "") for task in tasks)] for label in comparison.labels]
+    return Table(["scheme", *tasks], lines, EFFECTIVE, effective_rule([one.metric for one in found]))
+
+
+def format_length(found: EffectiveLength) -> str:
+    """Format as ``512 (256 … 1,024)``; lengths of 0 as ``none``."""
+    length, low, high = (f"{n:,}" if n else "none" for n in (found.length, found.low, found.high))
+    return length if low == high == length else f"{length} ({low} … {high})"
+
+
+def effective_rule(metrics: Sequence[str]) -> str:
+    """The rule of effective lengths in words, for the metrics that decide."""
+    rules = []
+    if shares := sorted({metric_name(metric) for metric in metrics if is_share(metric)}):
+        rules.append(f"{' or '.join(shares)} is at least {100 * RULER:g} % (RULER's rule, arXiv:2404.06654)")
+    if not all(map(is_share, metrics)):
+        rules.append("the loss is at most 5 % of perplexity above that of the unpatched model at its trained length")
+    return (
+        f"The longest measured length at which {'; '.join(rules)}. In brackets: where the whole 95 % interval of the "
+        "score passes, and where some of it does."
+    )
+
+
+def rank_tables(comparison: Comparison) -> list[Table]:
+    """The ranks of each task; empty for a comparison without ``rank``."""
+    found = []
+    for task, lines in rankings(comparison).items():
+        score = f"{axis_label(lines[0].metric)} at {lines[0].length:,}"
+        head = ["scheme", "rank", "behind first", score, "effective length", "time", "cache/token"]
+        found.append(Table(head, [rank_line(line) for line in lines], f"Ranks: {task}", " ".join(RULES)))
+    return found
+
+
+def rank_line(line: Ranked) -> list[str]:
+    """The cells of a ranked line."""
+    places = NONE if line.first is None else f"{line.first}–{line.last}"
+    return [
+        f"{line.scheme} ◆" if line.on_front else line.scheme,
+        str(line.first) if line.first is not None and line.first == line.last else places,
+        NONE if line.behind is None else signed(line.behind, "+.0f"), format_score(line),
+        NONE if line.effective is None else format_length(line.effective),
+        NONE if line.time is None else f"{line.time:.2f}×",
+        NONE if line.cache_per_token is None else f"{line.cache_per_token:,.0f} B",
+    ]  # fmt: skip
+
+
+def format_score(line: Ranked) -> str:
+    """Format as ``3.012 (2.801–3.223)``, shares in percent."""
+    digits = ".0f" if is_share(line.metric) else ".3f"
+    value, low, high = (
+        NONE if bound is None else f"{to_units(line.metric, bound):{digits}}"
+        for bound in (line.value, line.low, line.high)
+    )
+    return value if NONE in (low, high) else f"{value} ({low}–{high})"
+
+
+def cost_table(comparison: Comparison) -> Table:
+    """The costs of every line, those of its finished cells together."""
+    lines = []
+    for label in comparison.labels:
+        if not (records := comparison.done(label)):
+            continue
+        costs = costs_of(records)
+        peak, cache = costs.peak_memory, costs.cache_per_token
+        lines.append([
+            label, f"{sum(record.seconds for record in records):.1f} s",
+            "" if peak is None else f"{peak / 2**20:,.0f} MiB ({costs.memory_of})",
+            "" if cache is None else f"{cache:,.0f} bytes",
+        ])  # fmt: skip
+    return Table(["scheme", "time", "peak memory", "cache per token"], lines, COSTS)

@@ -1,0 +1,190 @@
+"""Export as another class of transformers, which computes by itself what the model's own class does not.
+
+SmolLM 3 is a Llama some of whose layers are not rotated, and Mistral one with a sliding window; their weights have the
+names of Llama's. What is written is loaded in a process without this package and compared before the folder gets its
+name.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from hf_posenc.checkpoints.export import export_native
+from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_part, parameters_of
+from hf_posenc.checkpoints.static_rotation import static_rotation
+from hf_posenc.core.files.paths import folder_to_write
+from hf_posenc.core.files.staged import staged
+from hf_posenc.errors import NotExpressible
+from hf_posenc.forward.current_forward import ATTENTIONS
+from hf_posenc.patching.expected_effect import frequency_values
+from hf_posenc.patching.state import base_model_of, describe
+from hf_posenc.patching.stored.model_card import write_plain_section
+from hf_posenc.patching.text_limits import raise_limits_in
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.host_rotation import HostRotation
+
+SHARED = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim"),
+    *("num_key_value_heads", "hidden_act", "initializer_range", "rms_norm_eps", "use_cache", "tie_word_embeddings"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "attention_dropout"),
+)
+"""Entries of a Llama's configuration that SmolLM 3 and Mistral have as well."""
+BIASES = ("attention_bias", "mlp_bias")
+LONGEST = 8192  # tokens that are compared: longer texts cost minutes
+LIMITS = {torch.float32: 1e-4}  # of the spread of the logits
+ROUGH = 0.1  # in half precision, where each implementation rounds in its own places
+READ = """
+import sys
+sys.modules["hf_posenc"] = None
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+folder, given, found = sys.argv[1:]
+model, texts, logits = AutoModelForCausalLM.from_pretrained(folder).eval(), load_file(given), {}
+for name, text in texts.items():
+    half = text.shape[1] // 2
+    first = model(text[:, :half], use_cache=True)
+    rest = model(text[:, half:], past_key_values=first.past_key_values)
+    logits[name] = model(text).logits.detach().contiguous()
+    logits[name + " cached"] = rest.logits.detach().contiguous()
+save_file(logits, found)
+"""
+
+
+@dataclass(frozen=True)
+class LayerNeeds:
+    """What a layer needs of a class of transformers.
+
+    Attributes:
+        rope_parameters: of its rotation; None where it is not rotated.
+        window: keys that a query sees at most; None for all.
+    """
+
+    rope_parameters: dict[str, Any] | None
+    window: int | None
+
+
+def export_auto(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Save a patched model for plain transformers, as its own class or as another one that computes the same.
+
+    Args:
+        model: a patched model, which is not changed. Only a Llama can become another class: SmolLM 3, some of whose
+            layers are not rotated, or Mistral, which has a sliding window.
+        folder: where the checkpoint goes.
+
+    Returns:
+        The ``rope_parameters`` of the new configuration.
+
+    Raises:
+        NotPatched: the model carries no scheme.
+        NotExpressible: no such class computes this scheme, or what was read back computes something else.
+    """
+    try:
+        return export_native(model, folder)
+    except NotExpressible:
+        plain = other_class(model)
+        if plain is None:
+            raise
+    folder, report = folder_to_write(folder), describe(model)
+    with staged(folder) as staging:
+        plain.save_pretrained(staging)
+        raise_limits_in(Path(folder), model, into=staging)
+        write_plain_section(staging, report.scheme, report.trained_length, report.target_length)
+        check_alone(staging, model)
+    return dict(plain.config.rope_parameters)
+
+
+def other_class(model: Any) -> Any:
+    """The model as a class of transformers that computes its scheme, or None where there is none."""
+    base = base_model_of(model)[0]
+    if model.config.model_type != "llama" or hasattr(model, "peft_config"):
+        return None
+    needs = [needs_of(acting_part(module.scheme), base.config) for module in base.__dict__[ATTENTIONS]]
+    found = [one for one in needs if one is not None]
+    rotations = [one.rope_parameters for one in found if one.rope_parameters is not None]
+    if len(found) < len(needs) or any(one.window != found[0].window for one in found):
+        return None
+    if any(one != rotations[0] for one in rotations):
+        return None
+    entries = {name: getattr(model.config, name) for name in SHARED if hasattr(model.config, name)}
+    entries["max_position_embeddings"] = describe(model).target_length
+    entries["rope_parameters"] = rotations[0] if rotations else dict(base.config.rope_parameters)
+    entries["sliding_window"] = window = found[0].window
+    rotated = [one.rope_parameters is not None for one in found]
+    if all(rotated) and not any(getattr(model.config, name, False) for name in BIASES):
+        config: Any = transformers.MistralConfig(**entries)
+    else:
+        kind = "full_attention" if window is None else "sliding_attention"
+        entries |= {name: getattr(model.config, name, False) for name in BIASES}
+        entries |= {"no_rope_layers": list(map(int, rotated)), "layer_types": [kind] * len(rotated)}
+        config = transformers.SmolLM3Config(use_sliding_window=window is not None, **entries)
+    with torch.device("meta"):
+        plain = transformers.AutoModelForCausalLM.from_config(config)
+    own = model.state_dict()
+    plain.load_state_dict({name: own[name] for name in own.keys() & plain.state_dict().keys()}, assign=True)
+    plain.tie_weights()
+    plain.generation_config = getattr(model, "generation_config", None)
+    return plain
+
+
+def needs_of(scheme: Scheme, config: Any) -> LayerNeeds | None:
+    """What a layer needs that its scheme alone acts on, or None where it needs more than a rotation and a window."""
+    windows = [part.native_window() for part in scheme.schemes if part.native_window() is not None]
+    rest = [part for part in scheme.schemes if part.native_window() is None]
+    if len(windows) > 1 or len(rest) > 1:
+        return None
+    window = windows[0] if windows else None
+    if not rest or isinstance(rest[0], HostRotation):
+        return LayerNeeds(dict(config.rope_parameters), window)
+    rotation = static_rotation(rest[0])
+    if rotation is not None and not any(frequency_values(rotation)) and rest[0].logit_scale() == 1.0:
+        return LayerNeeds(None, window)
+    try:
+        parameters, short = parameters_of(rest[0], "")
+    except NotExpressible:
+        return None
+    return None if short else LayerNeeds(parameters, window)
+
+
+def check_alone(folder: Path, model: Any) -> None:
+    """Compare a checkpoint, read by a process without this package, with the patched model, cached and at once.
+
+    Texts of the trained length, of twice that and of the target length are compared, up to 8,192 tokens.
+
+    Raises:
+        NotExpressible: it cannot be read there, or its logits differ.
+    """
+    report = describe(model)
+    lengths = {min(n, LONGEST) for n in (report.trained_length, 2 * report.trained_length, report.target_length)}
+    generator = torch.Generator().manual_seed(0)
+    texts = {str(n): torch.randint(0, model.config.vocab_size, (1, n), generator=generator) for n in sorted(lengths)}
+    with TemporaryDirectory() as work:
+        given, found = Path(work) / "texts.safetensors", Path(work) / "logits.safetensors"
+        save_file(texts, given)
+        run = subprocess.run(
+            [sys.executable, "-c", READ, str(folder), str(given), str(found)], capture_output=True, text=True
+        )
+        if run.returncode:
+            said = run.stderr.strip().rpartition("\n")[2]
+            raise NotExpressible(f"Plain transformers cannot read this {type(model).__name__} back: {said}. {INSTEAD}")
+        logits = load_file(found)
+    limit = LIMITS.get(model.dtype, ROUGH)
+    for name, text in texts.items():
+        with torch.no_grad():
+            own = model(text.to(model.device)).logits.float().cpu()
+        half = text.shape[1] // 2
+        for where, there, here in ((name, logits[name], own), ("cached", logits[f"{name} cached"], own[:, half:])):
+            if not (there.float() - here).abs().max() <= limit * here.std():
+                raise NotExpressible(
+                    f"What plain transformers reads back computes other logits ({where}, {text.shape[1]:,} tokens). "
+                    f"{INSTEAD}"
+                )
