@@ -145,6 +145,13 @@ def test_every_recommended_call_patches_and_runs(kind: str) -> None:
         unpatch_model(model)
 
 
+def test_configuration_folder_and_model_get_one_advice(tmp_path: Path) -> None:
+    """A folder without weights is enough."""
+    tiny_llama(dtype="float32").save_pretrained(tmp_path)
+    found = [advise(given, TARGET, name="M").to_dict() for given in (tmp_path, str(tmp_path), tiny("llama"))]
+    assert found[0] == found[1] == found[2]
+
+
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
