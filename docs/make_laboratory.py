@@ -15,7 +15,7 @@ from pathlib import Path
 from evidence_tables import between_comments
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.core.plotting.figures import MARKERS, figure, length_ticks, save_figure
+from hf_posenc.core.plotting import MARKERS, figure, length_ticks, save_figure
 from hf_posenc.insight.plots.marks import plain, style
 
 DOCS = Path(__file__).parent

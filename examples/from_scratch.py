@@ -41,7 +41,7 @@ from laboratory.tasks import Addition, Copy, Task, Text, TrainingBudget
 from laboratory.tiny import tiny_model
 
 from hf_posenc.core.files.atomic import write_bytes, write_json
-from hf_posenc.core.plotting.figures import COLOURS, MARKERS, figure, mark_trained
+from hf_posenc.core.plotting import COLOURS, MARKERS, figure, mark_trained
 from hf_posenc.errors import MissingPackage, PositionOutOfTable
 from hf_posenc.schemes.entry import Entry, entries_of
 from hf_posenc.training import Training, finetune

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hf_posenc.core.after_import import after_import
-from hf_posenc.core.lazy import lazy_exports
+from hf_posenc.core.lazy import after_import, lazy_exports
 
 if TYPE_CHECKING:
     from hf_posenc.checkpoints.export import export as export

@@ -17,7 +17,7 @@ from hf_posenc.errors import UnsupportedModel
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.shared.inline_attention import InlineAttention
 from hf_posenc.patches.shared.inline_decoder import InlineAdapter, InlineDecoder
-from hf_posenc.schemes.bias.slopes import code_slopes
+from hf_posenc.schemes.bias.alibi import code_slopes
 
 TRAINED_LENGTH = 2048  # of all BLOOM models: Le Scao et al. 2022, arXiv:2211.05100, section 3.2
 

@@ -21,7 +21,7 @@ from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.shared.inline_attention import InlineAttention
 from hf_posenc.patches.shared.inline_decoder import InlineAdapter, InlineDecoder
 from hf_posenc.patches.shared.rotary_host import as_configured, host_rotary
-from hf_posenc.schemes.bias.slopes import code_slopes
+from hf_posenc.schemes.bias.alibi import code_slopes
 
 
 class PatchedFalconAttention(InlineAttention, FalconAttention):

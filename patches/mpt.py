@@ -17,7 +17,7 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.shared.inline_attention import InlineAttention
 from hf_posenc.patches.shared.inline_decoder import InlineAdapter, InlineDecoder
-from hf_posenc.schemes.bias.slopes import code_slopes
+from hf_posenc.schemes.bias.alibi import code_slopes
 
 
 class PatchedMptAttention(InlineAttention, MptAttention):

@@ -26,7 +26,7 @@ from transformers.models.umt5.modeling_umt5 import UMT5Attention, UMT5Stack
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.forward.attention import PatchedAttention
-from hf_posenc.forward.validate_keywords import refuse_keyword
+from hf_posenc.forward.validate_inputs import refuse_keyword
 from hf_posenc.patches.adapter import Adapter, eager_mask
 from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.registry import register_adapter

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import extract_tb
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.errors import AdapterInvalid, HostConfigInvalid, PosEncError, UnsupportedModel, shown
 from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.forward.current_forward import ATTENTIONS
+from hf_posenc.forward.positions import KEYWORD
 
 if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
@@ -199,3 +200,49 @@ def check_heads(base: nn.Module, geometry: Geometry) -> None:
 
 def _described(heads: int | None, kv_heads: int | None, channels: int | None) -> str:
     return f"{heads} heads ({kv_heads} of keys) of {channels} channels"
+
+
+class _Reached(Exception):
+    """The first attention module has come to `attend`; ends the forward pass."""
+
+
+def check_forward(adapter: Adapter, base: Any) -> None:
+    """Run a patched base model on two tokens, up to `attend` of its first attention module, which has to get a keyword.
+
+    It holds positions, padding and the state of the cache. A model that drops it would compute on, without padding.
+
+    Raises:
+        AdapterInvalid: it does not take the keyword, drops it on the way, or never comes to `attend`.
+    """
+    name, kind, attentions = type(adapter).__name__, type(base).__name__, base.__dict__[ATTENTIONS]
+    token = int(getattr(base.config, "pad_token_id", None) == 0)  # models warn of padding without a mask
+    for attention in attentions:
+        attention.__dict__["attend"] = _stop
+    try:
+        with torch.no_grad():
+            base(input_ids=torch.tensor([[token, token]], device=next(base.parameters()).device))
+    except _Reached as reached:
+        lost = "" if reached.args[0] else "its attention does not get it"
+    except PosEncError:
+        raise
+    except Exception as error:  # it needs more than tokens, or other ones: its own error says so when it is called
+        lost = str(error).rstrip(".") if KEYWORD in str(error) else ""
+    else:
+        raise AdapterInvalid(
+            f"A forward pass of this {kind} never comes to `attend` of the modules that the adapter {name} patches. "
+            "Name the attention classes that it calls in `attention`, and call `attend` in their forward."
+        )
+    finally:
+        for attention in attentions:
+            del attention.__dict__["attend"]
+    if lost:
+        raise AdapterInvalid(
+            f"The adapter {name} patches a {kind} that does not hand down the keyword {KEYWORD}, which holds the "
+            f"positions and the padding of a call: {lost}. Declare **kwargs in the forward of the base model and of "
+            "its layers, pass them on, and to `attend` as host=; or replace what drops them in `swaps`, as "
+            "patches/bloom.py does."
+        )
+
+
+def _stop(*_: Any, host: dict[str, Any], **__: Any) -> NoReturn:
+    raise _Reached(host.get(KEYWORD) is not None)

@@ -16,9 +16,8 @@ from hf_posenc.eval.comparison.identity import terms_digest
 from hf_posenc.eval.lm.measurable import trained_length_under
 from hf_posenc.eval.results.record import canonical
 from hf_posenc.patching.expected_effect import differs_from_host, spread_positions
-from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of
+from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, unscaled_geometry
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.patching.trained_length import unscaled_geometry
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.spec import plan

@@ -21,8 +21,7 @@ from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.measurable import check_reach, trained_length_under
 from hf_posenc.eval.results.record import Record, State
 from hf_posenc.eval.results.store import Store
-from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.rollback import scheme_set_aside
+from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
 
 
 def measure_cells(

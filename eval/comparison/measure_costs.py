@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hf_posenc.core import memory
-from hf_posenc.core.nested_tensors import tensors_in
+from hf_posenc.core.memory import tensors_in
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.results.record import Costs
 from hf_posenc.forward.host_calls import cache_name, cache_of

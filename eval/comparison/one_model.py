@@ -29,7 +29,7 @@ from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.eval.task_run import SharedOptions, load_tasks, refuse_unread
 from hf_posenc.eval.tasks.sweep import longest_of
 from hf_posenc.eval.texts.measured_text import MeasuredText
-from hf_posenc.patching.rollback import scheme_set_aside
+from hf_posenc.patching.patch import scheme_set_aside
 from hf_posenc.schemes.entry import Entry
 
 MULTIPLES = (1, 2, 4)

@@ -17,7 +17,7 @@ from typing import Any
 
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.lazy import explained_imports
-from hf_posenc.core.plotting.figures import require_matplotlib
+from hf_posenc.core.plotting import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.errors import FolderUnusable, shown

@@ -30,7 +30,7 @@ from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
-from hf_posenc.patching.rollback import scheme_set_aside
+from hf_posenc.patching.patch import scheme_set_aside
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.entry import Entry
 from hf_posenc.schemes.spec import defaults_of, plan

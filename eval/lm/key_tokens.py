@@ -25,7 +25,7 @@ from hf_posenc.eval.lm.batching import Row
 from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.measurable import trained_length_of_lm
 from hf_posenc.eval.lm.scorer import Scorer
-from hf_posenc.patching.rollback import scheme_set_aside
+from hf_posenc.patching.patch import scheme_set_aside
 
 KeyScore = tuple[float, int]
 

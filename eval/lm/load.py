@@ -30,7 +30,7 @@ def language_model(model: Any, tokenizer: Any, **model_args: Any) -> Any:
     from hf_posenc.eval.lm.causal_lm import PosEncLM
     from hf_posenc.eval.lm.masked_lm import PosEncMLM
     from hf_posenc.eval.lm.measurable import check_device, is_masked
-    from hf_posenc.patching.preconditions.weights import check_finite
+    from hf_posenc.patching.weights import check_finite
 
     if not str(batch := model_args.get("batch_size", 1)).startswith("auto"):
         checked("batch_size", Count, batch)

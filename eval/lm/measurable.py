@@ -11,9 +11,9 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.errors import CheckpointMismatch, OptionOutOfRange, UnsupportedModel, shown
 from hf_posenc.eval.errors import BeyondTable, NotMeasurable
 from hf_posenc.eval.lm.log_probs import unwrapped
-from hf_posenc.patching.preconditions.weights import check_vocabulary
+from hf_posenc.patching.layer_schemes import trained_length_of_patch
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.patching.trained_length import trained_length_of_patch
+from hf_posenc.patching.weights import check_vocabulary
 from hf_posenc.schemes.entry import Entry
 
 

@@ -17,8 +17,8 @@ from hf_posenc.errors import NotPatched, UnsupportedModel
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.forward.current_forward import OWNER
 from hf_posenc.patches.shared.rope_parameters import by_layer_type
+from hf_posenc.patching.layer_schemes import is_causal
 from hf_posenc.patching.state import is_patched
-from hf_posenc.patching.trained_length import is_causal
 
 Span = tuple[int, int, int]
 """First token of the context, first token scored, end."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hf_posenc.core.plotting.figures import MAGNITUDES, length_names
+from hf_posenc.core.plotting import MAGNITUDES, length_names
 from hf_posenc.eval.report.phrases import UNITS, is_share, to_units
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.rows import Row

@@ -1,6 +1,6 @@
 """Comparison as one self-contained HTML page: inline SVG plots, no scripts, no external resources.
 
-The template escapes everything put into it, except the plots, whose texts matplotlib and `hf_posenc.core.plotting.svg`
+The template escapes everything put into it, except the plots, whose texts matplotlib and `hf_posenc.core.plotting`
 escape.
 """
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_posenc.core.plotting.figures import COLOURS, MARKERS, length_ticks, panels
-from hf_posenc.core.plotting.svg import NEUTRAL, SETTINGS, svg_of
+from hf_posenc.core.plotting import COLOURS, MARKERS, NEUTRAL, SETTINGS, length_ticks, panels, svg_of
 from hf_posenc.eval.report.phrases import axis_label, format_value, is_share, to_units
 from hf_posenc.eval.results.comparison import Comparison, interval, rows_by_cell
 from hf_posenc.eval.results.rows import Row

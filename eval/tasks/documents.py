@@ -24,7 +24,7 @@ from hf_posenc.eval.tasks.perplexity import SpanTask
 from hf_posenc.eval.tasks.sweep import Paths, TaskOptions
 from hf_posenc.eval.texts.sampling import Tokenized, distinct, placed_in_each
 from hf_posenc.eval.texts.windows import check_room
-from hf_posenc.patching.preconditions.weights import check_known
+from hf_posenc.patching.weights import check_known
 from hf_posenc.texts import Document, TextSource, rendered
 
 log = logging.getLogger(__name__)

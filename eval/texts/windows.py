@@ -19,7 +19,7 @@ from hf_posenc.eval.errors import CannotCut, LengthTooShort
 from hf_posenc.eval.lm.special_tokens import opened
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.eval.texts.sampling import SHIFTS, Tokenized, distinct
-from hf_posenc.patching.preconditions.weights import check_known
+from hf_posenc.patching.weights import check_known
 from hf_posenc.texts import rendered
 
 FARTHEST = 16 * SHIFTS

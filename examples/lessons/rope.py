@@ -10,7 +10,7 @@ from lesson import apart, show
 from torch import Tensor
 
 from hf_posenc.core.geometry import Rotation, geometric
-from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.core.rotation import rotate, table
 from hf_posenc.insight.properties.layer import gaussian
 
 DIMS, COUNT = 32, 48

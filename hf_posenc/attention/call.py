@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import Band
-from hf_posenc.core.terms import Terms
+from hf_posenc.core.terms import KeyBias, Terms
 
 RotateAtRead = Callable[[Tensor, slice], Tensor]
 
@@ -101,6 +101,26 @@ class AttentionCall:
         if self.key_length != seen:
             keys = [torch.cat((read, held[:, :, seen:]), dim=2) for read, held in zip(keys, self.keys, strict=True)]
         return replace(self, keys=tuple(keys), at_read=())
+
+    def of_samples(self, samples: slice) -> AttentionCall:
+        """The call of some samples of the batch, without `rotated_keys`, which are those of all of them."""
+
+        def pick(x: Tensor) -> Tensor:
+            return x[samples] if x.shape[0] > 1 else x
+
+        terms, ctx = self.terms, self.ctx
+        biases = [replace(b, values=pick(b.values)) if isinstance(b, KeyBias) else b for b in terms.bias]
+        scale = None if terms.row_scale is None else pick(terms.row_scale)
+        return replace(
+            self,
+            queries=tuple(map(pick, self.queries)),
+            keys=tuple(map(pick, self.keys)),
+            values=pick(self.values),
+            terms=replace(terms, bias=tuple(biases), row_scale=scale),
+            ctx=replace(ctx, query_positions=pick(ctx.query_positions), key_positions=pick(ctx.key_positions)),
+            mask=None if self.mask is None else pick(self.mask),
+            rotated_keys=None,
+        )
 
     def order(self, rows: slice) -> Tensor:
         """Which keys are not later than each of some queries, bool ``[1, 1, rows, key]``.

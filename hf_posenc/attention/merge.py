@@ -8,7 +8,7 @@ ring attention, arXiv:2310.01889).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ class PartialAttention:
         rows: its queries.
         keys: its keys.
         causal: whether it is a square below its own diagonal.
-        mask: added to the scores, float32 ``[1, 1, rows, keys]``, a window (see `kernels`), or None.
+        mask: added to the scores, float32 ``[1, 1, rows, keys]``, a window (see `by_device.Added`), or None.
         offset: constant of each query that the mask leaves out, float32 ``[batch or 1, heads, rows]``, or None.
     """
 
@@ -97,6 +97,24 @@ class PartialSum:
         self.reached[rows] = b"\1" * len(reached)
 
 
+def mixed(
+    partials: Iterable[PartialAttention],
+    queries: Sequence[Tensor],
+    keys: Sequence[Tensor],
+    values: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Merged output, in the dtype of the queries, and log-sum-exp; the arguments are those of `attend`."""
+    kernel, total = by_device.of(values), PartialSum(queries[0])
+    for p in partials:
+        more, more_lse = kernel.attend(
+            queries[p.region][:, :, p.rows], keys[p.region][:, :, p.keys], values[:, :, p.keys],
+            causal=p.causal, mask=p.mask, scale=scale,
+        )  # fmt: skip
+        total.add(p.rows, more, more_lse if p.offset is None else more_lse + p.offset)
+    return total.out.to(queries[0].dtype), total.lse
+
+
 class MergedAttention(torch.autograd.Function):
     """Merge partials; the backward pass runs that of each partial with the merged result."""
 
@@ -105,16 +123,7 @@ class MergedAttention(torch.autograd.Function):
         ctx: Any, partials: tuple[PartialAttention, ...], scale: float, count: int, values: Tensor, *rotated: Tensor
     ) -> Tensor:
         """Mixed values; saves tensors for backward. ``rotated`` are queries and keys of ``count`` regions."""
-        queries, keys = rotated[:count], rotated[count:]
-        first = queries[0]
-        total = PartialSum(first)
-        for p in partials:
-            more, more_lse = by_device.attend(
-                queries[p.region][:, :, p.rows], keys[p.region][:, :, p.keys], values[:, :, p.keys],
-                causal=p.causal, mask=p.mask, scale=scale,
-            )  # fmt: skip
-            total.add(p.rows, more, more_lse if p.offset is None else more_lse + p.offset)
-        out, lse = total.out.to(first.dtype), total.lse
+        out, lse = mixed(partials, rotated[:count], rotated[count:], values, scale)
         ctx.save_for_backward(values, out, lse, *rotated)
         ctx.partials, ctx.scale, ctx.count = partials, scale, count
         return out
@@ -124,11 +133,12 @@ class MergedAttention(torch.autograd.Function):
         """Gradients of the tensors that `forward` was given."""
         values, out, lse, *rotated = ctx.saved_tensors
         count = ctx.count
+        kernel = by_device.of(values)
         d_values, *d_rotated = (torch.zeros_like(t) for t in (values, *rotated))
         for p in ctx.partials:
             rows, seen = p.rows, p.keys
             of_mask = lse[:, :, rows] if p.offset is None else lse[:, :, rows] - p.offset
-            dq, dk, dv = by_device.gradient(
+            dq, dk, dv = kernel.gradient(
                 grad[:, :, rows], rotated[p.region][:, :, rows], rotated[count + p.region][:, :, seen],
                 values[:, :, seen], out[:, :, rows], of_mask, causal=p.causal, mask=p.mask, scale=ctx.scale,
             )  # fmt: skip

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
+from hf_posenc.patching.config_guard import imports_of, replace_section
+from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR, position_parameters
 from hf_posenc.patching.state import describe
-from hf_posenc.patching.stored.model_card import imports_of, replace_section
-from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR, position_parameters
 
 HEAD = "---\n{base}library_name: peft\ntags:\n- hf_posenc\n- {kind}\n---\n\n"
 SECTION = """# {title}

@@ -13,9 +13,9 @@ from hf_posenc.checkpoints.adapter_folder import PEFT_WEIGHTS, AdapterFolder
 from hf_posenc.checkpoints.restore import apply_scheme
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.patch import unpatch_model
+from hf_posenc.patching.peft_sidecar import position_parameters
+from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.patching.state import base_model_of, parts_of
-from hf_posenc.patching.stored.peft_sidecar import position_parameters
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -18,8 +18,8 @@ from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, PosEncError, nearest, shown
-from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
-from hf_posenc.patching.stored.peft_sidecar import (
+from hf_posenc.patching.config_guard import CODE_KEY, GUARD_KEY
+from hf_posenc.patching.peft_sidecar import (
     DIGEST,
     OWN_DIGEST,
     PARAMETERS,
@@ -29,7 +29,7 @@ from hf_posenc.patching.stored.peft_sidecar import (
     sidecar_digest,
     unguard_adapter_config,
 )
-from hf_posenc.patching.stored.scheme_config import SchemeConfig, warn_of_changed_code
+from hf_posenc.patching.scheme_config import SchemeConfig, warn_of_changed_code
 
 if TYPE_CHECKING:
     from peft import PeftConfig

@@ -2,7 +2,7 @@
 
 Between `enable_auto` and `disable_auto` two class methods of `PreTrainedModel` are changed, which act where a
 configuration carries a scheme and are transformers' own everywhere else, and one of `PreTrainedConfig`, which removes
-the config guard (`hf_posenc.patching.stored.config_guard`). In the meantime PEFT's own loaders patch a plain base as
+the config guard (`hf_posenc.patching.config_guard`). In the meantime PEFT's own loaders patch a plain base as
 the adapter says (`hf_posenc.checkpoints.peft_hooks`).
 """
 
@@ -20,8 +20,8 @@ from hf_posenc.checkpoints.config import check_no_remote_code, config_content
 from hf_posenc.checkpoints.restore import PATCHED_CLASS_MARK, load_weights, patched_class
 from hf_posenc.core.tested_versions import host_changed
 from hf_posenc.errors import PeftAdapterMismatch
-from hf_posenc.patching.stored.config_guard import SCHEME_KEY, unguard
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.config_guard import SCHEME_KEY, unguard
+from hf_posenc.patching.scheme_config import SchemeConfig
 
 _ORIGINALS: dict[str, Any] = {}
 

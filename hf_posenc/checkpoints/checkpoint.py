@@ -21,8 +21,8 @@ from hf_posenc.checkpoints.validate import check_folder, check_layer_count
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, UnsupportedModel, shown
 from hf_posenc.patches.registry import adapter_names
-from hf_posenc.patching.preconditions.host_config import check_lengths_and_rotation
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.host_config import check_lengths_and_rotation
+from hf_posenc.patching.scheme_config import SchemeConfig
 
 
 @dataclass(frozen=True)

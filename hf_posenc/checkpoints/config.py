@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 
 from hf_posenc.checkpoints.hub import hub_options
 from hf_posenc.errors import CheckpointMismatch, shown
-from hf_posenc.patching.stored.config_guard import unguard
+from hf_posenc.patching.config_guard import unguard
 
 ATTENTION, EXPERTS, QUANTISATION = "attn_implementation", "experts_implementation", "quantization_config"
 FLASH_PACKAGES = {  # backends that transformers downloads from the Hub where the package is missing

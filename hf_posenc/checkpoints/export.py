@@ -29,8 +29,8 @@ from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import EngineDiffers, NotExpressible, NotReadBefore5, OnlyWithinTrainedLength, ReadOtherwise
+from hf_posenc.patching.config_guard import write_plain_section
 from hf_posenc.patching.state import describe
-from hf_posenc.patching.stored.model_card import write_plain_section
 from hf_posenc.patching.text_limits import raise_limits_in
 
 

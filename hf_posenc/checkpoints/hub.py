@@ -14,7 +14,7 @@ from transformers import CONFIG_NAME
 
 from hf_posenc.core.files.hf_errors import explained_errors, reason_of
 from hf_posenc.errors import CannotUpload, ModelNotFound, shown
-from hf_posenc.patching.stored.peft_sidecar import PEFT_CONFIG
+from hf_posenc.patching.peft_sidecar import PEFT_CONFIG
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 OF_ONE_NAME = ("revision", "subfolder")

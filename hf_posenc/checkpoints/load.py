@@ -1,7 +1,7 @@
 """Load checkpoints with the scheme they were saved with, bit-equal.
 
 `save_pretrained` of a patched model writes the scheme into ``config.json`` (see
-`hf_posenc.patching.stored.scheme_config`) and its learned parameters among the weights. Plain transformers would ignore
+`hf_posenc.patching.scheme_config`) and its learned parameters among the weights. Plain transformers would ignore
 both, so the model is built here as it was saved: at the unpatched model's own length, and patched inside its
 constructor, so that transformers' loader finds a place for every parameter.
 """
@@ -28,7 +28,7 @@ from hf_posenc.checkpoints.restore import load_weights
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched
 from hf_posenc.patching.patch import patch_model
-from hf_posenc.patching.stored.scheme_config import SchemeConfig, describe_plan
+from hf_posenc.patching.scheme_config import SchemeConfig, describe_plan
 from hf_posenc.schemes.spec import Plan, SchemeSpec, option_names_of, parts_of_spec, plan
 
 LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer")

@@ -25,7 +25,7 @@ from hf_posenc.checkpoints.hub import is_hub_adapter, of_other_names
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.files.paths import checked_name
 from hf_posenc.errors import CheckpointMismatch, ModelNotFound, PeftAdapterMismatch, shown
-from hf_posenc.patching.stored.peft_sidecar import PEFT_CONFIG
+from hf_posenc.patching.peft_sidecar import PEFT_CONFIG
 from hf_posenc.starters.loading import DTYPE, FOLDER, PREFIX, starter_path
 
 logger = logging.get_logger(__name__)

@@ -1,6 +1,6 @@
 """PEFT adapters that know the scheme they were trained under, and refuse to work on another.
 
-A saved adapter carries the scheme (see `hf_posenc.patching.stored.peft_sidecar`) whoever saves it: PEFT, transformers
+A saved adapter carries the scheme (see `hf_posenc.patching.peft_sidecar`) whoever saves it: PEFT, transformers
 or `Trainer`, in whatever order the model was patched and adapted (see `hf_posenc.checkpoints.peft_hooks`). The
 functions here do the same and more: errors are in words, saving is atomic, and a failure leaves the model as it was.
 """
@@ -36,9 +36,9 @@ from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import PosEncError, TrainingImpossible, UnsupportedModel, WrongKind, shown
 from hf_posenc.forward.offloading import offloads_of
 from hf_posenc.patching.float32 import keep_in_float32
-from hf_posenc.patching.rollback import rollback_on_error
+from hf_posenc.patching.patch import rollback_on_error
+from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.state import is_patched
-from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.text_limits import raise_limits_in
 
 if TYPE_CHECKING:

@@ -41,11 +41,10 @@ from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.forward.host_calls import cache_name
 from hf_posenc.patches.shared.position_table import check_adapted_tables
+from hf_posenc.patching.config_guard import GUARD_KEY
 from hf_posenc.patching.float32 import keep_in_float32, restore_dtype
-from hf_posenc.patching.rollback import rollback_on_error
-from hf_posenc.patching.state import base_model_of, is_patched, scheme_holder, scheme_of, stacks_of
-from hf_posenc.patching.stored.config_guard import GUARD_KEY
-from hf_posenc.patching.stored.peft_sidecar import (
+from hf_posenc.patching.patch import rollback_on_error
+from hf_posenc.patching.peft_sidecar import (
     CONVERTED_FROM,
     PEFT_CONFIG,
     SIDECAR,
@@ -53,6 +52,7 @@ from hf_posenc.patching.stored.peft_sidecar import (
     unguard_adapter_config,
     write_sidecar_on_save,
 )
+from hf_posenc.patching.state import base_model_of, is_patched, scheme_holder, scheme_of, stacks_of
 
 Hook = Callable[..., Any]
 OF_KEYS = ("PREFIX_TUNING", "CARTRIDGE")  # methods that train keys and values; others train embeddings

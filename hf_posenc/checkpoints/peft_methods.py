@@ -1,6 +1,6 @@
 """Which methods of PEFT, and of transformers' own adapters, go through `hf_posenc.checkpoints.peft_hooks`.
 
-Installed once, when both this package and PEFT are imported (`hf_posenc.core.after_import`). That can be in the middle
+Installed once, when both this package and PEFT are imported (`hf_posenc.core.lazy`). That can be in the middle
 of any import: transformers imports PEFT from some of its modules, and this package those modules. So nothing of this
 package is imported here before one of the methods is called.
 """

@@ -21,12 +21,13 @@ from hf_posenc.checkpoints.other_readers import OTHER_WINDOWS
 from hf_posenc.checkpoints.static_rotation import static_rotation
 from hf_posenc.core.files.hf_errors import reason_of
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation
+from hf_posenc.core.lengths import Lengths
 from hf_posenc.errors import NotExpressible, NotPatched, PosEncError
 from hf_posenc.patches.adapter import Adapter
+from hf_posenc.patching.config_guard import PATCH_KEYS
 from hf_posenc.patching.expected_effect import same_rotation
 from hf_posenc.patching.state import base_model_of, describe
-from hf_posenc.patching.stored.config_guard import PATCH_KEYS
-from hf_posenc.patching.text_limits import Lengths
+from hf_posenc.patching.text_limits import is_cut
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.host_rotation import HostRotation
 
@@ -84,7 +85,7 @@ def plain_config(model: Any) -> PlainConfig:
     config = plain.of_base
     trained_length = lengths.trained
     for name in OTHER_WINDOWS:
-        if lengths.are_cut_at(vars(config).get(name)):
+        if is_cut(vars(config).get(name), lengths):
             setattr(config, name, lengths.target)
     for name in PATCH_KEYS:
         for holder in (plain.config, config):

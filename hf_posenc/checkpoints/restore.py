@@ -18,14 +18,14 @@ from transformers import PreTrainedModel, logging
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, PosEncError
+from hf_posenc.patching.config_guard import CODE_KEY, PATCH_KEYS, guarded_class
 from hf_posenc.patching.patch import patch_model
-from hf_posenc.patching.preconditions.weights import check_finite
 from hf_posenc.patching.proof import EffectProbe
+from hf_posenc.patching.scheme_config import SchemeConfig, warn_of_changed_code
 from hf_posenc.patching.state import base_model_of, parts_of, patch_of, unpatched_view
-from hf_posenc.patching.stored.config_guard import CODE_KEY, PATCH_KEYS, guarded_class
-from hf_posenc.patching.stored.scheme_config import SchemeConfig, warn_of_changed_code
 from hf_posenc.patching.swap import freeze, out_of_use
 from hf_posenc.patching.text_limits import raise_limits
+from hf_posenc.patching.weights import check_finite
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.spec import Plan, SchemeSpec

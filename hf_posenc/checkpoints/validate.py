@@ -14,7 +14,7 @@ from hf_posenc.errors import (
     CheckpointMismatch,
     shown,
 )
-from hf_posenc.patching.stored.config_guard import SCHEME_KEY
+from hf_posenc.patching.config_guard import SCHEME_KEY
 
 CONFIG, MAX_CONFIG_BYTES = "config.json", 1 << 24  # bytes; some list a name for each of 20,000 classes
 WEIGHTS, INDEX = "model*.safetensors", "model.safetensors.index.json"

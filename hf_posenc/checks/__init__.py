@@ -12,11 +12,9 @@ The test suite asserts all of them for every registered scheme on every tiny mod
 from __future__ import annotations
 
 from hf_posenc.checks import (  # noqa: F401  each registers its checks
-    backends,
     batching,
     cache,
     checkpoint,
-    continuous_batching,
     definition,
     effect,
     far_positions,
@@ -26,17 +24,14 @@ from hf_posenc.checks import (  # noqa: F401  each registers its checks
     life_cycle,
     memory_growth,
     options,
-    peft,
     precision,
     shift,
     training,
 )
-from hf_posenc.checks.all_cases import cases, longest_case
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.registry import CHECKS, Check, applicable_checks, assert_passes
-from hf_posenc.checks.run import check_scheme
-from hf_posenc.checks.tolerances import KNOWN_DEVIATIONS, TOLERANCES, KnownDeviation
+from hf_posenc.checks.run import cases, check_scheme, longest_case
+from hf_posenc.checks.tolerances import KNOWN_DEVIATIONS, TOLERANCES, Deviation, KnownDeviation
 
 __all__ = [
     "CHECKS",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
 from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import Deviation
 
 Side = Literal["left", "right"]
 SIDES: tuple[Side, ...] = ("left", "right")
@@ -58,9 +57,8 @@ def packed_equals_separate(case: Case) -> Deviation:
         if not max(_packed_against_separate(model, sizes)[0] for sizes in packs) <= tolerance:
             return case.deviation("packed", 0.0, "no token: the unpatched model does not support packed documents")
         case.apply(model)
-        found = [(*_packed_against_separate(model, sizes), sizes) for sizes in packs]
-    value, where, sizes = max(found, key=lambda one: (math.isnan(one[0]), one[0]))
-    return case.deviation("packed", value, f"{where}, documents of {sizes}")
+        found = [(*_packed_against_separate(model, sizes), f"documents of {sizes}") for sizes in packs]
+    return case.worst("packed", found)
 
 
 def _packed_against_separate(model: nn.Module, sizes: list[int]) -> tuple[float, str]:

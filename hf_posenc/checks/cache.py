@@ -9,16 +9,9 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, StaticCache
 
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.deviation import Deviation
-from hf_posenc.checks.forward import (
-    chunk_sizes,
-    forward,
-    forward_in_chunks,
-    max_deviation,
-    new_cache,
-    random_tokens,
-)
+from hf_posenc.checks.forward import chunk_sizes, forward, forward_in_chunks, max_deviation, new_cache, random_tokens
 from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import Deviation
 
 NEAR_POWERS_OF_TWO = tuple(near for power in (64, 128, 256, 512) for near in (power - 4, power + 4))
 LONG_TEXT = NEAR_POWERS_OF_TWO[-1] + 4

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,13 @@ import torch
 from torch import nn
 from torch.backends import cuda
 
-from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model, tiny_template
-from hf_posenc.checks.tolerances import tolerance_of
+from hf_posenc.checks.tolerances import Deviation, tolerance_of
 from hf_posenc.core.plugins import imported_files
 from hf_posenc.core.torch_state import drawn_from, evaluation_mode
+from hf_posenc.patching.layer_schemes import trained_length_of_patch
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched, scheme_of
-from hf_posenc.patching.trained_length import trained_length_of_patch
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import reach_of
 from hf_posenc.schemes.registry import list_schemes
@@ -94,6 +94,11 @@ class Case:
         """Wrap a measured value of this case in a `Deviation`."""
         tolerance = self.tolerance(check) if tolerance is None else tolerance
         return Deviation(check, value, tolerance, f"{self}, {where}", self._rerun_command(check))
+
+    def worst(self, check: str, found: Iterable[tuple[Any, ...]]) -> Deviation:
+        """The largest of several measured values, each with words for where it is; NaN counts as the largest."""
+        value, *where = max(found, key=lambda one: (math.isnan(one[0]), one[0]))
+        return self.deviation(check, value, ", ".join(where))
 
     @contextmanager
     def unpatched(self) -> Iterator[PreTrainedModel]:

@@ -1,26 +1,37 @@
-"""Checks of checkpoints: a model saved or exported, and loaded again, equals the one in memory."""
+"""Checks of checkpoints: a model or LoRA saved, exported or merged equals the one in memory."""
 
 from __future__ import annotations
 
+import copy
+import math
 import os
 import subprocess
 import sys
-import tempfile
 import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
+import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import Conv1D, PreTrainedModel
 
 from hf_posenc.checkpoints.export import export_native
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.native_parameters import rope_parameters_of
+from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
 from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR, Deviation
 from hf_posenc.errors import NotExpressible, OnlyWithinTrainedLength
+from hf_posenc.forward.current_forward import ATTENTIONS
+from hf_posenc.patching.state import base_model_of
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
 
 PROGRAM = """
 import sys
@@ -42,7 +53,7 @@ def saved_equals_loaded(case: Case, fresh: bool = False) -> Deviation:
         case: scheme and model.
         fresh: load in a new Python process.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:
         before, tokens = save_case(case, folder)
         if fresh:
             load_in_fresh_process([folder])
@@ -97,3 +108,54 @@ def native_export_equals_patched(case: Case) -> Deviation:
         plain = type(model).from_pretrained(folder, dtype=model.dtype).eval()
         value, where = max_deviation(forward(plain, tokens), forward(model, tokens))
     return case.deviation("native_export", value, where)
+
+
+@register_check("lora", needs_copy=True, slow=True, needs_name=True, package="peft")
+def lora_works_with_scheme(case: Case) -> Deviation:
+    """LoRA added before the patch equals LoRA added after it, merged, and loaded from its folder.
+
+    Unloaded, it leaves the patched model. The value is the largest deviation; infinite if LoRA has no effect.
+    """
+    with case.unpatched() as model:
+        base = copy.deepcopy(model)
+        after = add_lora(case.apply(copy.deepcopy(base)))
+        before = case.apply(add_lora(copy.deepcopy(base)))
+        patched = case.apply(copy.deepcopy(base))
+        tokens = random_tokens(patched, case.clip_length(case.trained_length + 5, patched))
+        without_lora, expected = forward(patched, tokens), forward(after, tokens)
+        if not max_deviation(expected, without_lora)[0] > EFFECT_FACTOR * NOISE_FLOOR:
+            return case.deviation("lora", math.inf, "the LoRA adapter has no effect")
+        with TemporaryDirectory() as folder:
+            save_peft_adapter(after, folder)
+            loaded = load_peft_adapter(copy.deepcopy(base), folder, patch="apply")
+        found = [
+            (*max_deviation(forward(before, tokens), expected), "added before the patch"),
+            (*max_deviation(forward(loaded, tokens), expected), "loaded"),
+            (*max_deviation(forward(copy.deepcopy(after).merge_and_unload(), tokens), expected), "merged"),
+            (*max_deviation(forward(after.unload(), tokens), without_lora), "unloaded"),
+        ]
+    return case.worst("lora", found)
+
+
+def add_lora(model: PreTrainedModel) -> PeftModel:
+    """Wrap the model in a LoRA of rank 2 on its attention projections, with random weights."""
+    import peft
+
+    by_column = any(isinstance(part, Conv1D) for part in model.modules())
+    config = peft.LoraConfig(r=2, target_modules=attention_projections(model), fan_in_fan_out=by_column)
+    adapted = get_peft_model(model, config).eval()
+    generator = torch.Generator().manual_seed(0)
+    for name, weight in adapted.named_parameters():
+        if "lora_" in name:
+            noise = torch.randn(weight.shape, generator=generator).to(weight.device, weight.dtype)
+            with torch.no_grad():
+                weight.copy_(0.1 * noise)
+    return adapted
+
+
+def attention_projections(model: nn.Module) -> list[str]:
+    """Names of the linear layers of the model's attention modules."""
+    base, adapter = base_model_of(model)
+    layers = base.__dict__.get(ATTENTIONS) or adapter.attentions(base)
+    parts = (child for layer in layers for child in layer.named_children())
+    return sorted({name for name, part in parts if isinstance(part, (nn.Linear, Conv1D))})

@@ -1,13 +1,15 @@
-"""Checks of definition: outputs and gradients equal those of the scheme's formula."""
+"""Checks of definition: outputs and gradients equal those of the scheme's formula, on every attention backend."""
 
 from __future__ import annotations
 
-from transformers import DynamicCache
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
 
 from hf_posenc.checks.batching import SIDES, pad_batch
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import (
+    attention_backend,
     chunk_sizes,
     forward,
     forward_in_chunks,
@@ -18,6 +20,7 @@ from hf_posenc.checks.forward import (
 )
 from hf_posenc.checks.reference_model import reference_logits, use_reference_attention
 from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import Deviation
 from hf_posenc.checks.training import gradients, max_gradient_deviation
 
 
@@ -45,8 +48,7 @@ def matches_definition(case: Case) -> Deviation:
             cache = new_cache(DynamicCache, model, length)
             sizes = chunk_sizes(min(case.trained_length - 1, length), 1, length)
             found.append((*max_deviation(forward_in_chunks(model, texts[0], cache, sizes), expected[0]), "decoding"))
-    value, where, call = max(found, key=lambda one: (one[0] != one[0], one[0]))  # NaN counts as the largest
-    return case.deviation("formula", value, f"{where}, {call}")
+    return case.worst("formula", found)
 
 
 @register_check("formula_gradients", needs_determinism=True, slow=True)
@@ -62,3 +64,29 @@ def gradients_match_definition(case: Case) -> Deviation:
         with use_reference_attention(model, positions_from(model, length)):
             expected = gradients(model, length, rows=1)
     return case.deviation("formula_gradients", *max_gradient_deviation(own, expected))
+
+
+@register_check("backend")
+def backends_agree(case: Case) -> Deviation:
+    """``eager`` equals ``sdpa`` on one text, on batches padded on either side, and in cached decoding."""
+    with case.patched() as model:
+        length = case.clip_length(2 * case.trained_length + 6, model)
+        with attention_backend(model, "eager"):
+            eager = outputs_by_call(model, length, case)
+        with attention_backend(model, "sdpa"):
+            sdpa = outputs_by_call(model, length, case)
+    return case.worst("backend", [(*max_deviation(eager[n][0], sdpa[n][0], eager[n][1]), n) for n in eager])
+
+
+def outputs_by_call(model: PreTrainedModel, length: int, case: Case) -> dict[str, tuple[Tensor, Tensor]]:
+    """Outputs ``[row, token, width]`` of several kinds of call, with a mask ``[row, token]`` of their real tokens."""
+    text = random_tokens(model, length)
+    all_tokens = torch.ones_like(text, dtype=torch.bool)
+    found = {"one text": (forward(model, text), all_tokens)}
+    for side in SIDES:
+        tokens, mask = pad_batch([text, random_tokens(model, length // 2, seed=1)], length, side)
+        found[f"batch padded on the {side}"] = (forward(model, tokens, attention_mask=mask), mask.bool())
+    if case.causal and not case.needs_whole_text:
+        cache = new_cache(DynamicCache, model, length)
+        found["decoding"] = (forward_in_chunks(model, text, cache, chunk_sizes(length - 3, 1, length)), all_tokens)
+    return found

@@ -7,15 +7,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case, reset_learned_parameters
-from hf_posenc.checks.deviation import Deviation
-from hf_posenc.checks.forward import (
-    forward,
-    forward_with_grad,
-    max_deviation,
-    random_tokens,
-)
+from hf_posenc.checks.forward import forward, forward_with_grad, max_deviation, random_tokens
 from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
+from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR, Deviation
 from hf_posenc.checks.training import gradients
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.patching.patch import patch_model
@@ -56,7 +50,7 @@ def positions_change_outputs(case: Case) -> Deviation:
     The value is 1 if it does not, up to rounding.
     """
     with case.patched() as model:
-        if not _has_position_hook(scheme_of(model)):
+        if not any(implements(scheme_of(model), hook) for hook in POSITION_HOOKS):
             return case.deviation("position_effect", 0.0, "no position hook")
         tokens = random_tokens(model, case.clip_length(4 * case.trained_length, model))
         after = forward(model, tokens)
@@ -94,14 +88,13 @@ def future_has_no_effect(case: Case) -> Deviation:
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
         before = forward(model, tokens)
-        worst, location = 0.0, "no token"
+        found = []
         for changed in sorted({1, tokens.shape[1] // 2, tokens.shape[1] - 1}):
             other = tokens.clone()
             other[:, changed] = 3 + (other[:, changed] - 2) % 7  # another token id, within any vocabulary
-            value, where = max_deviation(forward(model, other)[:, :changed], before[:, :changed])
-            if not value <= worst:
-                worst, location = value, f"{where}, when token {changed} changed"
-    return case.deviation("causality", worst, location)
+            moved = max_deviation(forward(model, other)[:, :changed], before[:, :changed])
+            found.append((*moved, f"when token {changed} changed"))
+    return case.worst("causality", found)
 
 
 @register_check("stateless")
@@ -125,8 +118,7 @@ def forward_is_stateless(case: Case) -> Deviation:
             found.append(
                 (float(_advances_torch_rng(model, tokens)), "no token", "torch's random generator was advanced")
             )
-    value, where, why = max(found)
-    return case.deviation("stateless", value, f"{where}, {why}")
+    return case.worst("stateless", found)
 
 
 @register_check("training_mode", needs_determinism=True)
@@ -152,8 +144,3 @@ def _advances_torch_rng(model: PreTrainedModel, tokens: Tensor) -> bool:
         before = torch.get_rng_state()
         forward_with_grad(model, tokens)
         return not torch.equal(torch.get_rng_state(), before)
-
-
-def _has_position_hook(scheme: Scheme) -> bool:
-    """Whether a scheme overrides a hook through which positions reach the output."""
-    return any(implements(scheme, hook) for hook in POSITION_HOOKS)

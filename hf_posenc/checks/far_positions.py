@@ -9,12 +9,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case, position_limit
-from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward, max_deviation, positions_from, random_tokens
 from hf_posenc.checks.reference_model import forward_from, reference_outputs
 from hf_posenc.checks.registry import register_check
 from hf_posenc.checks.shift import claim_and_shifts, missing_effect, shift_deviation, shiftable_length
-from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
+from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR, Deviation
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.errors import PositionOutOfTable
 from hf_posenc.patching.reference_attention import ReferenceTerms
@@ -35,9 +34,9 @@ def far_positions_match_definition(case: Case) -> Deviation:
         end = position_limit(model)
         claim, _ = claim_and_shifts(case, model, random_tokens(model, shiftable_length(case, model)))
         tokens = random_tokens(model, LENGTH if end is None else min(LENGTH, end))
-        unshifted, found = forward_from(model, tokens, 0), [(0.0, "no token", "position 0")]
+        unshifted, found = forward_from(model, tokens, 0), [(0.0, "no token", "at position 0")]
         for start in STARTS if end is None else (end - tokens.shape[1],):
-            location = f"position {start}"
+            location = f"at position {start}"
             found.append((*shift_deviation(model, tokens, unshifted, start, claim), location))
             if claim == "position" and end is None:
                 twice_as_far = forward_from(model, tokens, 2 * start)
@@ -47,9 +46,8 @@ def far_positions_match_definition(case: Case) -> Deviation:
         if end is None and (gap := _ineffective_gap(model, tokens)):
             found.append((math.inf, f"a gap of {gap} positions has no effect", "no token"))
         if end is not None and not _is_refused(model, tokens, end):
-            found.append((math.inf, "no PositionOutOfTable", f"position {end + tokens.shape[1] - 1}"))
-    value, where, location = max(found, key=lambda one: one[0])
-    return case.deviation("far_positions", value, f"{where} at {location}")
+            found.append((math.inf, "no PositionOutOfTable", f"at position {end + tokens.shape[1] - 1}"))
+    return case.worst("far_positions", found)
 
 
 def _invalid_table(layers: list[ReferenceTerms], farthest: int) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, PreTrainedConfig, StaticCache
+from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel, StaticCache
 
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.forward.host_calls import cache_argument
@@ -81,6 +84,29 @@ def new_cache(kind: type[Cache], model: nn.Module, length: int) -> Cache:
     if kind is DynamicCache:
         return DynamicCache(config=config)
     return StaticCache(config=config, max_cache_len=length)
+
+
+@contextmanager
+def earlier_objects_set_aside() -> Iterator[None]:
+    """Keep the garbage collector from looking through what exists already, often millions of objects."""
+    before = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if before == 0:  # what the caller has frozen stays so
+            gc.unfreeze()
+
+
+@contextmanager
+def attention_backend(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """In the block, let the model compute attention by another backend."""
+    before = model.config._attn_implementation
+    try:
+        model.set_attn_implementation(name)
+        yield
+    finally:
+        model.set_attn_implementation(before)
 
 
 def max_deviation(one: Tensor, two: Tensor, real: Tensor | None = None) -> tuple[float, str]:

@@ -1,17 +1,18 @@
-"""Checks of generation: greedy, beam and assisted decoding choose the tokens of plain forward passes."""
+"""Checks of generation: greedy, beam, assisted and batched decoding choose the tokens of plain forward passes."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, PreTrainedModel
 
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import (
     config_of,
+    earlier_objects_set_aside,
     forward,
     forward_in_chunks,
     max_deviation,
@@ -19,6 +20,7 @@ from hf_posenc.checks.forward import (
     random_tokens,
 )
 from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import Deviation
 from hf_posenc.errors import BackendCannotCarry
 
 NEW = 8
@@ -54,11 +56,9 @@ def generate_chooses_best_tokens(case: Case) -> Deviation:
     ties up to rounding pass.
     """
     with case.patched() as model:
-        if not (hasattr(model, "can_generate") and model.can_generate()):
-            return case.deviation("generate", 0.0, "no token: the model does not generate")
-        prompt_length = case.clip_length(case.trained_length + NEW + 2, model) - NEW
-        if prompt_length < 2:
-            return case.deviation("generate", 0.0, "no token: the scheme has too few positions")
+        prompt_length, reason = _prompt_length(case, model)
+        if reason:
+            return case.deviation("generate", 0.0, reason)
         prompt = random_tokens(model, 5).repeat(1, prompt_length // 5 + 1)[:, :prompt_length]
         found = [
             (logit_shortfall(model, generate_tokens(model, prompt), prompt_length), "greedy"),
@@ -75,8 +75,15 @@ def generate_chooses_best_tokens(case: Case) -> Deviation:
             if isinstance(error, ValueError) and "crop" not in str(error):
                 raise
             found.append((0.0, "assisted decoding: refused, the cache evicts keys"))
-    value, how = max(found)
-    return case.deviation("generate", value, how)
+    return case.worst("generate", found)
+
+
+def _prompt_length(case: Case, model: PreTrainedModel) -> tuple[int, str]:
+    """Length of a prompt that crosses the trained length, and why there can be none; empty if there can."""
+    if not (hasattr(model, "can_generate") and model.can_generate()):
+        return 0, "no token: the model does not generate"
+    length = case.clip_length(case.trained_length + NEW + 2, model) - NEW
+    return length, "" if length >= 2 else "no token: the scheme has too few positions"
 
 
 def generate_tokens(model: PreTrainedModel, prompt: Tensor, **how: Any) -> Any:
@@ -103,3 +110,55 @@ def beam_score_error(model: PreTrainedModel, prompt: Tensor) -> float:
     logs = forward(model, out.sequences)[:, start - 1 : -1].log_softmax(-1)
     sums = logs.gather(-1, out.sequences[:, start:, None])[..., 0].sum(-1)
     return float((sums / NEW - out.sequences_scores.float()).abs().max())
+
+
+MAX_BATCH_TOKENS = 24  # so that prompts are split into chunks and batched with tokens of other requests
+
+
+@register_check(
+    "continuous_batching", causal_only=True, needs_cache=True, slow=True, package="psutil"
+)  # which transformers asks for memory
+def continuous_batching_equals_forward(case: Case) -> Deviation:
+    """Tokens and log-probabilities of `generate_batch` equal those of a forward pass of each text on its own."""
+    with case.patched() as model:
+        prompt_length, reason = _prompt_length(case, model)
+        if reason:
+            return case.deviation("continuous_batching", 0.0, reason)
+        first, second = (random_tokens(model, prompt_length, seed=seed)[0].tolist() for seed in (0, 1))
+        prompts = [first, second[: max(1, prompt_length // 3)], first[: max(1, prompt_length - 3)], second[:1]]
+        try:
+            results = generate_batch(model, prompts)
+        except BackendCannotCarry as error:
+            return case.deviation("continuous_batching", 0.0, f"no token: refused, {error}")
+        found = [(request_error(model, prompt, result), f"request {i}") for i, (prompt, result) in
+                 enumerate(zip(prompts, results, strict=True))]  # fmt: skip
+    return case.worst("continuous_batching", found)
+
+
+def generate_batch(model: PreTrainedModel, prompts: list[list[int]], **settings: Any) -> list[Any]:
+    """Results of the model's `generate_batch` with greedy decoding, in the order of the prompts."""
+    plain = GenerationConfig(
+        do_sample=False, max_new_tokens=NEW, min_new_tokens=NEW, eos_token_id=-1, pad_token_id=0, bos_token_id=0
+    )
+    small = {"num_blocks": 4, "max_batch_tokens": MAX_BATCH_TOKENS, "return_logprobs": True}
+    config = ContinuousBatchingConfig(**(small | settings))
+    with earlier_objects_set_aside():  # transformers collects garbage three times a batch
+        return list(model.generate_batch(prompts, generation_config=plain, continuous_batching_config=config).values())
+
+
+def request_error(model: PreTrainedModel, prompt: list[int], result: Any) -> float:
+    """Largest shortfall of a chosen token's logit from the best one, or error of its reported log-probability.
+
+    Both relative to the standard deviation of the logits, at least 1. Infinite if the request failed.
+    """
+    tokens = result.generated_tokens
+    if result.error is not None or len(tokens) != NEW:
+        return inf
+    whole = torch.tensor([prompt + tokens], device=model.device)
+    logits = forward(model, whole)[0, len(prompt) - 1 : -1]
+    chosen = logits.gather(-1, whole[0, len(prompt) :, None])[:, 0]
+    reported = torch.tensor(result.logprobs, device=model.device)
+    expected = logits.log_softmax(-1).gather(-1, whole[0, len(prompt) :, None])[:, 0]
+    return float(
+        torch.maximum(logits.amax(-1) - chosen, (reported - expected).abs()).max() / logits.std().clamp(min=1.0)
+    )

@@ -13,16 +13,16 @@ from transformers import PreTrainedModel
 from transformers.utils import is_torch_flex_attn_available
 
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import (
+    attention_backend,
     forward,
-    forward_with_grad,
     max_deviation,
     output_module,
     random_tokens,
     token_states,
 )
 from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import Deviation
 from hf_posenc.errors import BackendCannotCarry
 
 LONGEST = 1024  # tokens; xpos computes in chunks of about 2,000 tokens, and needs a graph for each number of chunks
@@ -92,7 +92,7 @@ def _graph_deviation(
     case: Case, name: str, make: Callable[[nn.Module, Any], Graph], lengths: Iterable[int] = ()
 ) -> Deviation:
     """Largest deviation of a graph from its eager model over several lengths; infinite if it cannot be made."""
-    worst, location = 0.0, "no token"
+    found: list[tuple[Any, ...]] = [(0.0, "no token")]
     with case.patched() as model, torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from compilers, about what they trace
         torch.compiler.reset()
@@ -107,14 +107,12 @@ def _graph_deviation(
             graph = make(Logits(model).eval(), model)
             for length in dict.fromkeys(case.clip_length(n, model) for n in requested):
                 tokens = random_tokens(model, length, seed=length)
-                value, where = max_deviation(graph(tokens).float(), forward(model, tokens))
-                if not value <= worst:
-                    worst, location = value, f"{where}, of {length}"
+                found.append((*max_deviation(graph(tokens).float(), forward(model, tokens)), f"of {length}"))
         except RuntimeError as error:  # the common base class of the tracers' errors
             return case.deviation(name, math.inf, f"no graph: {str(error).strip().partition(chr(10))[0]}")
         finally:
             torch.compiler.reset()
-    return case.deviation(name, worst, location)
+    return case.worst(name, found)
 
 
 FLEX = "flex_attention"
@@ -128,20 +126,11 @@ def compiled_equals_eager(case: Case) -> Deviation:
 
     The value is infinite if the model cannot be traced as one graph.
     """
-    with case.patched() as model:
-        tokens = random_tokens(model, case.clip_length(case.trained_length + 5, model))
-        torch._dynamo.reset()
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=False)
-        try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # from dynamo, about what it traces
-                traced = forward_with_grad(compiled, tokens).float()  # type: ignore[arg-type]
-        except RuntimeError as error:  # the common base class of the errors of dynamo and the tracers
-            return case.deviation("torch_compile", math.inf, f"no graph: {str(error).partition(chr(10))[0]}")
-        finally:
-            torch._dynamo.reset()
-        value, where = max_deviation(traced, forward(model, tokens))
-    return case.deviation("torch_compile", value, f"{where}, traced")
+
+    def compiled(logits: nn.Module, model: PreTrainedModel) -> Graph:
+        return torch.compile(logits, fullgraph=True, backend="aot_eager", dynamic=False)
+
+    return _graph_deviation(case, "torch_compile", compiled, [case.trained_length + 5])
 
 
 @register_check("flex_attention", needs_determinism=True, slow=True)
@@ -151,11 +140,10 @@ def flex_agrees(case: Case) -> Deviation:
         if not is_torch_flex_attn_available():
             return case.deviation("flex_attention", 0.0, "no token: torch has no flex attention")
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
-        expected, before = forward(model, tokens), model.config._attn_implementation
+        expected = forward(model, tokens)
         try:
-            model.set_attn_implementation(FLEX)
             # Uncompiled: the same arithmetic without minutes of compilation. It warns about speed.
-            with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+            with attention_backend(model, FLEX), torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 value, where = max_deviation(forward(model, tokens), expected)
         except BackendCannotCarry as refusal:
@@ -164,6 +152,4 @@ def flex_agrees(case: Case) -> Deviation:
             return case.deviation(
                 "flex_attention", 0.0, f"no token: transformers has no {FLEX} for {type(model).__name__}"
             )
-        finally:
-            model.set_attn_implementation(before)
     return case.deviation("flex_attention", value, f"{where}, {FLEX}")

@@ -12,16 +12,9 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.deviation import Deviation
-from hf_posenc.checks.forward import (
-    config_of,
-    forward,
-    forward_in_chunks,
-    max_deviation,
-    new_cache,
-    random_tokens,
-)
+from hf_posenc.checks.forward import config_of, forward, forward_in_chunks, max_deviation, new_cache, random_tokens
 from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import Deviation
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.patching.patch import patch_model
 
@@ -48,8 +41,7 @@ def offloaded_equals_resident(case: Case) -> Deviation:
             with drawn_from(0):
                 patch_model(one, case.scheme, **case.options)
         found.append((*max_deviation(forward(offloaded, tokens), forward(model, tokens)), "offloaded, then patched"))
-    value, where, how = max(found)
-    return case.deviation("offload", value, f"{where}, {how}")
+    return case.worst("offload", found)
 
 
 def offload(model: nn.Module) -> nn.Module:
@@ -111,7 +103,7 @@ def config_edits_have_no_effect(case: Case) -> Deviation:
                 if decoded is not None:
                     again = forward_in_chunks(model, tokens, DynamicCache(), sizes)
                     found.append((max_deviation(again, decoded)[0], f"{name}, with a cache"))
-    return case.deviation("configuration", *max(found))
+    return case.worst("configuration", found)
 
 
 @contextmanager

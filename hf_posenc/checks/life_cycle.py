@@ -12,15 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.checks.case import Case, current_settings, perturb_parameters
-from hf_posenc.checks.deviation import Deviation
-from hf_posenc.checks.forward import (
-    config_of,
-    forward,
-    max_deviation,
-    random_tokens,
-)
+from hf_posenc.checks.forward import config_of, forward, max_deviation, random_tokens
 from hf_posenc.checks.registry import register_check
 from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model
+from hf_posenc.checks.tolerances import Deviation
 from hf_posenc.errors import AlreadyPatched
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched
@@ -87,8 +82,7 @@ def copies_are_equal_and_independent(case: Case) -> Deviation:
         found.append((float(is_patched(copied) or not is_patched(model)), "no token", "is_patched is wrong"))
         perturb_parameters(model)
         found.append((*max_deviation(trained, forward(model, tokens)), "of the trained copy"))
-    value, where, which = max(found)
-    return case.deviation("deepcopy", value, f"{where} {which}")
+    return case.worst("deepcopy", found)
 
 
 @register_check("isolation")

@@ -8,23 +8,21 @@ from __future__ import annotations
 import gc
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median_low
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case, position_limit
-from hf_posenc.checks.deviation import Deviation
-from hf_posenc.checks.forward import forward, random_tokens
+from hf_posenc.checks.forward import attention_backend, earlier_objects_set_aside, forward, random_tokens
 from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import Deviation
 from hf_posenc.patching.state import base_model_of
 
 SHORT, LONG = 400, 800  # tokens: more than a block of queries, and unlike the sizes of models
@@ -41,12 +39,8 @@ def memory_is_linear(case: Case) -> Deviation:
         end = position_limit(model)
         if end is not None and end < LONG:
             return case.deviation("memory_growth", 0.0, f"no tensor: the scheme has {end} positions")
-        before = model.config._attn_implementation
-        try:
-            model.set_attn_implementation("sdpa")  # eager attention is quadratic by design
+        with attention_backend(model, "sdpa"):  # eager attention is quadratic by design
             short, long = record_allocations(model, SHORT), record_allocations(model, LONG)
-        finally:
-            model.set_attn_implementation(before)
     growth = long.peak / max(short.peak, 1)
     where = f"peak memory times {growth:.2f}" + (f", {', '.join(sorted(long.square)[:3])}" if long.square else "")
     return case.deviation("memory_growth", float(len(long.square) + (growth > MAX_GROWTH)), where)
@@ -55,14 +49,10 @@ def memory_is_linear(case: Case) -> Deviation:
 def record_allocations(model: PreTrainedModel, length: int) -> AllocationRecorder:
     """Record the tensors of a forward pass of the base model on a text of that length."""
     base, tokens = base_model_of(model)[0], random_tokens(model, length)
-    with torch.no_grad(), AllocationRecorder(length, parameter_sizes(base)) as recorder:
+    own = {size for weight in base.parameters() for size in weight.shape}  # which are not sequence lengths
+    with torch.no_grad(), AllocationRecorder(length, own) as recorder:
         base(input_ids=tokens, use_cache=False)
     return recorder
-
-
-def parameter_sizes(model: nn.Module) -> set[int]:
-    """Sizes of the axes of all parameters, which are not sequence lengths."""
-    return {size for weight in model.parameters() for size in weight.shape}
 
 
 class AllocationRecorder(TorchDispatchMode):
@@ -126,28 +116,10 @@ def forward_leaks_no_objects(case: Case) -> Deviation:
         for _ in range(WARM_UP):
             forward(model, tokens)
         with earlier_objects_set_aside():
-            more = min(until_none(partial(growth, model, tokens)))
+            for _ in range(ATTEMPTS):
+                if (more := growth(model, tokens)) <= 0:
+                    break
     return case.deviation("memory_leaks", float(max(0, more)), f"objects kept by each forward pass: {more}")
-
-
-@contextmanager
-def earlier_objects_set_aside() -> Iterator[None]:
-    """Keep the garbage collector from looking through what exists already, often millions of objects."""
-    before = gc.get_freeze_count()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        if before == 0:  # what the caller has frozen stays so
-            gc.unfreeze()
-
-
-def until_none(measure: Callable[[], int]) -> Iterator[int]:
-    """Measurements of growth, up to the first that finds none."""
-    for _ in range(ATTEMPTS):
-        yield (more := measure())
-        if more <= 0:
-            return
 
 
 def growth(model: Any, tokens: Tensor) -> int:

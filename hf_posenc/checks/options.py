@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.reference_model import forward_from
 from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import Deviation
 from hf_posenc.errors import PosEncError, PositionOutOfTable
 from hf_posenc.schemes.spec import plan
 

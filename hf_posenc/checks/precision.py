@@ -20,10 +20,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case, position_limit
-from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import positions_from, random_tokens
 from hf_posenc.checks.reference_model import forward_from, patched_layers, replace_attend
 from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import Deviation
 from hf_posenc.core.terms import Bias, Block, BlockBias, KeyBias, ToeplitzBias
 from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patching.reference_attention import ReferenceTerms, attention_output, reference_terms
@@ -49,7 +49,7 @@ def rounding_matches_torch(case: Case, dtype: torch.dtype = torch.bfloat16) -> D
                 found += [
                     (value, f"{layer} at position {start}") for value, layer in layer_errors(model, tokens, start)
                 ]
-    return case.deviation("precision", *max(found))
+    return case.worst("precision", found)
 
 
 def term_tensors(ref: ReferenceTerms) -> list[Tensor]:

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec
 from unittest import SkipTest
 
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.deviation import Deviation
+from hf_posenc.checks.tolerances import Deviation
 from hf_posenc.errors import UnknownCheck, nearest, shown
 
 P = ParamSpec("P")

@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from traceback import format_exc
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.registry import Check, applicable_checks, check_named
+from hf_posenc.checks.tiny_models import TINY_MODELS
+from hf_posenc.checks.tolerances import Deviation
 from hf_posenc.core.lazy import explained_imports
-from hf_posenc.errors import PosEncError
+from hf_posenc.errors import OptionOutOfRange, PosEncError, PositionOutOfTable, SchemeNotDefined
 from hf_posenc.patching.state import describe
+from hf_posenc.schemes.registry import list_schemes
 from hf_posenc.schemes.spec import SchemeSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
 
 MAX_PARAMETERS_TO_COPY = 50_000_000
 
@@ -97,3 +101,29 @@ def _with_short_trained_length(asked: Case, length: int) -> Case:
             return short
     except PosEncError:
         return asked
+
+
+def longest_case(model: str | PreTrainedModel, scheme: SchemeSpec, **options: Any) -> Case:
+    """Case at four times the trained length, or at the trained length if the scheme cannot be extended.
+
+    Raises:
+        PosEncError: the scheme cannot be applied to this model at either length.
+    """
+    case = Case(model, scheme, factor=4, **options)
+    try:
+        with case.patched():
+            return case
+    except (OptionOutOfRange, PositionOutOfTable):
+        case = Case(model, scheme, factor=1, **options)
+        with case.patched():
+            return case
+
+
+def cases(*schemes: SchemeSpec) -> list[Case]:
+    """Cases of these schemes (default: all registered) on every tiny model for which they are defined."""
+    found = []
+    for scheme in schemes or [record.name for record in list_schemes()]:
+        for model in TINY_MODELS:
+            with suppress(SchemeNotDefined):
+                found.append(longest_case(model, scheme))
+    return found

@@ -16,8 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case, position_limit
-from hf_posenc.checks.deviation import Deviation
-from hf_posenc.checks.forward import max_deviation, random_tokens
+from hf_posenc.checks.forward import attention_backend, max_deviation, random_tokens
 from hf_posenc.checks.reference_model import (
     forward_from,
     patched_layers,
@@ -26,7 +25,7 @@ from hf_posenc.checks.reference_model import (
     replace_attend,
 )
 from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
+from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR, Deviation
 from hf_posenc.core.terms import BlockBias, KeyBias
 from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patching.reference_attention import ReferenceTerms, in_band
@@ -51,8 +50,7 @@ def shifted_positions_match_claim(case: Case) -> Deviation:
         found = [(*shift_deviation(model, tokens, unshifted, start, claim), f"shifted by {start}") for start in starts]
         if claim == "position":
             found += [(*missing_effect(model, tokens, unshifted, start), f"shifted by {start}") for start in starts]
-    value, where, shift = max(found, default=(0.0, "no token", "no position is left"), key=lambda one: one[0])
-    return case.deviation("shift", value, f"{where}, {shift}")
+    return case.worst("shift", found or [(0.0, "no token", "no position is left")])
 
 
 @register_check("distance", needs_determinism=True, slow=True)
@@ -65,12 +63,8 @@ def equal_distances_score_equally(case: Case) -> Deviation:
         tokens = random_tokens(model, 1).expand(1, shiftable_length(case, model))
         if claim_and_shifts(case, model, tokens)[0] != "distance":
             return case.deviation("distance", 0.0, "no token: the scheme does not claim that only distances matter")
-        before = model.config._attn_implementation
-        try:
-            model.set_attn_implementation("eager")
+        with attention_backend(model, "eager"):
             weights = first_layer_weights(model, tokens)
-        finally:
-            model.set_attn_implementation(before)
     value, distance = _largest_spread(weights[0].double().log(), causal=case.causal)
     return case.deviation("distance", value, f"distance {distance}")
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case
-from hf_posenc.checks.deviation import Deviation
 from hf_posenc.checks.forward import forward_with_grad, random_tokens
 from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.tolerances import Deviation
 from hf_posenc.core.torch_state import drawn_from
 
 
@@ -109,7 +109,7 @@ def gradients_match_finite_differences(case: Case) -> Deviation:
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
         learned = {n: w for n, w in model.named_parameters() if "posenc." in n and w.requires_grad}
         found = _deviations(model, tokens, learned) if learned else [(0.0, "no parameter: none is learned")]
-    return case.deviation("finite_differences", *max(found))
+    return case.worst("finite_differences", found)
 
 
 def _deviations(model: nn.Module, tokens: Tensor, learned: dict[str, nn.Parameter]) -> list[tuple[float, str]]:

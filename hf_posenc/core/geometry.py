@@ -161,14 +161,8 @@ class Geometry:
         if not self.kinds:
             return self
         own = self.kinds[layer]
-        if (own.heads, own.kv_heads, own.head_dim, own.rotary) == (
-            self.heads,
-            self.kv_heads,
-            self.head_dim,
-            self.rotary,
-        ):
-            return self
-        return replace(self, heads=own.heads, kv_heads=own.kv_heads, head_dim=own.head_dim, rotary=own.rotary)
+        its = replace(self, heads=own.heads, kv_heads=own.kv_heads, head_dim=own.head_dim, rotary=own.rotary)
+        return self if its == self else its
 
     def is_local(self, layer: int) -> bool:
         """Whether a layer needs no scheme to reach further: it sees some of the keys, or does not rotate them."""

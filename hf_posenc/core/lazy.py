@@ -1,10 +1,14 @@
-"""Lazy exports of a package: a name imports its module on first use (PEP 562)."""
+"""Imports: names that import their module on first use (PEP 562), calls after an import, and what imports fail of."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 from hf_posenc.errors import MissingPackage
 
@@ -58,3 +62,40 @@ def lazy_exports(
             return getattr(import_module(home_of[name]), name)
 
     return module_getattr, lambda: sorted(home_of), sorted(home_of)
+
+
+def after_import(name: str, call: Callable[[], None]) -> None:
+    """Run ``call`` after the top-level module ``name`` was imported; at once, if it is already."""
+    if name in sys.modules:
+        call()
+    else:
+        sys.meta_path.insert(0, _Finder(name, call))
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module by the other finders, and makes its loader call back after the module has run."""
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self.name, self.call = name, call
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of the module waited for; None for every other, which the other finders then look for."""
+        if fullname != self.name:
+            return None
+        others = (finder for finder in list(sys.meta_path) if finder is not self)
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                """Run the module, and call back; a spec alone may be asked for without an import."""
+                run(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    self.call()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

@@ -1,14 +1,15 @@
-"""Main and GPU memory of this machine, and an estimate of what a forward pass takes."""
+"""Main and GPU memory of this machine, what a forward pass takes, and the tensors that an object holds."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hf_posenc.errors import NoMemory
 
@@ -96,3 +97,20 @@ def _status(field: str) -> int | None:
         fields = dict(line.split(":", 1) for line in STATUS.read_text().splitlines() if ":" in line)
         return 1024 * int(fields[field].split()[0]) if field in fields else None
     return None
+
+
+def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
+    """All tensors of containers and attributes, at any depth; modules and classes are left out.
+
+    Args:
+        value: an object, a container or a tensor.
+        seen: identities of objects that are not entered again.
+    """
+    seen = set() if seen is None else seen
+    if isinstance(value, Tensor):
+        yield value
+    elif id(value) not in seen and not isinstance(value, (str, bytes, nn.Module, type)):
+        seen.add(id(value))
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        for one in (*inner, *getattr(value, "__dict__", {}).values()):
+            yield from tensors_in(one, seen)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -31,7 +31,7 @@ def load_entry_points(group: str, accept: Callable[[str, Any], None]) -> None:
         if group in _LOADED:
             return
         _LOADED.add(group)
-        for entry in _entries(group):
+        for entry in entry_points(group=group):
             try:
                 accept(entry.name, entry.load())
             except Exception as error:  # a broken plugin must not break `list`
@@ -54,10 +54,6 @@ def forget_entry_points() -> None:
     with _LOCK:
         _LOADED.clear()
         _FAILURES.clear()
-
-
-def _entries(group: str) -> Iterator[EntryPoint]:
-    return iter(entry_points(group=group))
 
 
 _IMPORTED: dict[Path, str] = {}  # by what they are, as they were named

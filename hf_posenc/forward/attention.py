@@ -25,14 +25,20 @@ from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import PosEncError
 from hf_posenc.forward import paged
 from hf_posenc.forward.call_plan import CallPlan, plan_of
-from hf_posenc.forward.context_parallel import check_context_parallel
 from hf_posenc.forward.current_forward import OWNER
-from hf_posenc.forward.engine_backend import PACKAGES, ComputeCall, engine_for, for_queries, within_window
+from hf_posenc.forward.engine_backend import (
+    PACKAGES,
+    ComputeCall,
+    check_context_parallel,
+    engine_for,
+    for_queries,
+    within_window,
+)
 from hf_posenc.forward.engine_backend import AttentionOutput as AttentionOutput
 from hf_posenc.forward.host_calls import PARTED, cache_of_self_attention, take_cache
 from hf_posenc.forward.rotate_qk import rotated, scale
 from hf_posenc.forward.shared_terms import SharedTerms
-from hf_posenc.forward.validate_keywords import check_keywords
+from hf_posenc.forward.validate_inputs import check_keywords
 
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedConfig
@@ -159,7 +165,11 @@ class PatchedAttention(nn.Module):
         before = LayerSnapshot(cache, self.layer_idx or 0) if untried else None
         try:
             keys, v, ctx = self._update(plan, ctx, keys, v, cache)
-            shared = plan.shared or self._terms(plan, ctx)
+            shared = plan.shared
+            if shared is None:
+                terms = plan.scheme.terms(ctx)
+                check_context_parallel(plan.scheme, terms, plan.mask)
+                shared = SharedTerms.of(terms)
             if shared.query_factor is not None:
                 queries = scale(queries, shared.query_factor)
             found = self.mix(RotatedCall(plan, shared, ctx, queries, keys, v), host, cache)
@@ -199,12 +209,6 @@ class PatchedAttention(nn.Module):
         if extra is not None:
             ctx = replace(ctx, extra_key_channels=extra[:, :, : ctx.key_positions.shape[1]].float())
         return keys, v, ctx
-
-    def _terms(self, plan: CallPlan, ctx: PositionContext) -> SharedTerms:
-        """The terms of this layer alone."""
-        terms = plan.scheme.terms(ctx)
-        check_context_parallel(plan.scheme, terms, plan.mask)
-        return SharedTerms.of(terms)
 
     def mix(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
         """By the host's own attention function where that can carry the terms, else by the engine."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -33,53 +33,33 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward import paged
 from hf_posenc.forward.attention_masks import scores_mask
-from hf_posenc.forward.context_parallel import check_context_parallel, context_parallel_active
-from hf_posenc.forward.engine_backend import ENGINE_BACKENDS, AttentionOutput, ComputeCall
-from hf_posenc.forward.host_calls import cache_lost
+from hf_posenc.forward.engine_backend import (
+    ENGINE_BACKENDS,
+    AttentionOutput,
+    ComputeCall,
+    check_context_parallel,
+    context_parallel_active,
+)
+from hf_posenc.forward.host_calls import cache_lost, paged_cache
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.forward.positions import (
     KEYWORD,
     ForwardContext,
+    PatchedLayer,
     context_of,
     hides_later_alone,
     in_steps_of_one,
     past_and_keys,
 )
-from hf_posenc.forward.rotate_at_read import KeysAtRead, keys_at_read
-from hf_posenc.forward.rotate_decode import NoRotation
+from hf_posenc.forward.rotate_decode import KeysAtRead, NoRotation, keys_at_read
 from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
 from hf_posenc.forward.shared_terms import PER_LAYER, FixedPart, ReadsLayer, SharedTerms, fixed_part, shared_terms
 from hf_posenc.forward.text_borders import separated
-from hf_posenc.forward.validate_keywords import refuse_keyword
+from hf_posenc.forward.validate_inputs import refuse_keyword
 from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:
     from transformers import Cache
-
-
-class PlannedLayer(Protocol):
-    """What of a patched attention module a plan reads."""
-
-    layer_idx: int | None
-    is_causal: bool
-    training: bool
-    config: Any
-
-    @property
-    def backend(self) -> str:
-        """Name of the attention implementation in use."""
-
-    @property
-    def window(self) -> int | None:
-        """Keys that a query of this layer sees at most, of its own; None for all before it."""
-
-    @property
-    def chunk(self) -> int | None:
-        """Length of the parts of a text that see nothing of each other in this layer; None for one."""
-
-    @property
-    def scheme(self) -> Scheme:
-        """The layer's own scheme, or the one its model shares."""
 
 
 Rotate = Callable[[Tensor, Tensor, Tensor], tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]]
@@ -126,7 +106,7 @@ class CallPlan:
         return None if self.at_read is None else self.at_read.stored
 
 
-def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]) -> CallPlan:
+def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]) -> CallPlan:
     """The plan of a layer's call: made by the first layer of a forward pass that needs it, then looked up.
 
     Args:
@@ -170,7 +150,7 @@ def plan_of(layer: PlannedLayer, query: Tensor, cache: Cache | None, mask: Any, 
 
 
 def make_plan(
-    layer: PlannedLayer,
+    layer: PatchedLayer,
     scheme: Scheme,
     query: Tensor,
     cache: Cache | None,
@@ -186,7 +166,7 @@ def make_plan(
         scheme = scheme_on(scheme, query.device)
     ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
     backend = layer.backend
-    by_engine = "cache" in host and paged.takes(scheme, ctx, host)
+    by_engine = paged_cache(host) is not None and paged.needs_engine(scheme, ctx)
     in_reach = mask
     if not by_engine:
         in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
@@ -209,7 +189,7 @@ def mask_in_reach(
     mask: Any,
     ctx: PositionContext,
     cache: Cache | None,
-    layer: PlannedLayer,
+    layer: PatchedLayer,
     forward: ForwardContext,
     backend: str,
 ) -> tuple[Any, PositionContext]:

@@ -2,6 +2,9 @@
 
 On a CPU a decode query with grouped heads goes another way than the host's: transformers asks torch for grouped heads,
 which takes up to twice as long in float32, and five times in bfloat16. There heads that share a key head are its rows.
+
+Under context parallelism each process holds a part of every sequence, and torch replaces its attention by ring
+attention, which takes queries, keys and values alone: schemes that need more than rotations and scales are refused.
 """
 
 from __future__ import annotations
@@ -9,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hf_posenc.attention import custom_operator, dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
-from hf_posenc.attention.route import Compute
 from hf_posenc.attention.routes import dense_blocks, flex, length_rotation
 from hf_posenc.cache.key_layout import grows
 from hf_posenc.core.grouped_heads import attend_packed
@@ -29,6 +33,10 @@ from hf_posenc.errors import BackendCannotCarry
 
 if TYPE_CHECKING:
     from transformers import Cache
+
+    from hf_posenc.core.terms import Terms
+    from hf_posenc.schemes.base import Scheme
+
 
 AttentionOutput = tuple[Tensor, Tensor | None]
 ComputeCall = Callable[[AttentionCall], AttentionOutput]
@@ -56,7 +64,7 @@ def engine_for(
     if call.at_read and not rotates_at_read(call, backend, weights=weights):
         as_if_rotated = replace(call, at_read=())  # of the keys only shapes are looked at
         whole = engine_for(as_if_rotated, backend, scheme, cache, layer, weights=weights)
-        return partial(_with_rotated_keys, whole)
+        return lambda one: whole(one.with_rotated_keys())
     if call.softcap is not None and backend not in ENGINE_BACKENDS:
         raise BackendCannotCarry(
             f"This model bounds its attention scores, which scheme {scheme!r} does not compute under {backend!r}. "
@@ -79,8 +87,9 @@ def engine_for(
         reference = length_rotation if call.terms.row_rotation is not None else dense_blocks
         compute: ComputeCall = partial(_with_weights, reference.attend_with_weights)
     else:
-        compute = partial(_without_weights, custom_operator.prepare(trimmed(call, seen) if trim else call))
-    return partial(_trimmed, seen, compute) if trim else compute
+        prepared = custom_operator.prepare(trimmed(call, seen) if trim else call)
+        compute = lambda one: (prepared(one).transpose(1, 2), None)  # noqa: E731
+    return (lambda one: compute(trimmed(one, seen))) if trim else compute
 
 
 def within_window(terms: Terms, window: int | None) -> Terms:
@@ -120,21 +129,9 @@ def trimmed(call: AttentionCall, seen: int) -> AttentionCall:
     return replace(call, keys=tuple(key[:, :, :seen] for key in call.keys), values=call.values[:, :, :seen])
 
 
-def _trimmed(seen: int, compute: ComputeCall, call: AttentionCall) -> AttentionOutput:
-    return compute(trimmed(call, seen))
-
-
-def _with_rotated_keys(compute: ComputeCall, call: AttentionCall) -> AttentionOutput:
-    return compute(call.with_rotated_keys())
-
-
 def _with_weights(reference: Callable[[AttentionCall], tuple[Tensor, Tensor]], call: AttentionCall) -> AttentionOutput:
     mixed, weights = reference(call)
     return mixed.transpose(1, 2), weights
-
-
-def _without_weights(compute: Compute, call: AttentionCall) -> AttentionOutput:
-    return compute(call).transpose(1, 2), None
 
 
 def _by_package(attend: Callable[[AttentionCall, Any], Tensor], mask: Any, call: AttentionCall) -> AttentionOutput:
@@ -178,3 +175,31 @@ def attend_or(
         given = {"dropout": dropout, "scaling": scaling, "position_bias": position_bias, "softcap": softcap}
         return function(module, query, key, value, mask, **given, **host)
     return attend_packed(query, key, value, mask, scale=scaling, dropout=dropout).transpose(1, 2), None
+
+
+def context_parallel_active() -> bool:
+    """Whether this call sees only a part of each text."""
+    function = functional.scaled_dot_product_attention  # torch's own is a builtin
+    return isinstance(function, FunctionType) and function.__module__.startswith("torch.distributed.")
+
+
+def refuse_context_parallel(scheme: Scheme) -> None:
+    """Refuse a scheme that needs whole sequences.
+
+    Raises:
+        BackendCannotCarry: always.
+    """
+    raise BackendCannotCarry(
+        f"Scheme {scheme.extra_repr()!r} needs whole texts, and under context parallelism a process holds parts. "
+        'Choose a scheme that only rotates, such as "yarn", or another kind of parallelism.'
+    )
+
+
+def check_context_parallel(scheme: Scheme, terms: Terms, mask: Any) -> None:
+    """Refuse terms that need whole texts where a process holds parts of them.
+
+    Raises:
+        BackendCannotCarry: context parallelism is active, and the terms need more than a token's own position.
+    """
+    if context_parallel_active() and (scheme.needs_whole_text or not terms.scales_only or mask is not None):
+        refuse_context_parallel(scheme)

@@ -20,16 +20,15 @@ from hf_posenc.cache.validate_cache import check_layers
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NeedsWholeText
 from hf_posenc.forward.attention_masks import check_held_keys, check_mask, padded
-from hf_posenc.forward.context_parallel import context_parallel_active, refuse_context_parallel
 from hf_posenc.forward.current_forward import LOOKED_UP, announce, counts_columns
+from hf_posenc.forward.engine_backend import context_parallel_active, refuse_context_parallel
 from hf_posenc.forward.forward_call import ForwardCall, host_keywords, parsed
 from hf_posenc.forward.host_calls import paged_cache
 from hf_posenc.forward.paged_support import check_continuous_batch, mark_pages
 from hf_posenc.forward.position_ids import FROM_ZERO, numbered, on_axes
 from hf_posenc.forward.positions import ForwardContext, in_steps_of_one
 from hf_posenc.forward.texts_in_rows import divided
-from hf_posenc.forward.validate_inputs import check_position_ids
-from hf_posenc.forward.validate_keywords import check_call
+from hf_posenc.forward.validate_inputs import check_call, check_position_ids
 from hf_posenc.schemes.base import implements
 
 MOVE = ("needs_whole_text", "reposition")  # hooks of schemes that change positions

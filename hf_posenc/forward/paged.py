@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,23 +28,14 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_captured
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
-from hf_posenc.forward.host_calls import MODULES_FILL_PAGES, paged_cache
+from hf_posenc.forward.host_calls import MODULES_FILL_PAGES
+from hf_posenc.forward.positions import PatchedLayer
 from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme, implements
 
 ENGINE_HOOKS = ("bias", "values", "visible", "row_rotation", "sink")
 NO_GRAPHS = "Scheme {} computes each request of a continuous batch by its own length, which CUDA graphs cannot replay."
 GRAPHS_OFF = "Pass ContinuousBatchingConfig(use_cuda_graph=False)."
-
-
-class PatchedLayer(Protocol):
-    """What of a patched attention module is read here."""
-
-    scheme: Scheme
-    layer_idx: int | None
-    scaling: float
-    score_factor: str
-    live_dropout: float
 
 
 @dataclass(frozen=True)
@@ -68,11 +59,6 @@ class PagedRequest:
 def needs_engine(scheme: Scheme, ctx: PositionContext) -> bool:
     """Whether a scheme asks more of attention than scales and rotations, which the host's own function carries."""
     return any(implements(scheme, hook) for hook in ENGINE_HOOKS) or Terms(regions=scheme.regions(ctx)).split
-
-
-def takes(scheme: Scheme, ctx: PositionContext, call: Mapping[str, Any]) -> bool:
-    """Whether `attend` computes a call: it has a paged cache, and the host's own function does not know the scheme."""
-    return paged_cache(call) is not None and needs_engine(scheme, ctx)
 
 
 @torch.compiler.disable

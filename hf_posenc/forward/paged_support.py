@@ -50,18 +50,7 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
 
 
 def check_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) -> None:
-    """Refuse what cannot be computed in continuous batches, before anything is.
-
-    Args:
-        scheme: of some layers.
-        backend: the attention implementation that continuous batching chose.
-        windowed: whether the cache drops keys that have left a sliding window.
-        graphs: whether batches will be replayed as CUDA graphs.
-
-    Raises:
-        BackendCannotCarry: the pages have no room for what the scheme caches, or the backend cannot compute it.
-        NeedsWholeText: positions depend on the length of the whole text.
-    """
+    """Refuse a scheme for `check_continuous_batch`; ``windowed`` says whether the cache drops keys behind a window."""
     name, token = repr(scheme.extra_repr()), torch.zeros(1, 1, dtype=torch.long)
     by_engine = needs_engine(scheme, PositionContext(token, token, causal=True, contiguous=True))
     if scheme.needs_whole_text:

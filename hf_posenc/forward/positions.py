@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from hf_posenc.cache.key_layout import grows
 from hf_posenc.cache.key_positions import CachedPositions, inferred_positions
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
+
+if TYPE_CHECKING:
+    from hf_posenc.schemes.base import Scheme
 
 KEYWORD = "posenc_forward"
 
@@ -92,7 +95,24 @@ def context_of(
     evicting = layer_of(cache, layer)
     gaps = evicting is not None and evicting.gaps
     tokens = CallTokens(length, past, keys, device, cache is not None, evicting, gaps)
-    return _context(tokens, position_ids, forward, causal)
+    counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
+    if counted and not gaps and isinstance(past, int) and keys == past + length:  # position is index
+        everyone = torch.arange(keys, device=device).unsqueeze(0)
+        memo = forward.memos.setdefault((device, keys), {})
+        return PositionContext(everyone.narrow(1, past, length), everyone, causal, True, memo=memo, first=past)
+    padding = None if forward.padding is None else forward.padding.to(device)
+    positions = _query_positions(tokens, position_ids, padding, forward)
+    positions, first = _first(positions, forward, past, contiguous=forward.contiguous)
+    key_positions, real = _keys(tokens, padding, positions, forward)
+    contiguous = forward.contiguous and not gaps and (forward.keys is None or forward.keys.run is not None)
+    memo_key = device if is_traced() else (device, keys)  # looking a length up would tie a graph to it
+    memo = forward.memos.setdefault(memo_key, {})
+    coordinates = None if forward.coordinates is None else forward.coordinates.to(device)
+    text_keys = None if forward.text_keys is None else forward.text_keys.to(device)
+    return PositionContext(
+        positions, key_positions, causal, contiguous, real, memo, coordinates=coordinates, first=first,
+        text_keys=text_keys,
+    )  # fmt: skip
 
 
 class CallTokens(NamedTuple):
@@ -116,28 +136,6 @@ class CallTokens(NamedTuple):
             return self.evicting.columns(self.length, self.device)
         dropped = slid_out(self.past, self.length, self.keys)
         return torch.arange(dropped, dropped + self.keys, device=self.device)
-
-
-def _context(tokens: CallTokens, position_ids: Tensor | None, forward: ForwardContext, causal: bool) -> PositionContext:
-    length, past, keys, device = tokens.length, tokens.past, tokens.keys, tokens.device
-    counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
-    if counted and not tokens.gaps and isinstance(past, int) and keys == past + length:  # position is index
-        everyone = torch.arange(keys, device=device).unsqueeze(0)
-        memo = forward.memos.setdefault((device, keys), {})
-        return PositionContext(everyone.narrow(1, past, length), everyone, causal, True, memo=memo, first=past)
-    padding = None if forward.padding is None else forward.padding.to(device)
-    positions = _query_positions(tokens, position_ids, padding, forward)
-    positions, first = _first(positions, forward, past, contiguous=forward.contiguous)
-    key_positions, real = _keys(tokens, padding, positions, forward)
-    contiguous = forward.contiguous and not tokens.gaps and (forward.keys is None or forward.keys.run is not None)
-    memo_key = device if is_traced() else (device, keys)  # looking a length up would tie a graph to it
-    memo = forward.memos.setdefault(memo_key, {})
-    coordinates = None if forward.coordinates is None else forward.coordinates.to(device)
-    text_keys = None if forward.text_keys is None else forward.text_keys.to(device)
-    return PositionContext(
-        positions, key_positions, causal, contiguous, real, memo, coordinates=coordinates, first=first,
-        text_keys=text_keys,
-    )  # fmt: skip
 
 
 def _query_positions(
@@ -188,23 +186,36 @@ def _first(
         return positions, past if isinstance(past, int) else None
     if forward.keys is not None and forward.keys.run is not None and isinstance(past, int):
         return positions[:1], forward.keys.run + past
-    return one_row(positions) if positions.device.type == "cpu" else (positions, None)
-
-
-def one_row(positions: Tensor) -> tuple[Tensor, int | None]:
-    """Positions ``[batch or 1, query]`` as one row if all samples have the same, and then the first of them."""
-    if positions.shape[0] > 1 and not torch.equal(positions, positions[:1].expand_as(positions)):
+    rows = positions.shape[0]
+    if positions.device.type != "cpu" or (rows > 1 and not torch.equal(positions, positions[:1].expand_as(positions))):
         return positions, None
     return positions[:1], int(positions[0, 0])
 
 
-class PlacedLayer(SeesKeys, Protocol):
-    """An attention module that sees keys, and knows its place in a cache."""
+class PatchedLayer(SeesKeys, Protocol):
+    """What of a patched attention module the plans of its calls, and continuous batches, read."""
 
     layer_idx: int | None
+    is_causal: bool
+    training: bool
+    config: Any
+    scaling: float
+    score_factor: ClassVar[str]
+
+    @property
+    def backend(self) -> str:
+        """Name of the attention implementation in use."""
+
+    @property
+    def scheme(self) -> Scheme:
+        """The layer's own scheme, or the one its model shares."""
+
+    @property
+    def live_dropout(self) -> float:
+        """Probability of dropping an attention weight now."""
 
 
-def hides_later_alone(mask: object, cache: Cache | None, layer: PlacedLayer, forward: ForwardContext | None) -> bool:
+def hides_later_alone(mask: object, cache: Cache | None, layer: PatchedLayer, forward: ForwardContext | None) -> bool:
     """Whether a mask is of causality alone: while tracing, transformers makes one where it would have made none.
 
     It hides more in a layer that does not see all keys, and the values of a trace do not tell.

@@ -15,7 +15,7 @@ from torch import Tensor
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import PositionMap, Region, at_zero
-from hf_posenc.core.rotation.apply import Table, rotate, table
+from hf_posenc.core.rotation import Table, rotate, table
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.schemes.base import Scheme, implements

@@ -18,8 +18,7 @@ from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.placement import holder
-from hf_posenc.forward.rotate_at_read import stored_region
-from hf_posenc.forward.rotate_decode import DecodeRotation, NoRotation, decode_rotation
+from hf_posenc.forward.rotate_decode import DecodeRotation, NoRotation, decode_rotation, stored_region
 from hf_posenc.forward.rotate_qk import key_copies, query_factor
 from hf_posenc.schemes.base import Scheme, implements
 

@@ -5,7 +5,7 @@ Quantised projections have kernels of their own, which may read half precision o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,12 +42,7 @@ class InFloat32(TorchFunctionMode):
                 return stand_in.__torch_function__(function, types, args, kwargs)
         if getattr(function, "__name__", "") == "__set__":  # of a tensor's data: what is kept stays as it is
             return function(*args)
-        return function(*tree_map(widened, args), **tree_map(widened, kwargs or {}))
-
-
-def widened(x: Any) -> Any:
-    """A tensor of half precision in float32; anything else as it is."""
-    return x.float() if isinstance(x, Tensor) and x.dtype in HALF else x
+        return function(*cast(args, HALF, torch.float32), **cast(kwargs or {}, HALF, torch.float32))
 
 
 def packed(attention: nn.Module) -> list[nn.Module]:
@@ -81,7 +76,7 @@ def in_float32(attention: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
     def as_it_is(module: nn.Module, args: Any, kwargs: Any) -> Any:
         mode.paused = True
-        return tree_map(lambda x: narrowed(x, dtype), (args, kwargs))
+        return cast((args, kwargs), (torch.float32,), dtype)
 
     def go_on(module: nn.Module, args: Any, output: Any) -> None:
         mode.paused = False
@@ -94,11 +89,6 @@ def in_float32(attention: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def narrowed(x: Any, dtype: torch.dtype) -> Any:
-    """A tensor of float32 in ``dtype``; anything else as it is."""
-    return x.to(dtype) if isinstance(x, Tensor) and x.dtype == torch.float32 else x
 
 
 MARK = "float32_copy"  # of a layer: the dtype it had
@@ -191,11 +181,5 @@ class Rounding:
 
 
 def cast(value: Any, of: tuple[torch.dtype, ...], to: torch.dtype) -> Any:
-    """The tensors of dtypes ``of`` in ``value`` as ``to``; lists, tuples and mappings are searched."""
-    if isinstance(value, Tensor):
-        return value.to(to) if value.dtype in of else value
-    if isinstance(value, Mapping):
-        return {key: cast(inner, of, to) for key, inner in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(cast(inner, of, to) for inner in value)
-    return value
+    """The tensors of dtypes ``of`` in ``value`` as ``to``, in all containers that torch knows."""
+    return tree_map(lambda one: one.to(to) if isinstance(one, Tensor) and one.dtype in of else one, value)

@@ -10,11 +10,11 @@ proof       probe a layer before and after; keep the patch, or roll back and rai
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import nn
 
@@ -25,27 +25,21 @@ from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
 from hf_posenc.forward.paged_support import install_batching_check
 from hf_posenc.patches.general.adapter import GeneralAdapter
-from hf_posenc.patches.validate_adapter import check_heads, explained_forward
+from hf_posenc.patches.validate_adapter import check_forward, check_heads, explained_forward
+from hf_posenc.patching.atomic_save import install_atomic_save
 from hf_posenc.patching.float32 import keep_in_float32
-from hf_posenc.patching.in_forward import changing
-from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of
+from hf_posenc.patching.host_config import check_rotation
+from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, trained_length_under, unscaled_geometry
 from hf_posenc.patching.patched_config import write_config
-from hf_posenc.patching.preconditions.check import check_model, check_schemes
-from hf_posenc.patching.preconditions.host_config import check_rotation
+from hf_posenc.patching.preconditions import check_model, check_schemes
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
 from hf_posenc.patching.stacks import patched_together, unpatch_together
-from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, patch_of, stacks_of
-from hf_posenc.patching.stored.atomic_save import install_atomic_save
-from hf_posenc.patching.swap import swap, undo
+from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, is_patched, patch_of, stacks_of
+from hf_posenc.patching.swap import changing, swap, undo
 from hf_posenc.patching.text_limits import raise_limits
-from hf_posenc.patching.trained_length import trained_length_under, unscaled_geometry
-from hf_posenc.patching.validate_forward import check_forward
-from hf_posenc.schemes.base import implements
+from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.spec import SchemeSpec
-
-if TYPE_CHECKING:
-    from hf_posenc.schemes.base import Scheme
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -90,16 +84,10 @@ def patch_model(
 
     Patch before other threads compute with the model: their forward passes are not waited for.
     """
-    given: dict[str, Any] = {
-        "factor": factor,
-        "target_length": target_length,
-        "trained_length": trained_length,
-        "layers": layers,
-    }
     stacks = stacks_of(model)
     with patched_together(model, stacks) if stacks else nullcontext(), float32_by_default(), explained_imports():
         for part in stacks.values() or (model,):
-            _patch(part, scheme, dict(options), **given)
+            _patch(part, scheme, dict(options), layers, trained_length, target_length, factor)
     raise_limits(model)
     return model
 
@@ -108,11 +96,10 @@ def _patch(
     model: nn.Module,
     scheme: SchemeSpec,
     options: dict[str, Any],
-    *,
-    factor: float | None,
-    target_length: int | None,
-    trained_length: int | None,
     layers: Mapping[int | str, SchemeSpec] | Literal["all"] | None,
+    trained_length: int | None,
+    target_length: int | None,
+    factor: float | None,
 ) -> None:
     """Patch a model with one base model; the arguments are those of `patch_model`."""
     base, adapter = base_model_of(model)
@@ -188,3 +175,69 @@ def unpatch_model(model: M) -> M:
     with changing(model, base):
         undo(patch_of(base))
     return model
+
+
+@contextmanager
+def rollback_on_error(model: nn.Module) -> Iterator[None]:
+    """Restore every module of ``model`` if the block raises; see `snapshot`.
+
+    Values of parameters are not copied: a block that writes into them must not fail afterwards.
+    """
+    restore = snapshot(model)
+    try:
+        yield
+    except BaseException:
+        restore()
+        raise
+
+
+def snapshot(model: nn.Module) -> Callable[[], None]:
+    """A function that restores all modules of ``model``: class, attributes, children, hooks, device, ``requires_grad``.
+
+    Modules and parameters are the same objects again; the values of parameters are left as they are.
+    """
+    modules = [(module, type(module), _attributes(module)) for module in model.modules()]
+    weights = [(weight, weight.requires_grad, weight.device) for weight in model.parameters()]
+    without_gradient = [weight for weight in model.parameters() if weight.grad is None]
+
+    def restore() -> None:
+        for module, cls, attributes in modules:
+            object.__setattr__(module, "__class__", cls)
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+        for weight in without_gradient:
+            weight.grad = None
+        for weight, requires_grad, device in weights:
+            weight.requires_grad_(requires_grad)
+            if weight.device != device and "meta" not in (weight.device.type, device.type):
+                weight.data = weight.data.to(device)  # where buffers, which are other tensors when moved, are again
+
+    return restore
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """The attributes of an instance, with copies of its dictionaries and sets, which hold children and hooks."""
+    return {
+        name: value.copy() if isinstance(value, (dict, set)) and name != STASH else value
+        for name, value in module.__dict__.items()
+    }
+
+
+@contextmanager
+def scheme_set_aside(model: nn.Module) -> Iterator[None]:
+    """Run the block on a model without its scheme, which it has again afterwards, learned parameters included.
+
+    A model without a scheme is left as it is. Inside the block the model may be patched and unpatched again.
+
+    Raises:
+        ModelInUse: a forward pass computes with the model.
+    """
+    if not is_patched(model):
+        yield
+        return
+    restore = snapshot(model)
+    unpatch_model(model)
+    try:
+        yield
+    finally:
+        restore()

@@ -20,8 +20,7 @@ from torch import nn
 
 from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.errors import HostConfigInvalid, shown
-from hf_posenc.patching.state import Patch, PatchPlan, outer_model
-from hf_posenc.patching.stored.config_guard import (
+from hf_posenc.patching.config_guard import (
     CODE_KEY,
     PATCH_KEYS,
     ROPE_KEY,
@@ -29,7 +28,8 @@ from hf_posenc.patching.stored.config_guard import (
     SCHEME_KEY,
     guarded_class,
 )  # fmt: skip
-from hf_posenc.patching.stored.scheme_config import SchemeConfig, own_code
+from hf_posenc.patching.scheme_config import SchemeConfig, own_code
+from hf_posenc.patching.state import Patch, PatchPlan, outer_model
 
 CONFIGS = "posenc_configs"  # of the model around: modules that have its configuration, each with the one from before
 LENGTH = "max_position_embeddings"
@@ -42,8 +42,7 @@ def write_config(patch: Patch) -> None:
     A copy, because two models may share a configuration object."""
     plan = patch.plan
     old: Any = plan.base.config
-    new = copy.deepcopy(old)
-    new.__class__ = guarded_class(new.__class__)
+    new, patch.configs = own_config(plan.model, old)
     if code := own_code(plan.layout):
         setattr(new, CODE_KEY, code)
     if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
@@ -51,12 +50,18 @@ def write_config(patch: Patch) -> None:
     entry = scheme_entry(plan, plan.adapter.host_length(old))
     write_entry(new, entry)
     plan.base.__dict__[ENTRY] = entry
-    for module in (plan.model, *plan.model.modules()):
-        if module.__dict__.get("config") is old:
-            patch.configs.append((module, old))
-            module.config = new
     patch.entries = copy.deepcopy(vars(new))
     write_outer_config(plan.model, entry)
+
+
+def own_config(model: nn.Module, old: Any) -> tuple[Any, list[tuple[nn.Module, Any]]]:
+    """A copy of a configuration, in its place in every module of a model that had it; and these, with the old one."""
+    new = copy.deepcopy(old)
+    new.__class__ = guarded_class(new.__class__)
+    holders = [module for module in model.modules() if module.__dict__.get("config") is old]
+    for module in holders:
+        module.config = new
+    return new, [(module, old) for module in holders]
 
 
 def scheme_entry(plan: PatchPlan, host_length: int) -> dict[str, Any]:
@@ -104,14 +109,8 @@ def write_outer_config(model: nn.Module, entry: Mapping[str, Any]) -> None:
     outer: Any = outer_model(model)
     if outer is None or getattr(outer.config, SCHEME_KEY, None) is not None:
         return
-    old = outer.config
-    new = copy.deepcopy(old)
-    new.__class__ = guarded_class(new.__class__)
+    new, outer.__dict__[CONFIGS] = own_config(model, outer.config)
     write_entry(new, entry)
-    holders = [module for module in (model, *model.modules()) if module.__dict__.get("config") is old]
-    outer.__dict__[CONFIGS] = [(module, old) for module in holders]
-    for module in holders:
-        module.config = new
 
 
 def update_outer_config(model: nn.Module, entry: Mapping[str, Any]) -> None:

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
-
-from torch import nn
-
-if TYPE_CHECKING:
-    from hf_posenc.core.geometry import Geometry
-    from hf_posenc.schemes.spec import Layout
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -61,53 +54,8 @@ class PatchReport:
     stacks: dict[str, PatchReport] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        base: nn.Module,
-        chosen: Layout,
-        geometry: Geometry,
-        proof: Proof,
-        *,
-        swapped: Iterable[nn.Module],
-        frozen: int,
-    ) -> PatchReport:
-        """The report of a finished patch.
-
-        Args:
-            base: the patched base model.
-            chosen: the schemes of its layers.
-            geometry: with the lengths of the patch.
-            proof: what the effect probe measured.
-            swapped: modules that have another class now.
-            frozen: numbers in parameters that are no longer trained.
-        """
-        return cls(
-            scheme=chosen.default.name,
-            model=type(base).__name__,
-            trained_length=geometry.trained_length,
-            target_length=geometry.target_length,
-            touched=dict(Counter(type(module).__name__ for module in swapped)),
-            parameters_added=sum(p.numel() for name, p in base.named_parameters() if "posenc." in name),
-            parameters_frozen=frozen,
-            proof=proof,
-            layers={key: plan.name for key, plan in chosen.layers.items()},
-            kinds=dict(
-                Counter(
-                    f"{kind}: {chosen.plan_of(layer, geometry.layers).name}"
-                    for layer, kind in enumerate(geometry.kinds)
-                )
-            ),
-            mixes_otherwise=geometry.mixes_otherwise,
-        )
-
-    @classmethod
     def of_stacks(cls, model: str, stacks: dict[str, PatchReport]) -> PatchReport:
-        """The report of an encoder–decoder.
-
-        Args:
-            model: its class.
-            stacks: reports of its stacks, which have one scheme.
-        """
+        """The report of an encoder–decoder of this class, from those of its stacks, which have one scheme."""
         parts = list(stacks.values())
         touched: Counter[str] = sum((Counter(part.touched) for part in parts), Counter())
         verdicts = [part.proof.verdict for part in parts]

@@ -22,13 +22,13 @@ from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.validate_adapter import explained_forward
-from hf_posenc.patching.in_forward import changing
+from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.layer_schemes import build_layer_schemes
 from hf_posenc.patching.patched_config import check_unchanged, update_config, update_outer_config
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.stacks import alone_with
 from hf_posenc.patching.state import base_model_of, patch_of, stacks_of, unpatched_view
-from hf_posenc.patching.stored.config_guard import SCHEME_KEY
+from hf_posenc.patching.swap import changing
 from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
 from hf_posenc.schemes.base import KEPT, Scheme
 
@@ -124,7 +124,8 @@ def _take_over_all(plan: PatchPlan, patch: Patch, pairs: list[tuple[Scheme, Sche
     kept = [(module, own_attributes(module)) for old, _ in pairs for module in old.modules()]
     try:
         for old, new in pairs:
-            take_over(old, new)
+            for mine, its in zip(old.modules(), new.modules(), strict=True):
+                set_attributes(mine, own_attributes(its))
         with explained_forward(plan.adapter, plan.base):
             return probe.verdict(patch)
     except BaseException:
@@ -162,12 +163,6 @@ def check_same_parameters(old: Scheme, new: Scheme, factor: float) -> None:
             f"Under factor {factor:g} scheme {old.extra_repr()!r} has parameters {then}, and those of this model are "
             f"{now}. Call unpatch_model and patch_model, which initialises new ones."
         )
-
-
-def take_over(old: Scheme, new: Scheme) -> None:
-    """Give a scheme, and every module in it, the attributes of ``new``; its parameters stay."""
-    for mine, theirs in zip(old.modules(), new.modules(), strict=True):
-        set_attributes(mine, own_attributes(theirs))
 
 
 def own_attributes(module: nn.Module) -> dict[str, Any]:

@@ -17,11 +17,10 @@ from torch import nn
 
 from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.errors import AlreadyPatched, CannotCombine, NotPatched
-from hf_posenc.patching.in_forward import changing
+from hf_posenc.patching.atomic_save import install_atomic_save, remove_atomic_save
 from hf_posenc.patching.patched_config import restore_outer_config, write_outer_config
 from hf_posenc.patching.state import STASH, base_model_of, is_patched, outer_model, patch_of
-from hf_posenc.patching.stored.atomic_save import install_atomic_save, remove_atomic_save
-from hf_posenc.patching.swap import undo
+from hf_posenc.patching.swap import changing, undo
 
 
 @contextmanager

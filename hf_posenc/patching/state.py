@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -82,10 +83,22 @@ class Patch:
 
     def finish(self, proof: Proof) -> None:
         """Report what was done."""
-        touched = [module for module, _ in self.classes]
-        frozen = sum(getattr(module, name).numel() for module, name in self.frozen)
-        plan = self.plan
-        self.report = PatchReport.of(plan.base, plan.layout, plan.geometry, proof, swapped=touched, frozen=frozen)
+        base, layout, geometry = self.plan.base, self.plan.layout, self.plan.geometry
+        count = geometry.layers
+        kinds = [f"{kind}: {layout.plan_of(layer, count).name}" for layer, kind in enumerate(geometry.kinds)]
+        self.report = PatchReport(
+            scheme=layout.default.name,
+            model=type(base).__name__,
+            trained_length=geometry.trained_length,
+            target_length=geometry.target_length,
+            touched=dict(Counter(type(module).__name__ for module, _ in self.classes)),
+            parameters_added=sum(p.numel() for name, p in base.named_parameters() if "posenc." in name),
+            parameters_frozen=sum(getattr(module, name).numel() for module, name in self.frozen),
+            proof=proof,
+            layers={key: plan.name for key, plan in layout.layers.items()},
+            kinds=dict(Counter(kinds)),
+            mixes_otherwise=geometry.mixes_otherwise,
+        )
 
 
 def describe(model: nn.Module) -> PatchReport:
@@ -95,7 +108,9 @@ def describe(model: nn.Module) -> PatchReport:
         NotPatched: the model, or a stack of it, carries no scheme; or its stacks carry different ones.
     """
     if stacks := stacks_of(model):
-        reports = {name: _report(stack) for name, stack in stacks.items() if is_patched(stack)}
+        reports = {
+            name: patch_of(base_model_of(stack)[0]).report for name, stack in stacks.items() if is_patched(stack)
+        }
         if (
             len({(report.scheme, report.target_length) for report in reports.values()}) != 1
             or reports.keys() != stacks.keys()
@@ -106,10 +121,6 @@ def describe(model: nn.Module) -> PatchReport:
                 "In Python, pass one of them: model.get_encoder() or model.get_decoder()."
             )
         return PatchReport.of_stacks(type(outer_model(model)).__name__, reports)
-    return _report(model)
-
-
-def _report(model: nn.Module) -> PatchReport:
     return patch_of(base_model_of(model)[0]).report
 
 

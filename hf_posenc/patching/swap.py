@@ -1,12 +1,24 @@
-"""Swap a model's classes, hooks and parameters, recording each change, and undo the recorded ones."""
+"""Swap a model's classes, hooks and parameters, recording each change, and undo the recorded ones.
+
+One thread at a time changes a model, and none from within a forward pass of it, such as from a hook. Threads that patch
+one model wait for each other; one lock for all models would make a forward pass that patches another model wait for the
+thread that waits for it. A forward pass of another thread is neither seen nor waited for: it would compute some layers
+as they were and others as they are. So patch a model before threads share it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from traceback import walk_stack
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from hf_posenc.errors import ModelInUse
 from hf_posenc.forward.current_forward import ATTENTION, ATTENTIONS, OWNER
 from hf_posenc.forward.forward_hook import prepare_forward
 from hf_posenc.forward.offloading import (
@@ -18,12 +30,12 @@ from hf_posenc.forward.offloading import (
 )
 from hf_posenc.forward.paged_support import remove_batching_check
 from hf_posenc.patches.shared.rotary_host import keep_loader_name
+from hf_posenc.patching import peft_sidecar
+from hf_posenc.patching.atomic_save import check_saver, remove_atomic_save
 from hf_posenc.patching.float32 import restore_dtype
 from hf_posenc.patching.patched_config import check_unchanged, restore_config
 from hf_posenc.patching.state import STASH as STASH
 from hf_posenc.patching.state import Patch, PatchPlan
-from hf_posenc.patching.stored import peft_sidecar
-from hf_posenc.patching.stored.atomic_save import check_saver, remove_atomic_save
 from hf_posenc.patching.text_limits import restore_limits
 
 UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
@@ -161,3 +173,28 @@ def forget_attributes(module: nn.Module) -> None:
     """Remove everything that a patch has set on a module beside its class."""
     for name in [name for name in module.__dict__ if name.startswith("posenc_")]:
         module.__dict__.pop(name)
+
+
+CALLS = ("_wrapped_call_impl", "forward")  # functions of a module on the stack of a thread that computes with it
+_LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+@contextmanager
+def changing(model: nn.Module, base: nn.Module) -> Iterator[None]:
+    """Run the block while no other thread changes ``base``, which is inside ``model``; a thread may enter it twice.
+
+    Raises:
+        ModelInUse: a call of the model is on the stack of this thread.
+    """
+    parts = {id(module) for module in model.modules()}
+    stack = (frame for frame, _ in walk_stack(sys._getframe()))
+    if any(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in parts for frame in stack):
+        raise ModelInUse(
+            f"This thread is inside a forward pass of the {type(model).__name__} that it wants to patch or unpatch. "
+            "Do that after the call has returned, and not from a hook of the model."
+        )
+    with _LOCK:
+        lock = _LOCKS.setdefault(base, threading.RLock())
+    with lock:
+        yield

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
+from hf_posenc.core.lengths import Lengths
 from hf_posenc.errors import LimitKept
 from hf_posenc.patching.state import STASH
 
@@ -36,31 +36,20 @@ FILES = {
 LARGEST_FILE = 1 << 28  # bytes, as a tokenizer's vocabulary is in one of them
 
 
-@dataclass(frozen=True)
-class Lengths:
-    """The lengths of a patch, which decide what becomes of a limit."""
-
-    trained: int
-    target: int
-
-    def are_cut_at(self, limit: Any) -> bool:
-        """Whether a limit would cut texts that the patched model reads, and was not chosen to be short."""
-        return isinstance(limit, int) and self.trained <= limit < self.target
-
-    def warn_of_short(self, limit: Any, name: str) -> None:
-        """Warn of a limit below the trained length, which is kept."""
-        if self.target > self.trained and isinstance(limit, int) and 0 < limit < self.trained:
-            warnings.warn(
-                f"{name} is {limit:,}, below the trained length of {self.trained:,} tokens, so it was kept, and texts "
-                f"are cut there. Set it to {self.target:,} if the model is to read so far.",
-                LimitKept,
-                stacklevel=4,
-            )
+def is_cut(limit: Any, lengths: Lengths) -> bool:
+    """Whether a limit would cut texts that the patched model reads, and was not chosen to be short."""
+    return isinstance(limit, int) and lengths.trained <= limit < lengths.target
 
 
-def lengths_of(patch: Patch | None) -> Lengths | None:
-    """The lengths of a finished patch; None where there is none."""
-    return None if patch is None else Lengths(patch.report.trained_length, patch.report.target_length)
+def warn_of_short(limit: Any, name: str, lengths: Lengths) -> None:
+    """Warn of a limit below the trained length, which is kept."""
+    if lengths.factor > 1 and isinstance(limit, int) and 0 < limit < lengths.trained:
+        warnings.warn(
+            f"{name} is {limit:,}, below the trained length of {lengths.trained:,} tokens, so it was kept, and texts "
+            f"are cut there. Set it to {lengths.target:,} if the model is to read so far.",
+            LimitKept,
+            stacklevel=4,
+        )
 
 
 def first_patch(model: nn.Module) -> Patch | None:
@@ -75,19 +64,19 @@ def raise_limits(model: nn.Module) -> None:
         LimitKept: a limit of what reads texts is below the trained length.
     """
     patch = first_patch(model)
-    lengths = lengths_of(patch)
-    if patch is None or lengths is None:
+    if patch is None:
         return
+    lengths = Lengths(patch.report.trained_length, patch.report.target_length)
     kept: dict[Any, str] = {}  # one warning a number: a `SentenceTransformer` shows its tokenizer's as its own
     for owner, name in limits_inside(model):
         limit: Any = getattr(owner, name, None)
-        if lengths.are_cut_at(limit):
+        if is_cut(limit, lengths):
             patch.limits.append((owner, name, limit, lengths.target))
             setattr(owner, name, lengths.target)
         elif name != OF_GENERATION:
             kept[limit] = f"{name} of this {type(model).__name__}"
     for limit, name in kept.items():
-        lengths.warn_of_short(limit, name)
+        warn_of_short(limit, name, lengths)
 
 
 def restore_limits(patch: Patch) -> None:
@@ -119,10 +108,13 @@ def raise_limits_in(folder: Path, model: nn.Module, *, into: Path | None = None)
     Warns:
         LimitKept: a limit is below the trained length.
     """
-    lengths = lengths_of(first_patch(model))
-    for pattern, places in FILES.items() if lengths is not None and folder.is_dir() else ():
+    patch = first_patch(model)
+    if patch is None or not folder.is_dir():
+        return
+    lengths = Lengths(patch.report.trained_length, patch.report.target_length)
+    for pattern, places in FILES.items():
         for file in sorted(folder.glob(pattern)):
-            if (content := moved_content(file, places, lengths)) is not None:  # type: ignore[arg-type]
+            if (content := moved_content(file, places, lengths)) is not None:
                 write_json((into or folder) / file.name, content)
 
 
@@ -139,8 +131,8 @@ def moved_content(file: Path, places: tuple[tuple[str, ...], ...], lengths: Leng
             holder = holder.get(key)
         if not isinstance(holder, dict):
             continue
-        if lengths.are_cut_at(holder.get(name)):
+        if is_cut(holder.get(name), lengths):
             holder[name], moved = lengths.target, True
         elif (*outer, name) != ("max_length",):  # which nothing reads
-            lengths.warn_of_short(holder.get(name), f"{'.'.join((*outer, name))} in {file.name}")
+            warn_of_short(holder.get(name), f"{'.'.join((*outer, name))} in {file.name}", lengths)
     return content if moved else None

@@ -18,7 +18,7 @@ from hf_posenc.core.regions import (
     Band,
     Region,
 )
-from hf_posenc.core.rotation.cache import CosSinCache
+from hf_posenc.core.rotation import CosSinCache
 from hf_posenc.core.terms import (
     Bias,
     RowRotation,

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
+
+from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.record import NEEDS
 from hf_posenc.errors import (
+    CannotCombine,
     OptionOutOfRange,
     SchemeNotDefined,
 )
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.host_rotation import HostRotation
-from hf_posenc.schemes.remap.key_cache import check_one_key
 from hf_posenc.schemes.spec import Plan
 
 
@@ -127,3 +130,36 @@ def _check_defined(part: Scheme, whole: Scheme, geometry: Geometry, model: str) 
                 f"Scheme {record.name!r} is not defined for this {model} model: {why}. "
                 f"It is defined for {record.defined_for}; `hf-posenc list` shows what is defined where."
             )
+
+
+def check_one_key(scheme: Scheme) -> None:
+    """Refuse to cache one copy of each key where there is only one, or where no rotation leads to the others.
+
+    Args:
+        scheme: the whole composition.
+
+    Raises:
+        CannotCombine: its rotation does not allow it.
+    """
+    rotation = scheme.rotation()
+    if rotation is None:
+        raise CannotCombine(
+            f"key_cache='one' has no effect in {scheme.extra_repr()!r}, which rotates nothing: there is one copy of "
+            "each key in any case. Leave the option out."
+        )
+    token = torch.zeros(1, 1, dtype=torch.long)
+    regions = scheme.regions(PositionContext(token, token, causal=scheme.geometry.causal, contiguous=True))
+    if rotation.learned:
+        reason = "has frequencies that are trained"
+    elif rotation.decay:
+        reason = "scales keys by their position"
+    elif rotation.axes is not None:
+        reason = "has positions with several axes"
+    elif any(region.rotation is not None for region in regions):
+        reason = "differs from region to region"
+    else:
+        return
+    raise CannotCombine(
+        f"key_cache='one' rotates cached keys from one position to another, and the rotation of "
+        f"{scheme.extra_repr()!r} {reason}. Use key_cache='copies'."
+    )

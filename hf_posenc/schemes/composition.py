@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import TypeVar
 
 from torch import Tensor, nn
 
@@ -15,8 +14,6 @@ from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import RowRotation, Terms
 from hf_posenc.errors import CannotCombine
 from hf_posenc.schemes.base import Scheme, overrides
-
-T = TypeVar("T")
 
 SINGLE = (
     *("rotation", "row_rotation", "embed", "extra_key_channels"),
@@ -61,7 +58,7 @@ class Composition(Scheme):
             part.reset_parameters()
 
     def embed(self, positions: Tensor) -> Tensor | None:
-        return first_given([part.embed(positions) for part in self.schemes])
+        return self._part("embed").embed(positions)
 
     def read_table(self, table: Tensor, positions: Tensor) -> Tensor:
         return self._part("read_table").read_table(table, positions)
@@ -70,13 +67,13 @@ class Composition(Scheme):
         return self._part("reposition").reposition(positions, training=training)
 
     def rotation(self) -> Rotation | None:
-        return first_given([part.rotation() for part in self.schemes])
+        return self._part("rotation").rotation()
 
     def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
         return self._part("coordinates").coordinates(positions, given)
 
     def row_rotation(self) -> RowRotation | None:
-        return first_given([part.row_rotation() for part in self.schemes])
+        return self._part("row_rotation").row_rotation()
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         return self._part("regions").regions(ctx)
@@ -139,14 +136,3 @@ class Composition(Scheme):
         if clashing:
             names = " and ".join(repr(p.record.name) for p in clashing)
             raise CannotCombine(f"{names} both {what}. Keep one of them.")
-
-
-def first_given(values: list[T | None]) -> T | None:
-    """The first that is not None.
-
-    A named expression inside a generator would read better, and compilers before torch 2.13 cannot trace it.
-    """
-    for value in values:
-        if value is not None:
-            return value
-    return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from hf_posenc.schemes.base import Scheme
 
-Declared: TypeAlias = "tuple[dict[str, Any], type[BaseModel]]"
 Positive = Annotated[float, Gt(0)]
 AtLeastOne = Annotated[float, Ge(1)]
 PositiveInt = Annotated[int, Gt(0)]
@@ -40,8 +39,6 @@ MOST = 2**31 - 1  # of whole numbers, which count tokens and rows
 LONGEST_LIST = 1 << 16  # values; none has more than one a channel or a layer
 DEEPEST = 4  # lists in lists
 LONGEST_TEXT = 200  # characters; strings name choices and schemes
-# Building a pydantic model takes longer than all else in `patch_model`. Weak: a notebook defines its class many times.
-_DECLARED: WeakKeyDictionary[Callable[..., None], Declared] = WeakKeyDictionary()
 
 
 def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,13 +74,9 @@ def validated(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(checked, name) for name in named}
 
 
-def declared(constructor: Callable[..., None]) -> Declared:
+@lru_cache(maxsize=128)  # building a pydantic model takes longer than all else in `patch_model`
+def declared(constructor: Callable[..., None]) -> tuple[dict[str, Any], type[BaseModel]]:
     """The annotations of a scheme's constructor, and the pydantic model that checks options against them."""
-    found = _DECLARED.get(constructor)
-    return _DECLARED.setdefault(constructor, _declared(constructor)) if found is None else found
-
-
-def _declared(constructor: Callable[..., None]) -> Declared:
     from pydantic import ConfigDict, create_model
 
     hints = get_type_hints(constructor, include_extras=True)

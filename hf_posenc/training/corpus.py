@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_posenc.patching.preconditions.weights import check_unknown_share
+from hf_posenc.patching.weights import check_unknown_share
 from hf_posenc.texts import Document, rendered
 from hf_posenc.texts.plain_text import AS_TOKENS, check_size
 

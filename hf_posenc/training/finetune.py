@@ -18,7 +18,7 @@ from hf_posenc.checkpoints.model_name import last_complete, step_of
 from hf_posenc.checkpoints.peft import get_peft_model
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.lazy import explained_imports
-from hf_posenc.patching.rollback import rollback_on_error
+from hf_posenc.patching.patch import rollback_on_error
 from hf_posenc.patching.state import is_patched
 from hf_posenc.texts import DatasetObject, HubDataset, TextPart, TextSource
 from hf_posenc.training.chunked_loss import chunked_loss

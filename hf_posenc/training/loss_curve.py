@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hf_posenc.core.plotting.figures import (
+from hf_posenc.core.plotting import (
     COLOURS,
     MARKERS,
     figure,

@@ -16,7 +16,7 @@ from transformers import Conv1D
 
 from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.errors import TrainingImpossible, nearest, shown
-from hf_posenc.patching.preconditions.weights import check_rank_memory
+from hf_posenc.patching.weights import check_rank_memory
 from hf_posenc.training.trained_layers import (
     base_modules,
     fully_trained_modules,

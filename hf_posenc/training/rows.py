@@ -14,9 +14,9 @@ from torch.utils.data import Dataset
 
 from hf_posenc.core.lengths import doubling_lengths
 from hf_posenc.errors import HeldOutOverlap, LengthContradiction, TrainingImpossible
-from hf_posenc.patching.preconditions.weights import check_vocabulary
+from hf_posenc.patching.layer_schemes import is_causal
 from hf_posenc.patching.state import base_model_of, describe, is_patched
-from hf_posenc.patching.trained_length import is_causal
+from hf_posenc.patching.weights import check_vocabulary
 from hf_posenc.texts import TextSource
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import Corpus, OnRead, tokenise

@@ -22,8 +22,8 @@ from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.paths import check_disk_space
 from hf_posenc.core.files.staged import move_in
 from hf_posenc.errors import FolderInUse
-from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR
-from hf_posenc.patching.stored.scheme_config import SchemeConfig, digest_of_own
+from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR
+from hf_posenc.patching.scheme_config import SchemeConfig, digest_of_own
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.training.config import Training
 from hf_posenc.training.loss_curve import LossPoint

@@ -10,9 +10,9 @@ from torch.utils.data import Dataset
 
 from hf_posenc.core.files.paths import nearest_existing
 from hf_posenc.errors import TrainingImpossible, WrongKind, shown
-from hf_posenc.patching.preconditions.weights import check_finite
+from hf_posenc.patching.layer_schemes import is_causal
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.patching.trained_length import is_causal
+from hf_posenc.patching.weights import check_finite
 from hf_posenc.texts import TextSource
 from hf_posenc.texts.dataset_objects import is_dataset
 from hf_posenc.training.config import Training

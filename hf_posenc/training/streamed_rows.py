@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from hf_posenc.errors import LengthContradiction
-from hf_posenc.patching.preconditions.weights import check_known, check_vocabulary
+from hf_posenc.patching.weights import check_known, check_vocabulary
 from hf_posenc.texts import TextSource
 from hf_posenc.training.corpus import batches, texts_of, token_lists, without_end_tokens
 from hf_posenc.training.dataset import Row, row_of_documents

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.core.rotation import rotate, table
 from hf_posenc.forward.positions import KEYWORD
 from hf_posenc.patches.general.attention import eager_of, goes_through_interface, parameters_of
 from hf_posenc.patches.general.classes import above, below, own_class

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,16 +102,6 @@ def test_visited_tiles_hold_every_visible_pair(kind: str, queries: int, keys: in
 def test_unsupported_terms_are_refused(problem: Problem, reason: str) -> None:
     with pytest.raises(BackendCannotCarry, match=reason):
         flex.attend(problem.call(), None)
-
-
-@pytest.mark.full
-@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling flex attention for the CPU needs a C++ compiler")
-@pytest.mark.parametrize("queries", [150, 1])
-@pytest.mark.parametrize("kind", ["key bias", "toeplitz", "window"])
-def test_compiled(kind: str, queries: int) -> None:
-    problem = Problem(kind, queries=queries, keys=150, head_dim=16)
-    mixed = flex.attend(problem.call(), None)
-    assert float((mixed.double() - problem.expected()).abs().max()) <= problem.limit
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "rerope", "yarn"])

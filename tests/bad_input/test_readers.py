@@ -22,10 +22,10 @@ from hf_posenc.checkpoints.tokenizer import tokenizer_of
 from hf_posenc.checkpoints.validate import check_folder
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import PosEncError
-from hf_posenc.patching.preconditions.host_config import check_lengths_and_rotation
-from hf_posenc.patching.stored.config_guard import unguard
-from hf_posenc.patching.stored.peft_sidecar import PARAMETERS, SIDECAR, write_sidecar
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.config_guard import unguard
+from hf_posenc.patching.host_config import check_lengths_and_rotation
+from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR, write_sidecar
+from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.training.resume import last_complete, start_run
 
 SCHEME = {

@@ -26,7 +26,7 @@ from hf_posenc.checkpoints.peft import (
 )
 from hf_posenc.errors import ModelNotFound, PeftAdapterMismatch
 from hf_posenc.eval.lm.arguments import model_arguments
-from hf_posenc.patching.stored.peft_sidecar import (
+from hf_posenc.patching.peft_sidecar import (
     PARAMETERS,
     SIDECAR,
 )

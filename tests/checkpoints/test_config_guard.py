@@ -25,7 +25,7 @@ from hf_posenc import (
     unpatch_model,
 )
 from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.patching.stored.config_guard import (
+from hf_posenc.patching.config_guard import (
     GUARD_KEY,
     unguard,
 )

@@ -22,7 +22,7 @@ from transformers.integrations.peft import MIN_PEFT_VERSION
 from hf_posenc import describe, enable_auto, from_pretrained, patch_model
 from hf_posenc.checkpoints.auto import disable_auto
 from hf_posenc.errors import PeftAdapterMismatch
-from hf_posenc.patching.stored.peft_sidecar import position_parameters
+from hf_posenc.patching.peft_sidecar import position_parameters
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 

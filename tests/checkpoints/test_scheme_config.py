@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from hf_posenc import from_pretrained, patch_model
 from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.scheme_config import SchemeConfig
 
 GOOD: dict[str, Any] = {
     "format": 1,

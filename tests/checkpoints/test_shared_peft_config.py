@@ -9,7 +9,7 @@ from packaging.version import Version
 from transformers.integrations.peft import MIN_PEFT_VERSION
 
 from hf_posenc import describe, from_pretrained, patch_model
-from hf_posenc.patching.stored.peft_sidecar import SIDECAR
+from hf_posenc.patching.peft_sidecar import SIDECAR
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 

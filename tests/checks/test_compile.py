@@ -1,17 +1,19 @@
-"""`torch.compile(fullgraph=True)` equals eager mode."""
+"""`torch.compile(fullgraph=True)` equals eager mode, and decodes from a static cache in one graph."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
+from transformers.cache_utils import StaticCache
 
 from hf_posenc import patch_model
 from hf_posenc.checks import CHECKS, Case
-from hf_posenc.checks.forward import random_tokens
-from hf_posenc.checks.tiny_models import tiny_model
+from hf_posenc.checks.forward import forward, max_deviation, new_cache, random_tokens
+from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 
 from .case_lists import ALL_CASES, QUICK
 
@@ -43,3 +45,43 @@ def test_compiling_warns_of_nothing() -> None:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.compile(model, backend="eager")(random_tokens(model, 24))
+
+
+STEPS = 3
+ONE_PER_ROUTE = [  # one scheme of each kind of terms; others share their code
+    Case("llama", "yarn", factor=4),
+    Case("llama", "alibi", factor=4),
+    Case("llama", "rerope", factor=4),
+    Case("llama", "rerope", factor=4, key_cache="one"),
+    Case("gpt2", "t5", factor=4),
+    Case("llama", "window", factor=4),
+]
+
+
+def compiled_decoding(case: Case) -> tuple[float, int]:
+    """Deviation of compiled cached decoding from one eager forward pass, and the number of graphs."""
+    graphs = []
+
+    def counted(graph: torch.fx.GraphModule, example: object) -> Callable:
+        graphs.append(graph)
+        return graph.forward
+
+    with case.patched() as model, torch.no_grad():
+        torch.compiler.reset()
+        length = case.clip_length(2 * TRAINED_LENGTH + 5, model)
+        tokens, cache = random_tokens(model, length), new_cache(StaticCache, model, length)
+        compiled = torch.compile(model, fullgraph=True, backend=counted, dynamic=False)
+        model(input_ids=tokens[:, :-STEPS], past_key_values=cache)
+        steps = [
+            compiled(input_ids=tokens[:, t : t + 1], past_key_values=cache).logits
+            for t in range(length - STEPS, length)
+        ]
+        return max_deviation(torch.cat(steps, dim=1), forward(model, tokens)[:, -STEPS:])[0], len(graphs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ONE_PER_ROUTE, ids=str)
+def test_one_graph_for_all_steps(case: Case) -> None:
+    deviation, graphs = compiled_decoding(case)
+    assert deviation <= case.tolerance("cache")
+    assert graphs == 1, "a step was recompiled"

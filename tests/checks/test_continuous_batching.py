@@ -11,8 +11,8 @@ from transformers.generation.configuration_utils import CompileConfig, Continuou
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.checks.case import perturb_parameters
-from hf_posenc.checks.continuous_batching import NEW, generate_batch, request_error
 from hf_posenc.checks.forward import random_tokens
+from hf_posenc.checks.generation import NEW, generate_batch, request_error
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.forward.paged import requests_of

@@ -1,13 +1,17 @@
-"""Every registered scheme passes every check, on every tiny model for which it is defined."""
+"""Every registered scheme passes every check on every tiny model for which it is defined, and is refused elsewhere."""
 
 from __future__ import annotations
 
 import pytest
 
-from hf_posenc import checks
+from hf_posenc import checks, list_schemes
 from hf_posenc.checks import CHECKS, Case
+from hf_posenc.checks.forward import random_tokens
+from hf_posenc.checks.life_cycle import differences, snapshot
+from hf_posenc.checks.tiny_models import TINY_MODELS, TRAINED_LENGTH, tiny_model
+from hf_posenc.errors import SchemeNotDefined
 
-from .case_lists import ALL_CASES, ONE_PER_HOOKS, QUICK
+from .case_lists import ALL_CASES, CASES, ONE_PER_HOOKS, QUICK
 
 # `formula` has a test of its own below, `torch_compile` a file.
 SLOW = [name for name, check in CHECKS.items() if check.slow and name not in ("formula", "torch_compile")]
@@ -47,3 +51,16 @@ def test_check_of_the_others(check: str, case: Case) -> None:
 def test_slow_check(check: str, case: Case) -> None:
     """On one scheme of each combination of hooks, or on every fourth of these."""
     checks.assert_passes(check, case)
+
+
+DEFINED = {(case.model_name, case.scheme_name) for case in CASES}
+UNDEFINED = sorted({(model, record.name) for model in TINY_MODELS for record in list_schemes()} - DEFINED)
+
+
+@pytest.mark.parametrize(("model", "scheme"), UNDEFINED, ids="-".join)
+def test_undefined_case_is_refused(model: str, scheme: str) -> None:
+    patched = tiny_model(model)
+    before = snapshot(patched, random_tokens(patched, TRAINED_LENGTH))
+    with pytest.raises(SchemeNotDefined):
+        Case(patched, scheme, factor=1).apply(patched)
+    assert differences(before, snapshot(patched, random_tokens(patched, TRAINED_LENGTH))) == (0.0, "nothing")

@@ -74,25 +74,6 @@ def test_head(name: str, cls: str) -> None:
     assert differences(before, snapshot(model, random_tokens(model, TRAINED_LENGTH))) == (0.0, "nothing")
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "bert_decoder"])
-@pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5"])
-def test_generate_equals_uncached_forward_passes(name: str, scheme: str) -> None:
-    """Greedy generation from a left-padded batch, past the trained length, equals the argmax of uncached outputs."""
-    model = patch_model(tiny_model(name), scheme, factor=4)
-    model.config.pad_token_id = 0
-    prompt = random_tokens(model, TRAINED_LENGTH - 3, rows=2)
-    mask = torch.ones_like(prompt)
-    mask[1, :5], prompt[1, :5] = 0, 0
-    out = model.generate(
-        prompt, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=None
-    )
-    for row, start in ((0, 0), (1, 5)):
-        with torch.no_grad():
-            logits = model(input_ids=out[row : row + 1, start:], use_cache=False).logits[0]
-        best = logits.argmax(-1)[-9:-1]
-        assert torch.equal(best, out[row, -8:])
-
-
 def encoder_decoder(decoder: str) -> EncoderDecoderModel:
     """A BERT encoder and a decoder with cross-attention."""
     with torch.random.fork_rng(devices=[]):

@@ -146,6 +146,7 @@ def test_an_untested_peft_is_warned_of_once_where_it_meets_a_patched_model() -> 
             peft.get_peft_model(patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2), config)
     assert len(about(found, "peft")) == 1
     assert "<0.22" in about(found, "peft")[0]
+    assert len(about(found, "transformers")) == 1
 
 
 def test_bounds_are_those_of_pyproject() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from hf_posenc.core.geometry import Layout, Rotation
-from hf_posenc.core.rotation.apply import cos_sin, rotate, rotate_halves_into, rotate_into, table
+from hf_posenc.core.rotation import cos_sin, rotate, rotate_halves_into, rotate_into, table
 
 FREQUENCIES = (1.0, 0.3, 0.01)
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
-from hf_posenc.core.rotation.apply import Table
-from hf_posenc.core.rotation.cache import AHEAD, CosSinCache
+from hf_posenc.core.rotation import AHEAD, CosSinCache, Table
 
 
 class Counted:

@@ -140,7 +140,7 @@ def test_codes(answers: Any, name: str, setting: str) -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_slopes(answers: Any, setting: str) -> None:
-    from hf_posenc.schemes.bias.slopes import code_slopes
+    from hf_posenc.schemes.bias.alibi import code_slopes
 
     answer = answers["alibi", setting]
     slopes = torch.tensor(code_slopes(SETTINGS[setting]["heads"]), dtype=torch.float64)

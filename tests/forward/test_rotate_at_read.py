@@ -18,8 +18,8 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Region
 from hf_posenc.errors import CannotCombine, OptionOutOfRange
-from hf_posenc.forward import rotate_at_read
-from hf_posenc.schemes.remap.key_cache import check_one_key
+from hf_posenc.forward import rotate_decode
+from hf_posenc.schemes.build import check_one_key
 from hf_posenc.schemes.remap.rerope import ReRoPE
 
 from ..oracles import models, naive
@@ -141,9 +141,9 @@ def test_as_with_a_copy_for_each_region(scheme: str, call: str) -> None:
 
 @torch.no_grad()
 def test_control_another_offset_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = rotate_at_read.table
+    table = rotate_decode.table
     copies = CALLS["a chunk"](patched("rerope", "copies"))
-    monkeypatch.setattr(rotate_at_read, "table", lambda rotation, positions: table(rotation, positions + 1))
+    monkeypatch.setattr(rotate_decode, "table", lambda rotation, positions: table(rotation, positions + 1))
     assert (CALLS["a chunk"](patched("rerope", "one")) - copies).abs().max() > 1000 * LIMIT
 
 

@@ -76,6 +76,27 @@ def test_a_decoder(scheme: str, backend: str) -> None:
         assert float((model(tokens())[0] - expected).abs().max()) > 100 * ATOL
 
 
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5", "self_extend", "dca", "sinks", "fox", "cope", "deberta"])
+@torch.no_grad()
+def test_rows_with_borders_of_their_own(scheme: str) -> None:
+    model, rows, sizes = patched("llama", scheme), tokens().expand(2, -1), (SIZES, (26, 1, 13))
+    positions = torch.stack([torch.cat([torch.arange(size) for size in of_row]) for of_row in sizes])
+    packed = model(rows, position_ids=positions, use_cache=False).logits
+    for found, of_row in zip(packed, sizes, strict=True):
+        expected = torch.cat([model(text).logits[0] for text in tokens().split(of_row, dim=1)])
+        torch.testing.assert_close(found, expected, atol=ATOL, rtol=0)
+
+
+@torch.no_grad()
+def test_positions_that_jump_under_a_mask_of_ones_are_one_text() -> None:
+    """As when training on rows whose positions skip: transformers makes no mask of texts then."""
+    model, changed = patched("llama", "yarn"), tokens()
+    changed[:, 0] += 1
+    jumping = torch.arange(LENGTH)[None] + 20 * (torch.arange(LENGTH) >= 30)
+    call = {"position_ids": jumping, "attention_mask": torch.ones_like(changed), "use_cache": False}
+    assert (model(tokens(), **call).logits - model(changed, **call).logits)[:, -1].abs().max() > ATOL
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_an_encoder_by_mask(scheme: str) -> None:
     model = patched("bert", scheme)

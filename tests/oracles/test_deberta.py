@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import DebertaConfig, DebertaV2Config
-from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention as AttentionV1
+from transformers import DebertaV2Config
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention as AttentionV2
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
@@ -110,28 +109,6 @@ def test_equals_version_2(terms: str, buckets: int, share_key: bool, norm: bool)
     assert spread(ours - theirs) < 1e-5  # their own keys of positions have a bias: one number a row
     if share_key:
         assert (ours - theirs).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("terms", TERMS)
-def test_equals_version_1(terms: str) -> None:
-    """No buckets, no norm, projections of its own; queries come in divided already."""
-    one = scheme(terms=terms, span=20, buckets=-1, share_key=False, norm=False)
-    config = DebertaConfig(
-        hidden_size=WIDTH, num_attention_heads=HEADS, relative_attention=True, pos_att_type=terms.split("+"),
-        max_relative_positions=20, hidden_dropout_prob=0.0,
-    )  # fmt: skip
-    layer = AttentionV1(config).eval()
-    for theirs, ours in {"pos_proj": "to_key", "pos_q_proj": "to_query"}.items():
-        if hasattr(layer, theirs):
-            getattr(layer, theirs).load_state_dict(getattr(one.own[0], ours).state_dict())
-    query, key = queries_and_keys()
-    count = 1 + len(terms.split("+"))
-    divided = query / math.sqrt(count * HEAD_DIM)
-    distance = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
-    with torch.no_grad():
-        bias = layer.disentangled_att_bias(divided, key, distance[None], one.table.weight, count)
-    ours = scores_of(one, Projections(nn.Linear(1, 1), nn.Linear(1, 1)), query, key)
-    assert (ours - (divided @ key.mT + bias)).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(("span", "buckets"), [(512, 256), (512, -1), (128, 32), (30, 9), (200, 256), (9, 4)])

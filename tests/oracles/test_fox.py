@@ -92,15 +92,6 @@ def test_cable_is_fox_of_the_negated_gate(model: str) -> None:
     assert torch.equal(models.logits(same, ids), models.logits(first, ids))
 
 
-@pytest.mark.parametrize("model", ["llama", "gpt2"])
-def test_with_rope_is_the_composition(model: str) -> None:
-    build, _ = models.MODELS[model]
-    ids = models.text(LENGTH)
-    one = drawn(patch_model(build(), "fox", factor=3, with_rope=True))
-    two = drawn(patch_model(build(), "rope+fox", factor=3))
-    assert torch.equal(models.logits(one, ids), models.logits(two, ids))
-
-
 def call(length: int, rows: int, log_gates: Tensor) -> PositionContext:
     """The last rows of a text whose gates are given, ``[heads, length]``."""
     positions = torch.arange(length)[None]

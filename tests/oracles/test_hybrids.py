@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import pytest
@@ -19,11 +17,10 @@ from transformers import (
 )
 
 from hf_posenc import patch_model
-from hf_posenc.core.rotation.apply import weight_rows
+from hf_posenc.core.rotation import weight_rows
 
 from . import models, naive
 from .models import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
-from .naive import Positions, rope
 
 LAYERS = 4
 LENGTH = 2 * TRAINED
@@ -120,32 +117,6 @@ def test_attention_becomes_cohere2(layer: int) -> None:
     assert (mixed - expected).abs().max() <= LIMIT
     if layer < 3:  # control
         assert (everything - expected).abs().max() > 100 * LIMIT
-
-
-@dataclass(frozen=True)
-class ByLayer(Positions):
-    """Every call of `mix` is the next layer's."""
-
-    layers: tuple[Positions, ...] = ()
-    number: Any = None
-
-    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return self.layers[next(self.number)].mix(query, key, value)
-
-
-@pytest.mark.parametrize("model", ["llama", "gpt2"])
-@pytest.mark.parametrize("window", [None, 7])
-def test_every_layer_by_the_formula(model: str, window: int | None) -> None:
-    """Fewer than four layers: the last is global."""
-    build, formula = models.MODELS[model]
-    ids, text = models.text(LENGTH), naive.causal(LENGTH)
-    near = text.seen if window is None else text.seen & (text.distance < window)
-    local = Positions(near, text.distance, frequencies=rope(HEAD_DIM))
-    expected = formula(build(), ids, ByLayer(text.seen, text.distance, layers=(local, text), number=count()))
-    patched = patch_model(build(), "irope", window=window, target_length=LENGTH)
-    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
-    everywhere = formula(build(), ids, ByLayer(text.seen, text.distance, layers=(local, local), number=count()))
-    assert (everywhere - expected).abs().max() > 100 * LIMIT  # control
 
 
 @pytest.mark.parametrize("cut", [1, 8, 9, 10, TRAINED])

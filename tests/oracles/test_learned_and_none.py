@@ -36,35 +36,6 @@ def test_a_kept_table_keeps_its_length(model: str) -> None:
     assert models.logits(longer, models.text(2 * TRAINED)).isfinite().all()
 
 
-def test_an_encoder_without_positions_is_a_bag_of_words() -> None:
-    """f(x[π]) = f(x)[π], and not with the model's own table."""
-    ids = models.text(TRAINED)
-    order = torch.randperm(TRAINED, generator=torch.Generator().manual_seed(3))
-    bag = patch_model(models.bert(), "none")
-    assert (models.logits(bag, ids[order]) - models.logits(bag, ids)[order]).abs().max() < 1e-5
-    own = models.bert()
-    assert (models.logits(own, ids[order]) - models.logits(own, ids)[order]).abs().max() > 0.1  # control
-
-
-@pytest.mark.parametrize("model", ["llama", "gpt2"])
-def test_a_decoder_without_positions_knows_order_by_its_mask(model: str) -> None:
-    """Two like tokens differ by what they have read; a text of one token repeated looks the same everywhere."""
-    build, _ = models.MODELS[model]
-    patched = patch_model(build(), "none")
-    ids = models.text(20)
-    ids[15] = ids[3]
-    rows = models.logits(patched, ids)
-    assert (rows[15] - rows[3]).abs().max() > 0.1
-    same = models.logits(patched, torch.full((20,), 7))
-    assert (same - same[0]).abs().max() < 1e-5
-
-
-def test_a_table_tells_repeated_tokens_apart() -> None:
-    """Control of the above."""
-    own = models.logits(models.gpt2(), torch.full((20,), 7))
-    assert (own - own[0]).abs().max() > 0.1
-
-
 def test_a_table_is_looked_up_by_position() -> None:
     """Rows by place, of any batch, and gradients to the rows that were read and no others."""
     scheme = Learned(models.geometry(width=8, target=10))

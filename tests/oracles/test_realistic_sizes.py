@@ -21,15 +21,11 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.rotation.apply import cos_sin
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.schemes.rotary.dynamic_ntk import DynamicNTK
 from hf_posenc.schemes.rotary.dynamic_yarn import DynamicYarn
 from hf_posenc.schemes.rotary.longrope import LongRoPE
-from hf_posenc.schemes.rotary.partial import Partial
 from hf_posenc.schemes.rotary.rotary import Rotary
-from hf_posenc.schemes.rotary.yarn import NTKByParts, slowed_between
 
 from . import models, naive
 from .naive import rope
@@ -256,15 +252,6 @@ def test_ramp_in_rotations(size: Size) -> None:
     assert apart(ours("ntk_parts", size, ramp="rotations"), expected) < EXACT
 
 
-@every_size
-def test_partial_rotates_whole_pairs(size: Size) -> None:
-    for share in (0.25, 0.3, 0.5, 1.0):
-        dims = 2 * math.floor(share * size.dims / 2)
-        rotation = Partial(geometry(size), fraction=share).rotation()
-        assert rotation.dims == dims
-        assert apart(torch.tensor(rotation.frequencies, dtype=torch.float64), rope(dims, size.base)) < EXACT
-
-
 @pytest.mark.parametrize(
     ("name", "first", "last"),
     [("deepseek v3", 10, 23), ("llama 2, 32k", 20, 46), ("long, small base", 45, 70), ("llama 3.1, once more", 31, 49)],
@@ -280,32 +267,6 @@ def test_where_ramps_begin_and_end(name: str, first: int, last: int) -> None:
     for pair, ratio in enumerate(ratios):
         slowed = min(max((pair - first) / (last - first), 0.0), 1.0)
         assert ratio == pytest.approx(1 / (1 - slowed + slowed / size.factor), rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "ends"),
-    [(-3.2, 4.5, (0, 5)), (2.0, 40.0, (2, 15)), (2.9, 2.1, (2, 3)), (6.0, 6.0, (6, 6.001)), (20.0, 60.0, (20, 15))],
-)
-def test_ends_of_a_ramp_stay_among_the_channels(first: float, last: float, ends: tuple[float, float]) -> None:
-    """⌊first⌋ not below 0, ⌈last⌉ not above d − 1, and a ramp of no width is a step."""
-    low, high = ends
-    expected = [min(max((m - low) / (high - low), 0.0), 1.0) for m in range(8)]
-    assert slowed_between(first, last, 16) == pytest.approx(expected, rel=1e-9)
-
-
-POSITIONS = torch.tensor([0, 1, 2, 9, 4000, 8191, 8192, 50_000, 131_071, 131_072, 1_000_003, 4_194_303])
-
-
-def test_angles_far_out() -> None:
-    """Cosines of the longest texts anybody asks for: a float32 angle is wrong by a tenth of a radian there."""
-    size = RELEASED["llama 3.1, once more"]
-    frequencies = NTKByParts(geometry(size)).frequencies()
-    cos, sin = cos_sin(Rotation(frequencies), POSITIONS[None])
-    angles = POSITIONS.double()[:, None] * by_parts(size)
-    assert (cos[0].double() - angles.cos()).abs().max() < 1e-6
-    assert (sin[0].double() - angles.sin()).abs().max() < 1e-6
-    rounded = (POSITIONS.float()[:, None] * by_parts(size).float()).double()
-    assert (rounded.cos() - angles.cos()).abs().max() > 1e-2  # control
 
 
 @pytest.mark.parametrize("name", ["rope", "pi", "ntk", "ntk_parts_v1", "yarn", "llama3", "proportional"])

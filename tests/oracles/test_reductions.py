@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 from hf_posenc import patch_model
@@ -62,28 +61,6 @@ class Same:
         return f"{self.one}({listed})={self.two}"
 
 
-def alibi_slopes() -> list[float]:
-    return [2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)]
-
-
-def to_alibi_by_power(kerple: Any) -> None:
-    kerple.r1.data = torch.tensor(alibi_slopes())
-    nn.init.ones_(kerple.r2)
-
-
-def to_alibi_by_table(rel_bias: Any) -> None:
-    """The table is symmetric, so it does not matter which end is which."""
-    reach = len(rel_bias.table.weight) // 2
-    distance = torch.arange(-reach, reach + 1).abs()
-    rel_bias.table.weight.data = -distance[:, None] * torch.tensor(alibi_slopes())
-
-
-def to_alibi_by_gates(fox: Any) -> None:
-    kept = torch.tensor(alibi_slopes(), dtype=torch.float64).neg().exp()
-    nn.init.zeros_(fox.gate.weight)
-    fox.gate.bias.data = (kept / (1 - kept)).log().float().repeat(fox.directions) * fox.sign
-
-
 def emptied(*names: str) -> Adjust:
     """Parameters of these names at zero, all others anything."""
 
@@ -95,39 +72,10 @@ def emptied(*names: str) -> Adjust:
     return adjust
 
 
-def levelled(table: str) -> Adjust:
-    """A table whose rows are all the same: what it adds to a row's scores is one number."""
-
-    def adjust(scheme: Any) -> None:
-        rows = scheme.get_parameter(table)
-        rows.data = rows.data[:1].expand_as(rows).clone()
-
-    return adjust
-
-
-def never_forgetting(fox: Any) -> None:
-    nn.init.zeros_(fox.gate.weight)
-    nn.init.constant_(fox.gate.bias, 60.0 * fox.sign)
-
-
 ONES = [1.0] * (models.HEAD_DIM // 2)
 CASES = [
-    # slopes
-    Same("kerple", "alibi", {"kind": "power", "eps": 1e-3}, adjust=to_alibi_by_power),
-    Same("rel_bias", "alibi", {"max_distance": LENGTH}, adjust=to_alibi_by_table),
-    Same("fox", "alibi", adjust=to_alibi_by_gates),
-    Same("cable", "alibi", adjust=to_alibi_by_gates),
+    # slopes and temperatures
     Same("alibi", "none", {"slopes": [0.0] * HEADS}, unlike={"slopes": [0.0, 0.0, 0.0, 0.1]}),
-    Same("alibi", "alibi", {"interpolate": 2.0}, {"slopes": [s / 2 for s in alibi_slopes()]}, {"interpolate": 1.9}),
-    # nothing learned, or nothing that softmax sees
-    Same("t5", "none", adjust=levelled("table.weight"), models=DECODERS),
-    Same("shaw", "none", adjust=levelled("of_key.weight")),
-    Same("dyn_bias", "none", adjust=emptied("layers.2.weight")),
-    Same("fire", "none", adjust=emptied("outer.weight")),
-    Same("cope", "none", adjust=emptied("table")),
-    Same("cope", "none", adjust=levelled("table.weight")),
-    Same("fox", "none", adjust=never_forgetting),
-    Same("transformer_xl", "none", adjust=emptied("u", "project")),
     Same("deberta", "drope", {"norm": False}, {"softmax_scale": 3**-0.5}, adjust=emptied("table"), models=DECODERS),
     Same("drope", "none", unlike={"softmax_scale": 1.5}, models=DECODERS),
     # rotations

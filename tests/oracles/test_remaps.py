@@ -178,16 +178,6 @@ def test_evicted_keys_are_those_the_next_token_cannot_see(scheme: Scheme) -> Non
     assert seen == [*range(first), *range(row - last, row)]
 
 
-@pytest.mark.parametrize("options", [{}, {"chunk": 12, "local": 8}, {"chunk": 12, "local": 2}])
-def test_distance_to_older_chunks_is_constant(options: dict[str, int]) -> None:
-    """Nothing is further away than what a row sees of the chunk before it, whatever the chunks overlap."""
-    scheme = DualChunkAttention(models.geometry(target=4 * TRAINED), **options)
-    positions = torch.arange(4 * TRAINED)
-    farthest = scheme.after_chunk(positions).max()
-    assert torch.equal(scheme.at_end(positions), farthest.expand_as(positions))
-    assert farthest <= scheme.chunk
-
-
 @pytest.mark.parametrize("name", ["leaky_rerope", "dca", "string", "lm_infinite", "sinks"])
 def test_whole_models_equal_the_definition(name: str) -> None:
     """Logits at four times the trained length against the dense model on the distances above."""
@@ -213,15 +203,6 @@ def test_distance_biases_follow_the_remap() -> None:
     for model, formula in ((models.llama, naive.llama), (models.gpt2, naive.gpt2)):
         patched = patch_model(model(), "alibi+sinks", sinks=3, recent=9, factor=4)
         assert (models.logits(patched, ids) - formula(model(), ids, text)).abs().max() < 1e-4
-
-
-@pytest.mark.parametrize("name", ["dca", "string", "lm_infinite", "sinks", "xpos"])
-def test_where_they_are_not_defined(name: str) -> None:
-    with pytest.raises(SchemeNotDefined, match="decoder"):
-        patch_model(models.bert(), name if name == "xpos" else f"rope+{name}")
-    if name != "xpos":
-        with pytest.raises(SchemeNotDefined, match=rf"rope\+{name}"):
-            patch_model(models.gpt2(), name)
 
 
 @pytest.mark.parametrize(("name", "options"), [("rerope", {}), ("leaky_rerope", {"k": 3.0}), ("rerope", {"window": 5})])

@@ -12,7 +12,7 @@ from transformers import BertConfig, BertModel, RoFormerConfig, RoFormerModel
 
 from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.geometry import Layout, Rotation, geometric
-from hf_posenc.core.rotation.apply import rotate, table, weight_rows
+from hf_posenc.core.rotation import rotate, table, weight_rows
 from hf_posenc.schemes.rotary.rotary import RoPE
 
 from . import models, naive

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -17,21 +14,18 @@ from hf_posenc import patch_model
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.absolute.text_length import text_lengths
 from hf_posenc.schemes.registry import scheme_class
-from hf_posenc.schemes.rotary.dynamic_ntk import DynamicNTK
 from hf_posenc.schemes.rotary.llama3 import Llama3
 from hf_posenc.schemes.rotary.rotary import Rotary
 from hf_posenc.schemes.rotary.yarn import NTKByParts, Yarn
 
 from . import models
 from .models import TRAINED
-from .naive import rope
 
 NATIVE = {
     "pi": {"rope_type": "linear"},
     "yarn": {"rope_type": "yarn"},
     "llama3": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0},
 }
-STATIC = ["pi", "ntk", "ntk_parts", "yarn", "llama3"]
 SHAPES = [(16, 256, 10_000.0), (64, 512, 10_000.0), (128, 8192, 500_000.0), (64, 2048, 1e6)]
 
 
@@ -74,37 +68,6 @@ def test_whole_model_equals_transformers(kind: str) -> None:
     assert (models.logits(half, ids) - expected).abs().max() > 0.1  # control: another factor
 
 
-@pytest.mark.parametrize("granularity", [1, 7, 64])
-def test_dynamic_lengths(granularity: int) -> None:
-    """Never under the row's own length, never more than a step over it, the trained length up to it."""
-    scheme = DynamicNTK(models.geometry(), granularity=granularity)
-    lengths = scheme.length_of(torch.arange(5 * TRAINED)).tolist()
-    for position, length in enumerate(lengths):
-        own = max(position + 1, TRAINED)
-        assert own <= length < own + granularity
-        assert (length - TRAINED) % granularity == 0
-    assert scheme.rotation_of(TRAINED).frequencies == models.geometry().rotary.rotation.frequencies
-
-
-@given(
-    st.sampled_from(STATIC), st.sampled_from([4, 16, 64, 128]), st.integers(2, 10_000), st.floats(1.0, 64.0),
-    st.sampled_from([100.0, 10_000.0, 1e6]),
-)  # fmt: skip
-def test_frequencies_fall_and_stay_between_unscaled_and_interpolated(
-    kind: str, head_dim: int, trained: int, factor: float, base: float
-) -> None:
-    """ω / s ≤ ω' ≤ ω, falling with the pair; nothing at all at factor 1."""
-    scheme = ours(kind, head_dim, trained, base, factor)
-    scaled, unscaled = scheme.frequencies(), [float(w) for w in rope(head_dim, base)]
-    s = scheme.geometry.factor
-    for before, after in zip(unscaled, scaled, strict=True):
-        assert before / s * (1 - 1e-9) <= after <= before * (1 + 1e-9)
-    assert all(a >= b * (1 - 1e-9) for a, b in pairwise(scaled))
-    identity = ours(kind, head_dim, trained, base, 1.0)
-    assert identity.frequencies() == pytest.approx(unscaled, rel=1e-12)
-    assert identity.logit_scale() == 1.0
-
-
 @pytest.mark.parametrize(
     ("scheme", "options"),
     [(Llama3, {"low_freq_factor": 4.0, "high_freq_factor": 4.0}), (NTKByParts, {"beta_fast": 1.0, "beta_slow": 2.0})],
@@ -130,16 +93,6 @@ def test_mscale_equals_transformers(mscale: float, mscale_all_dim: float) -> Non
     geometry = models.geometry(head_dim=64, trained=512, target=4096)
     ours = Yarn(geometry, mscale=mscale, mscale_all_dim=mscale_all_dim).logit_scale()
     assert ours == pytest.approx(attention_factor**2, rel=1e-9)
-
-
-def test_whole_model_with_mscale_equals_transformers() -> None:
-    ids, options = models.text(4 * TRAINED), {"mscale": 1.5, "mscale_all_dim": 0.5}
-    scaling = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0, "original_max_position_embeddings": TRAINED}
-    stock = models.llama(rope_parameters=scaling | options, max_position_embeddings=4 * TRAINED)
-    expected = models.logits(stock, ids)
-    assert (models.logits(patch_model(models.llama(), "yarn", factor=4, **options), ids) - expected).abs().max() < 1e-4
-    plain = models.logits(patch_model(models.llama(), "yarn", factor=4), ids)
-    assert (plain - expected).abs().max() > 1e-2  # control
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from hf_posenc.schemes.content.shaw import Shaw
 from hf_posenc.schemes.weights import TableWeights
 
 from . import content, models
-from .models import HEAD_DIM, HEADS, TRAINED, WIDTH
+from .models import HEADS, TRAINED, WIDTH
 from .naive import Positions
 
 LENGTH = 3 * TRAINED
@@ -126,16 +126,3 @@ def test_attention_of_transformers(attention: type[nn.Module], config: type, kin
     assert (mixed[0] - expected).abs().max() <= 1e-5
     theirs.distance_embedding.weight.copy_(theirs.distance_embedding.weight.flip(0))  # control: the other sign
     assert (theirs(read[0])[0] - expected).abs().max() > 1e-2
-
-
-def bias_of(scheme: Shaw, query: Tensor, key: Tensor, start: int = 0, rows: slice = slice(None)) -> Tensor:
-    """What the key table adds to a causal text that starts at some position, ``[batch, heads, rows, L]``."""
-    positions = torch.arange(start, start + key.shape[2])[None]
-    ctx = content.context(positions, causal=True)
-    return scheme.bias(ctx).of_block(content.block(ctx, query, key, rows)).detach()
-
-
-def random_pair(length: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    query = torch.randn(2, HEADS, length, HEAD_DIM, generator=generator)
-    return query, torch.randn(2, HEADS // 2, length, HEAD_DIM, generator=generator)

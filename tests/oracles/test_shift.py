@@ -90,11 +90,6 @@ def test_every_scheme_is_classified() -> None:
     assert {record.name for record in list_schemes()} == {*RELATIVE, *ABSOLUTE}
 
 
-def test_fire_is_relative_up_to_its_threshold() -> None:
-    one = patch_model(models.llama(), "fire", tau=64.0, factor=4)
-    assert (read(one, 64 - LENGTH) - read(one, 0)).abs().max() <= LIMIT
-
-
 @pytest.mark.parametrize("scheme", ["transformer_xl", "deberta", "cope", "fox"])
 @settings(max_examples=3, deadline=None, derandomize=True)  # whole models, three readings each
 @given(start=some.integers(1, 7000), gap=some.integers(1, 500))

@@ -133,21 +133,6 @@ def test_every_computation_equals_the_definition(
     assert deviation.abs().max() < ROUNDING
 
 
-def test_codes_keep_precision_at_large_positions() -> None:
-    """Around 10⁶ tokens the codes are those of the same distances at the start: angles are of the distance."""
-    one = scheme(causal=True)
-    query, key = queries_and_keys(LENGTH, LENGTH)
-    near = bias_of(one, content.context(torch.arange(LENGTH)[None], causal=True), query, key)
-    far = bias_of(one, content.context(torch.arange(LENGTH)[None] + 10**6, causal=True), query, key)
-    assert torch.equal(near, far)
-    apart = content.context(torch.arange(LENGTH)[None] + 10**6, causal=True, contiguous=True)
-    multiplied = one._by_product(one.weight(0), query + one.v[:, None], content.block(apart, query, key)) / math.sqrt(
-        HEAD_DIM
-    )
-    gathered = near - bias_of(one, apart, query * 0 - one.v[:, None], key)
-    assert (multiplied - gathered).tril().abs().max() < ROUNDING
-
-
 @pytest.mark.parametrize("model", models.MODELS)
 @pytest.mark.parametrize("options", [{}, {"clamp_len": 20}, {"share_uv": True}], ids=str)
 def test_whole_models(model: str, options: dict[str, Any]) -> None:

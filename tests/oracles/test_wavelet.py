@@ -72,10 +72,3 @@ def test_wavelets_are_zero_beyond_their_support(causal: bool, contiguous: bool) 
     apart = (ours - exact).abs()
     assert (apart.tril() if causal else apart).max() < 1e-6
     assert (p[naive.distances(150).abs() > 37].float() == 0).all()
-
-
-@pytest.mark.parametrize("head_dim", [2, 6, 12, 64, 128])
-def test_every_channel_has_a_wavelet_of_its_own(head_dim: int) -> None:
-    wavelets = Wavelet(models.geometry(head_dim=head_dim)).wavelets
-    assert len(set(wavelets)) == len(wavelets) == head_dim
-    assert {a for a, _ in wavelets} == {2.0**n for n in range(min(8, head_dim))}

@@ -58,17 +58,6 @@ def test_what_fails_after_the_proof_leaves_no_patch(step: str, monkeypatch: pyte
     assert not [name for module in model.modules() for name in vars(module) if name.startswith("posenc")]
 
 
-def test_broken_promise_is_found_and_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hf_posenc.errors import NoEffect
-    from hf_posenc.schemes.bias.alibi import ALiBi
-
-    monkeypatch.setattr(ALiBi, "unchanged_below", 20)
-    model = tiny_model("llama")
-    with pytest.raises(NoEffect, match="moved tokens below position 20"):
-        patch_model(model, "alibi", factor=4)
-    assert not is_patched(model)
-
-
 def test_training_mode_and_random_numbers_are_left_alone() -> None:
     model = tiny_model("gpt2").train()
     model.transformer.h[1].eval()

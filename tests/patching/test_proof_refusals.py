@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hf_posenc import describe, is_patched, patch_model
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import NoEffect
-from hf_posenc.forward import attention, call_plan, shared_terms
+from hf_posenc.forward import call_plan
 from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import RoPE
 
@@ -63,32 +63,10 @@ def other_rotation(cls: type[RoPE]) -> Callable[..., Any]:
     return lambda scheme, ctx, **stored: plain(cls(scheme.geometry), ctx, **stored)
 
 
-def unscaled(terms: Any) -> Any:
-    """`query_factor` that multiplies nothing."""
-    return None, replace(terms, query_scale=None, row_scale=None)
-
-
 @pytest.mark.parametrize("scheme", ["pi", "ntk", "ntk_parts", "llama3"])
 def test_a_rotation_that_nobody_applies(model: Any, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_plan, "region_rotations", other_rotation(RoPE))
     refused(model, scheme, "nothing moved", factor=4)
-
-
-@pytest.mark.parametrize("scheme", ["logn", "llama4_temp"])
-def test_a_temperature_that_nobody_applies(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_terms, "query_factor", unscaled)
-    refused(long(), scheme, "nothing moved", factor=4)
-
-
-def test_a_bias_that_nobody_adds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over a rotation, or its absence would be the effect."""
-    terms = attention.PatchedAttention._by_engine
-    monkeypatch.setattr(
-        attention.PatchedAttention,
-        "_by_engine",
-        lambda self, q, k, v, found, *rest: terms(self, q, k, v, replace(found, bias=()), *rest),
-    )
-    refused(small(), "rope+alibi", "nothing moved", factor=4)
 
 
 def test_the_hosts_own_rotation_done_otherwise(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,21 +10,11 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, LlamaModel
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer
 
 from hf_posenc import patch_model
-from hf_posenc.core import tested_versions
-from hf_posenc.errors import AdapterInvalid, HostChanged, UntestedVersion
+from hf_posenc.errors import AdapterInvalid, HostChanged
 from hf_posenc.forward import host_calls
 from hf_posenc.forward.host_calls import cache_argument, cache_name, cache_of
 
 TINY = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
-
-
-@pytest.fixture
-def other_release(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """transformers of a later release."""
-    monkeypatch.setattr(tested_versions, "version", lambda package: "5.99.0")
-    tested_versions.beyond_tested.cache_clear()
-    yield
-    tested_versions.beyond_tested.cache_clear()
 
 
 class RenamedModel(LlamaModel):
@@ -92,15 +80,6 @@ def test_unknown_names_of_the_cache_are_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(host_calls, "CACHE_NAMES", ("memory",))
     with pytest.raises(HostChanged, match="known name"):
         model(torch.arange(4)[None], use_cache=True)
-
-
-@pytest.mark.usefixtures("other_release")
-def test_an_untested_release_is_warned_of_once() -> None:
-    with pytest.warns(UntestedVersion, match=r"5\.99"):
-        patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UntestedVersion)
-        patch_model(LlamaForCausalLM(LlamaConfig(**TINY)), "yarn", factor=2)
 
 
 @pytest.mark.parametrize("name", ["cache", "past_key_values"])

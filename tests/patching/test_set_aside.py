@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hf_posenc import describe, from_pretrained, is_patched, load_starter, patch_model, unpatch_model
-from hf_posenc.patching.rollback import scheme_set_aside
+from hf_posenc.patching.patch import scheme_set_aside
 
 TEXT = torch.randint(3, 90, (1, 300), generator=torch.Generator().manual_seed(0))
 

@@ -84,7 +84,7 @@ def test_broken_plugin_does_not_break_the_list(
     monkeypatch.setattr(logging.get_logger("hf_posenc.schemes.registry"), "propagate", True)
     monkeypatch.setattr(logging.get_logger("transformers"), "propagate", True)
     broken = EntryPoint("broken", "no_such_module_anywhere:Thing", "hf_posenc.schemes")
-    monkeypatch.setattr(plugins, "_entries", lambda group: iter([broken]))
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [broken])
     plugins.forget_entry_points()
     try:
         assert {record.name for record in list_schemes()} >= set(ISSUE_2)

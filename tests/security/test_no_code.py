@@ -14,7 +14,7 @@ import torch
 import hf_posenc
 from hf_posenc import errors
 from hf_posenc.checks.tiny_models import tiny_model
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
+from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.schemes.spec import plan
 
 ROOT = Path(hf_posenc.__file__).parent

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from hf_posenc import patch_model
 from hf_posenc.errors import PeftAdapterMismatch
-from hf_posenc.patching.stored.peft_sidecar import (
+from hf_posenc.patching.peft_sidecar import (
     PARAMETERS,
     SIDECAR,
     unguard_adapter_config,

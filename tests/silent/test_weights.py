@@ -12,7 +12,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from hf_posenc import from_pretrained, patch_model
 from hf_posenc.errors import PosEncError
-from hf_posenc.patching.stored.config_guard import GUARD_KEY, SCHEME_KEY, unguard
+from hf_posenc.patching.config_guard import GUARD_KEY, SCHEME_KEY, unguard
 from hf_posenc.training.resume import last_complete
 
 from .still import APART, TEXT, deviation, llama, logits_of, silent

@@ -106,7 +106,7 @@ SEAMS = [
          ("attn_implementation", "default"), "hf_posenc/forward/attention.py"),
     Seam(
         "PreTrainedModel.save_pretrained", lambda: PreTrainedModel.save_pretrained,
-        ("save_directory", "is_main_process", "state_dict", "push_to_hub"), "hf_posenc/patching/stored/atomic_save.py",
+        ("save_directory", "is_main_process", "state_dict", "push_to_hub"), "hf_posenc/patching/atomic_save.py",
         (("model_to_save.config.save_pretrained(save_directory)", "the configuration writes our guard"),
          ("distributed_checkpoint", "several processes write then, and nothing is staged")),
     ),
@@ -145,13 +145,11 @@ def test_peft() -> None:
     from peft.utils.other import ModulesToSaveWrapper
 
     wrapper = ModulesToSaveWrapper(torch.nn.Linear(2, 2), "default")
-    assert isinstance(wrapper.original_module, torch.nn.Module), (
-        "hf_posenc/patching/stored/peft_sidecar.py names its parts"
-    )
-    assert "default" in wrapper.modules_to_save, "hf_posenc/patching/stored/peft_sidecar.py names its parts"
+    assert isinstance(wrapper.original_module, torch.nn.Module), "hf_posenc/patching/peft_sidecar.py names its parts"
+    assert "default" in wrapper.modules_to_save, "hf_posenc/patching/peft_sidecar.py names its parts"
     assert "peft_config.save_pretrained(" in inspect.getsource(peft.PeftModel.save_pretrained), (
         "PEFT saves a configuration in another way; the sidecar is written by its save_pretrained. "
-        "Look at hf_posenc/patching/stored/peft_sidecar.py."
+        "Look at hf_posenc/patching/peft_sidecar.py."
     )
     assert "importlib" not in inspect.getsource(peft.PeftConfig), "a configuration imports; look at peft_adapters.py"
 

@@ -75,14 +75,7 @@ def _give_up(dtype: torch.dtype, dim: int, device: str, reason: str) -> bool:
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    causal: bool,
-    scale: float,
-    window: int | None = None,
-    mask: None = None,
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool, mask: int | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Output ``[batch, heads, query, dim]`` and log-sum-exp ``[batch, heads, query]``, float32.
 
@@ -90,22 +83,21 @@ def attend(
         query: ``[batch, heads, query, dim]``.
         key: ``[batch, kv_heads, key, dim]``; ``value`` likewise.
         causal: a square below its own diagonal.
+        mask: number of keys visible to a query of a causal square, its own included: a window.
         scale: factor of q · k.
-        window: number of keys visible to a query of a causal square, its own included.
-        mask: these kernels take none.
     """
     rows, keys = query.shape[2], key.shape[2]
     query, key, value = channels_inner(query, key, value)
     if query.dtype != torch.float32:
         q, k, v = (x.transpose(1, 2) for x in (query, key, value))
         out, lse, *_ = flash_forward(  # type: ignore[misc]
-            q, k, v, None, None, rows, keys, 0.0, causal, False, scale=scale, **_reach(window)
+            q, k, v, None, None, rows, keys, 0.0, causal, False, scale=scale, **_reach(mask)
         )
         return out.transpose(1, 2), lse
     q, k, v = (x.transpose(1, 2) for x in (query, *repeated(query, key, value)))
     out, lse, *_ = efficient_forward(  # type: ignore[misc]
         q, k, v, None, None, None, None, None, 0.0, FROM_TOP_LEFT if causal else 0, True,
-        scale=scale, **_size(window),
+        scale=scale, **_size(mask),
     )  # fmt: skip
     return out.transpose(1, 2), lse[..., :rows]  # padded to whole tiles of rows
 
@@ -119,9 +111,8 @@ def gradient(
     lse: Tensor,
     *,
     causal: bool,
+    mask: int | None,
     scale: float,
-    window: int | None = None,
-    mask: None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value; ``out`` and ``lse`` may be those of a merge that includes this call."""
     rows, keys, kv_heads = query.shape[2], key.shape[2], key.shape[1]
@@ -132,7 +123,7 @@ def gradient(
         seed, offset = (torch.zeros(n, dtype=torch.uint64, device=query.device) for n in (2, 0))
         found = flash_backward(  # type: ignore[misc]
             g, q, k, v, o, lse.contiguous(), None, None, rows, keys, 0.0, causal, seed, offset,
-            scale=scale, **_reach(window),
+            scale=scale, **_reach(mask),
         )  # fmt: skip
         return tuple(x.transpose(1, 2) for x in found)
     g, q, k, v, o = (x.transpose(1, 2) for x in (grad, query, *repeated(query, key, value), out))
@@ -140,7 +131,7 @@ def gradient(
     none = torch.zeros((), dtype=torch.long, device=query.device)
     dq, dk, dv, _ = efficient_backward(  # type: ignore[misc]
         g, q, k, v, None, o.contiguous(), None, None, rows, keys, whole.contiguous(), 0.0, none, none,
-        FROM_TOP_LEFT if causal else 0, False, scale=scale, **_size(window),
+        FROM_TOP_LEFT if causal else 0, False, scale=scale, **_size(mask),
     )  # fmt: skip
     dk, dv = (x.transpose(1, 2).unflatten(1, (kv_heads, -1)).sum(2) for x in (dk, dv))
     return dq.transpose(1, 2), dk, dv
@@ -161,20 +152,21 @@ def _deviations(dtype: torch.dtype, dim: int, device: str) -> list[float]:
     for rows, causal, window in ((150, True, 37), (150, True, None), (70, False, None)):
         shapes = ((1, 4, rows, dim), (1, 2, 150, dim), (1, 2, 150, dim), (1, 4, rows, dim))
         q, k, v, g = (torch.randn(shape, generator=draw).to(device, dtype) for shape in shapes)
-        settings = {"causal": causal, "scale": 1.5 / math.sqrt(dim), "window": window}
+        settings = {"causal": causal, "scale": 1.5 / math.sqrt(dim), "mask": window}
         out, lse = attend(q, k, v, **settings)  # type: ignore[arg-type]
         ours = (out, lse, *gradient(g, q, k, v, out, lse, **settings))  # type: ignore[arg-type]
-        found += [_deviation(one, two) for one, two in zip(ours, _formula(q, k, v, g, **settings), strict=True)]  # type: ignore[arg-type]
+        found += [relative_gap(one, two) for one, two in zip(ours, _formula(q, k, v, g, **settings), strict=True)]  # type: ignore[arg-type]
     return found
 
 
-def _deviation(one: Tensor, two: Tensor) -> float:
+def relative_gap(one: Tensor, two: Tensor) -> float:
+    """Largest difference from a float64 tensor, relative to its largest entry; infinite where it is no number."""
     deviation = (one.double() - two).abs().max() / two.abs().max()
     return float(deviation) if bool(deviation.isfinite()) else math.inf
 
 
 def _formula(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, causal: bool, scale: float, window: int | None
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, causal: bool, mask: int | None, scale: float
 ) -> tuple[Tensor, ...]:
     """Output, log-sum-exp and the three gradients, float64."""
     with torch.enable_grad():
@@ -182,8 +174,8 @@ def _formula(
         query, key, value = leaves[0], *repeated(*leaves)
         distance = torch.arange(q.shape[2], device=q.device)[:, None] - torch.arange(k.shape[2], device=q.device)
         hidden = (distance < 0) & causal
-        if window is not None:
-            hidden = hidden | (distance >= window)
+        if mask is not None:
+            hidden = hidden | (distance >= mask)
         scores = (query @ key.transpose(-1, -2) * scale).masked_fill(hidden, -torch.inf)
         out = scores.softmax(-1) @ value
         return (out.detach(), scores.logsumexp(-1).detach(), *torch.autograd.grad(out, leaves, g.double()))

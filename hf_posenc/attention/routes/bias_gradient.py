@@ -9,6 +9,7 @@ So it is about as fast as the kernel's own backward pass.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -20,67 +21,50 @@ Fill = Callable[[int, int, slice, slice, Tensor], object]
 Take = Callable[[int, int, slice, slice, Tensor], object]
 
 
-class Gradients:
-    """Gradients of one call, gathered block by block.
+def gradients(
+    tensors: tuple[Tensor, ...],
+    scale: float,
+    blocks: list[tuple[slice, slice]],
+    fill: Fill,
+    take: Take,
+    *,
+    flipped: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value of one call, gathered block by block.
 
     Args:
         tensors: query, key, value, output, log-sum-exp and gradient of the output, heads in the second place.
         scale: factor of q · k.
+        blocks: queries and their visible keys; every query once.
+        fill: of sample, head, rows and keys: writes the bias ``[rows, keys]``, −∞ where masked.
+        take: likewise: receives the gradient of that bias, followed by as many columns of zeros as it has rows.
         flipped: whether queries are numbered from the last to the first.
     """
-
-    def __init__(self, tensors: tuple[Tensor, ...], scale: float, *, flipped: bool = False) -> None:
-        self.query, self.key, self.value, out, self.lse, self.grad = tensors
-        self.scale, self.flipped = scale, flipped
-        self.share = (self.grad.float() * out.float()).sum(-1)
-        self.d_query = torch.empty_like(self.query)
-        self.d_key, self.d_value = (torch.zeros_like(t, dtype=torch.float32) for t in (self.key, self.value))
-
-    def run(self, blocks: list[tuple[slice, slice]], fill: Fill, take: Take) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of query, key and value.
-
-        Args:
-            blocks: queries and their visible keys; every query once.
-            fill: of sample, head, rows and keys: writes the bias ``[rows, keys]``, −∞ where masked.
-            take: likewise: receives the gradient of that bias, followed by as many columns of zeros as it has rows.
-        """
-        sizes = [(rows.stop - rows.start, keys.stop - keys.start) for rows, keys in blocks]
-        weights = self.lse.new_empty(max(n * m for n, m in sizes))
-        scores = self.lse.new_empty(max(n * (m + n) for n, m in sizes))
-        groups = self.query.shape[1] // self.key.shape[1]
-        for b in range(self.query.shape[0]):
-            for h in range(self.query.shape[1]):
-                self._head((b, h), (b, h // groups), blocks, fill, take, weights, scores)
-        return self.d_query, self.d_key.to(self.key.dtype), self.d_value.to(self.value.dtype)
-
-    def _head(
-        self,
-        mine: tuple[int, int],
-        shared: tuple[int, int],
-        blocks: list[tuple[slice, slice]],
-        fill: Fill,
-        take: Take,
-        weights: Tensor,
-        scores: Tensor,
-    ) -> None:
-        key, value = self.key[shared].float().contiguous(), self.value[shared].float().contiguous()
-        rows_of = (self.query[mine].float() * self.scale, self.grad[mine].float(), self.lse[mine], self.share[mine])
-        query, grad, lse, share = (self._ordered(t).contiguous() for t in rows_of)
-        d_query, d_key, d_value = torch.empty_like(query), self.d_key[shared], self.d_value[shared]
-        for rows, keys in blocks:
-            n, m = rows.stop - rows.start, keys.stop - keys.start
+    query, key, value, out, lse, grad = tensors
+    share = (grad.float() * out.float()).sum(-1)
+    d_query = torch.empty_like(query)
+    d_key, d_value = (torch.zeros_like(t, dtype=torch.float32) for t in (key, value))
+    sizes = [(rows.stop - rows.start, keys.stop - keys.start) for rows, keys in blocks]
+    weights, scores = lse.new_empty(max(n * m for n, m in sizes)), lse.new_empty(max(n * (m + n) for n, m in sizes))
+    groups = query.shape[1] // key.shape[1]
+    for b, h in product(range(query.shape[0]), range(query.shape[1])):
+        shared = b, h // groups
+        k_all, v_all = key[shared].float().contiguous(), value[shared].float().contiguous()
+        of_rows = (query[b, h].float() * scale, grad[b, h].float(), lse[b, h], share[b, h])
+        q_all, g_all, lse_all, share_all = ((t.flip(0) if flipped else t).contiguous() for t in of_rows)
+        d_q = torch.empty_like(q_all)
+        for (rows, keys), (n, m) in zip(blocks, sizes, strict=True):
             w, padded = weights[: n * m].view(n, m), scores[: n * (m + n)].view(n, m + n)
-            k, v, q, g = key[keys], value[keys], query[rows], grad[rows]
-            fill(*mine, rows, keys, w)
-            torch.threshold_(w.sub_(lse[rows, None]).addmm_(q, k.T), LOWEST_EXPONENT, -torch.inf).exp_()
+            k, q, g = k_all[keys], q_all[rows], g_all[rows]
+            fill(b, h, rows, keys, w)
+            torch.threshold_(w.sub_(lse_all[rows, None]).addmm_(q, k.T), LOWEST_EXPONENT, -torch.inf).exp_()
             padded[:, m:] = 0
-            d_scores = padded[:, :m]
-            d_scores.addmm_(g, v.T, beta=0).sub_(share[rows, None]).mul_(w)  # no graph writes into a view by out=
-            torch.mm(d_scores, k, out=d_query[rows])
-            d_key[keys].addmm_(d_scores.T, q)
-            d_value[keys].addmm_(w.T, g)
-            take(*mine, rows, keys, padded)
-        self.d_query[mine] = self._ordered(d_query.mul_(self.scale)).to(self.query.dtype)
-
-    def _ordered(self, x: Tensor) -> Tensor:
-        return x.flip(0) if self.flipped else x
+            d_scores = padded[:, :m]  # no graph writes into a view by out=
+            d_scores.addmm_(g, v_all[keys].T, beta=0).sub_(share_all[rows, None]).mul_(w)
+            torch.mm(d_scores, k, out=d_q[rows])
+            d_key[shared][keys].addmm_(d_scores.T, q)
+            d_value[shared][keys].addmm_(w.T, g)
+            take(b, h, rows, keys, padded)
+        d_q.mul_(scale)
+        d_query[b, h] = d_q.flip(0) if flipped else d_q
+    return d_query, d_key.to(key.dtype), d_value.to(value.dtype)

@@ -56,7 +56,7 @@ def attend(call: AttentionCall) -> Tensor:
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with these terms and this mask, which are read once for all layers."""
-    return partial(_attend, list(_reads(call)), call.terms.sink, call.terms.logit_scale)
+    return partial(by_reads, list(_reads(call)), call.terms.sink, call.terms.logit_scale)
 
 
 def _reads(call: AttentionCall) -> Iterator[Read]:
@@ -70,7 +70,8 @@ def _reads(call: AttentionCall) -> Iterator[Read]:
             yield Read(number, columns, _mask(call, region, seen, added, columns))
 
 
-def _attend(reads: list[Read], sink: Tensor | None, logit_scale: float, call: AttentionCall) -> Tensor:
+def by_reads(reads: list[Read], sink: Tensor | None, logit_scale: float, call: AttentionCall) -> Tensor:
+    """Mixed values ``[batch, heads, 1, value_dim]`` of kernel calls that are merged."""
     query = call.queries[0]
     out, lse = None, None
     for number, columns, mask in reads:

@@ -38,9 +38,13 @@ def attend(call: AttentionCall, mask: Mask) -> Tensor:
             (or nothing) is all there is.
 
     Raises:
-        BackendCannotCarry: flex attention cannot compute the call.
+        BackendCannotCarry: the call has dropout, a bias or rotation that is no lookup, or gradients on the CPU.
     """
-    refuse(call)
+    reason = unable(call)
+    if reason is not None:
+        raise BackendCannotCarry(
+            f'flex_attention cannot compute {reason}. Use model.set_attn_implementation("sdpa") or "eager".'
+        )
     regions = call.terms.regions
     if len(regions) == 1:
         return _region(call, 0, mask)
@@ -49,19 +53,6 @@ def attend(call: AttentionCall, mask: Mask) -> Tensor:
     # A query without visible keys is zero in every partial, and in the result.
     shares = [(lse - total).exp().nan_to_num(0.0)[..., None] for _, lse in parts]
     return sum(out * share for (out, _), share in zip(parts, shares, strict=True)).to(call.values.dtype)
-
-
-def refuse(call: AttentionCall) -> None:
-    """Raise for what flex attention cannot compute.
-
-    Raises:
-        BackendCannotCarry: dropout, a bias or rotation that is no lookup, gradients on the CPU.
-    """
-    reason = unable(call)
-    if reason is not None:
-        raise BackendCannotCarry(
-            f'flex_attention cannot compute {reason}. Use model.set_attn_implementation("sdpa") or "eager".'
-        )
 
 
 def unable(call: AttentionCall) -> str | None:

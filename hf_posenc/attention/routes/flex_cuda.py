@@ -8,7 +8,6 @@ with few scores, such as those of the proof of effect, are left to other routes.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
-from hf_posenc.attention.kernels.flash_cuda import ALLOWED
+from hf_posenc.attention.kernels.flash_cuda import ALLOWED, relative_gap
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes import dense_blocks, flex
 from hf_posenc.core.context import PositionContext
@@ -163,10 +162,7 @@ def deviation(kind: Kind) -> float:
 
     with torch.set_grad_enabled(trained):
         ours, theirs = mixed(by_flex), mixed(dense_blocks.attend)
-    gaps = [
-        float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in zip(ours, theirs, strict=True)
-    ]
-    return max(math.inf if math.isnan(gap) else gap for gap in gaps)
+    return max(relative_gap(one, two.double()) for one, two in zip(ours, theirs, strict=True))
 
 
 ROUTE = Route("flex_cuda", accepts, attend)

@@ -24,7 +24,7 @@ from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
-from hf_posenc.attention.routes.bias_gradient import Gradients
+from hf_posenc.attention.routes.bias_gradient import gradients
 from hf_posenc.core.terms import KeyBias
 from hf_posenc.core.tracing import is_traced
 
@@ -116,15 +116,8 @@ class LearnedKeys(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, values: Tensor, scale: float) -> Tensor:
         """Mixed values; saves the tensors of the backward pass."""
-        total = merge.PartialSum(query)
-        for p in _partials(values, query.shape[2]):
-            more, more_lse = flash_cpu.attend(
-                query[:, :, p.rows], key[:, :, p.keys], value[:, :, p.keys],
-                causal=p.causal, mask=p.mask, scale=scale,  # type: ignore[arg-type]
-            )  # fmt: skip
-            total.add(p.rows, more, more_lse if p.offset is None else more_lse + p.offset)
-        out = total.out.to(query.dtype)
-        ctx.save_for_backward(query, key, value, values, out, total.lse)
+        out, lse = merge.mixed(_partials(values, query.shape[2]), (query,), (key,), value, scale)
+        ctx.save_for_backward(query, key, value, values, out, lse)
         ctx.scale = scale
         return out
 
@@ -147,8 +140,8 @@ class LearnedKeys(torch.autograd.Function):
             d_values[sample % len(values), head, seen] += padded[:, seen].sum(0)
 
         later = torch.ones(LEARNED_ROWS, LEARNED_ROWS, dtype=torch.bool, device=query.device).triu(1)
-        gradients = Gradients((query, key, value, out, lse, grad), ctx.scale).run(blocks, fill, take)
-        return *gradients, d_values, None
+        tensors = (query, key, value, out, lse, grad)
+        return *gradients(tensors, ctx.scale, blocks, fill, take), d_values, None
 
 
 def counted_from(values: Tensor, indices: slice, keys: slice = slice(None)) -> Tensor:

@@ -28,11 +28,11 @@ from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes import dense_blocks, exported, length_rotation_rows
 from hf_posenc.attention.routes.band_cuts import first_key, one_start
-from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, Runs, table_from
+from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, length_runs, table_from
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.grouped_heads import products
-from hf_posenc.core.rotation.apply import Table, rotate, table
-from hf_posenc.core.terms import Block, BlockBias, KeyBias, RowRotation
+from hf_posenc.core.rotation import Table, rotate, table
+from hf_posenc.core.terms import Block, BlockBias, RowRotation
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NotTraceable
 
@@ -49,14 +49,16 @@ def attend(call: AttentionCall) -> Tensor:
     if is_traced():
         call = with_bias(call)
         return (exported.attend if exported.accepts(call) else dense_blocks.attend)(call)
-    return by_sample(call, by_kernel if takes_kernel(call) else by_blocks)[0]
+    if takes_kernel(call):
+        return by_sample(call, by_kernel)[0]
+    return by_sample(call, partial(by_run, compute=lambda run: (dense_blocks.attend(run),)))[0]
 
 
 def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """Mixed values and attention weights ``[batch, heads, query, key]``."""
     if is_traced():
         return dense_blocks.attend_with_weights(with_bias(call))
-    mixed, weights = by_sample(call, with_weights)
+    mixed, weights = by_sample(call, partial(by_run, compute=dense_blocks.attend_with_weights))
     return mixed, weights
 
 
@@ -75,7 +77,7 @@ def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
     lengths = call.terms.row_rotation.length_of(call.ctx.query_positions)  # type: ignore[union-attr]
     if len(lengths) == 1 or bool((lengths == lengths[:1]).all()):
         return compute(call, lengths[0])
-    samples = [compute(sample(call, b), lengths[b]) for b in range(len(lengths))]
+    samples = [compute(call.of_samples(slice(b, b + 1)), lengths[b]) for b in range(len(lengths))]
     return tuple(torch.cat(parts) for parts in zip(*samples, strict=True))
 
 
@@ -90,19 +92,11 @@ def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
     if length_rotation_rows.pays(call, len(parts)):
         return (length_rotation_rows.attend(call, lengths),)
     rotations: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
-    first = first_key(call)
-    plan = Runs(rotations, parts, first, call.first_query, call.key_length, call.ctx.causal, call.values.device)
-    return (RotatedRuns.apply(plan, scale, call.queries[0], call.keys[0], call.values),)
-
-
-def by_blocks(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
-    """Compute each run of queries as an ordinary call."""
-    return by_run(call, lengths, lambda run: (dense_blocks.attend(run),))
-
-
-def with_weights(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
-    """The same with the attention weights."""
-    return by_run(call, lengths, dense_blocks.attend_with_weights)
+    again = partial(
+        length_runs, rotations, parts, first_key(call), call.first_query, call.key_length,
+        causal=call.ctx.causal, device=call.values.device,
+    )  # fmt: skip
+    return (RotatedRuns.apply(again, scale, call.queries[0], call.keys[0], call.values),)
 
 
 def by_run(
@@ -161,31 +155,6 @@ def table_of_keys(call: AttentionCall, rotation: Rotation, columns: slice) -> Ta
         return table_from(rotation, first + (columns.start or 0), positions.shape[1], positions.device)
 
     return call.ctx.once(("rotated keys", rotation, columns.start, columns.stop), made)
-
-
-def sample(call: AttentionCall, b: int) -> AttentionCall:
-    """One sample of a batch, as a batch of one."""
-    one = slice(b, b + 1)
-
-    def pick(x: Tensor) -> Tensor:
-        return x[one] if x.shape[0] > 1 else x
-
-    return replace(
-        call,
-        queries=tuple(q[one] for q in call.queries),
-        keys=tuple(k[one] for k in call.keys),
-        values=call.values[one],
-        terms=replace(
-            call.terms,
-            bias=tuple(replace(b, values=pick(b.values)) if isinstance(b, KeyBias) else b for b in call.terms.bias),
-            row_scale=None if call.terms.row_scale is None else pick(call.terms.row_scale),
-        ),
-        ctx=replace(
-            call.ctx, query_positions=pick(call.ctx.query_positions), key_positions=pick(call.ctx.key_positions)
-        ),
-        mask=None if call.mask is None else pick(call.mask),
-        rotated_keys=None,
-    )
 
 
 def with_bias(call: AttentionCall) -> AttentionCall:

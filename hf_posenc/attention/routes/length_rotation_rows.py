@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.geometry import Layout, Rotation
-from hf_posenc.core.rotation.apply import rotate_at_once, table
+from hf_posenc.core.rotation import rotate_at_once, table
 
 NUMBERS = 2**25  # of rotated keys at a time: 128 MiB in float32
 FEW = 8  # queries of a length, up to which it costs less to rotate all keys for each than to launch more kernels

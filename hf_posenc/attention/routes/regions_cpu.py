@@ -32,6 +32,7 @@ from hf_posenc.attention.routes.band_cuts import (
     one_start,
     start_of,
 )
+from hf_posenc.attention.routes.decode import Read, by_reads
 
 
 def accepts(call: AttentionCall) -> bool:
@@ -83,7 +84,7 @@ def prepare_decode(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     fits = values.dtype == torch.float32 and _is_one_axis(values) and _is_one_axis(call.keys[0])
     if together is not None and fits:
         return partial(_by_product, seen, together, logit_scale)
-    return partial(_by_kernel, seen, logit_scale)
+    return partial(by_reads, [Read(number, keys, None) for number, keys in seen], None, logit_scale)
 
 
 def visible_keys(call: AttentionCall) -> Seen:
@@ -125,21 +126,6 @@ def _by_product(seen: Seen, keys: slice, logit_scale: float, call: AttentionCall
     ]
     weights = torch.cat(scores, dim=-1).mul_(call.scaling * logit_scale).softmax(-1)
     return (weights @ call.values[:, :, keys]).view(query.shape)
-
-
-def _by_kernel(seen: Seen, logit_scale: float, call: AttentionCall) -> Tensor:
-    query, values, scale = call.queries[0], call.values, call.scaling * logit_scale
-    out, lse = None, None
-    for number, keys in seen:
-        more, more_lse = flash_cpu.attend(
-            call.queries[number], call.keys_of(number, keys), values[:, :, keys],
-            causal=False, mask=None, scale=scale,
-        )  # fmt: skip
-        if out is None or lse is None:
-            out, lse = more.float(), more_lse
-        else:
-            merge.merge_into(out, lse, more, more_lse)
-    return torch.zeros_like(query) if out is None else out.to(query.dtype)
 
 
 ROUTE = Route("regions_cpu", accepts, attend, prepare, rotates_at_read=True)

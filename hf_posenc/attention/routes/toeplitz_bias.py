@@ -18,7 +18,7 @@ from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.merge import merge_into
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
-from hf_posenc.attention.routes.bias_gradient import Gradients
+from hf_posenc.attention.routes.bias_gradient import gradients
 from hf_posenc.attention.routes.hankel_view import Hankel
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import Bias, KeyBias, ToeplitzBias
@@ -168,7 +168,7 @@ def _with_table(hankel: Hankel, tensors: tuple[Tensor, ...], scale: float) -> tu
         first = rows.start + seen.start
         d_table[head, first : first + len(sums)] += sums
 
-    return *Gradients(tensors, scale, flipped=True).run(blocks, fill, take), d_table
+    return *gradients(tensors, scale, blocks, fill, take, flipped=True), d_table
 
 
 def anti_diagonals(padded: Tensor) -> Tensor:

@@ -157,38 +157,27 @@ def _in_order(call: AttentionCall, b: int, keys: slice, indices: slice, rows: sl
 
 def sample(call: AttentionCall, samples: slice, run: UnpaddedRun) -> AttentionCall:
     """The unpadded tokens of some samples that have them at the same indices, as a call without a mask."""
-
-    def of_batch(x: Tensor) -> Tensor:
-        return x[samples] if x.shape[0] > 1 else x
-
-    def of_bias(bias: object) -> object:
-        return replace(bias, values=of_batch(bias.values)[..., run.keys]) if isinstance(bias, KeyBias) else bias
-
-    terms, ctx = call.terms, call.ctx
-    scale = None if terms.row_scale is None else of_batch(terms.row_scale)[..., run.rows]
-    here = _one_row(of_batch(ctx.query_positions)[:, run.rows])
+    one = call.of_samples(samples)
+    terms, ctx = one.terms, one.ctx
+    biases = [replace(b, values=b.values[..., run.keys]) if isinstance(b, KeyBias) else b for b in terms.bias]
+    scale = None if terms.row_scale is None else terms.row_scale[..., run.rows]
+    here = _one_row(ctx.query_positions[:, run.rows])
     return replace(
-        call,
-        queries=tuple(q[samples, :, run.rows] for q in call.queries),
-        keys=tuple(k[samples, :, run.keys] for k in call.keys),
-        values=call.values[samples, :, run.keys],
-        terms=replace(
-            terms,
-            bias=tuple(map(of_bias, terms.bias)),  # type: ignore[arg-type]
-            row_scale=scale,
-            visible=terms.visible & run.window,
-        ),
+        one,
+        queries=tuple(q[:, :, run.rows] for q in one.queries),
+        keys=tuple(k[:, :, run.keys] for k in one.keys),
+        values=one.values[:, :, run.keys],
+        terms=replace(terms, bias=tuple(biases), row_scale=scale, visible=terms.visible & run.window),
         ctx=replace(
             ctx,
             query_positions=here,
-            key_positions=_one_row(of_batch(ctx.key_positions)[:, run.keys]),
+            key_positions=_one_row(ctx.key_positions[:, run.keys]),
             contiguous=True,
             real_keys=None,
             memo=ctx.once(("sample", samples.start, run.keys.start, run.keys.stop, run.window), dict),
             first=int(here[0, 0]) if len(here) == 1 else None,
         ),
         mask=None,
-        rotated_keys=None,
     )
 
 

@@ -118,7 +118,7 @@ def bench(
         check_unread(context, ("model", "base"), "has no effect beside --shape, which makes a model. Leave one out.")
     chosen = lengths_of("--lengths", lengths) or [512, 2048]
     if out is not None:
-        from hf_posenc.core.plotting.figures import require_matplotlib
+        from hf_posenc.core.plotting import require_matplotlib
 
         require_matplotlib()
         check_output_folder("--out", out)

@@ -98,7 +98,7 @@ def probe(
     counts = settings_of(context, (*COUNTS, *READING))
     (own_text,) = Reading.taken_from(counts).sources(text)
     if out is not None:
-        from hf_posenc.core.plotting.figures import require_matplotlib
+        from hf_posenc.core.plotting import require_matplotlib
 
         require_matplotlib()
         check_output_folder("--out", out)

@@ -140,7 +140,7 @@ def draw(
     as_json: bool,
 ) -> None:
     """Compute the plots; write them and show where, or show their numbers."""
-    from hf_posenc.core.plotting.figures import require_matplotlib
+    from hf_posenc.core.plotting import require_matplotlib
     from hf_posenc.insight.plots import compose
     from hf_posenc.insight.plots import save as saving
 

@@ -27,7 +27,7 @@ from hf_posenc.patching.expected_effect import differs_from_host
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.bias.slopes import code_slopes
+from hf_posenc.schemes.bias.alibi import code_slopes
 from hf_posenc.schemes.host_rotation import HostRotation
 from hf_posenc.schemes.registry import list_schemes, scheme_class, scheme_record
 

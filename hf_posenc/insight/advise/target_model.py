@@ -16,11 +16,10 @@ from hf_posenc.insight.advise.memory import skeleton
 from hf_posenc.patches.general.adapter import adapter_of_configuration
 from hf_posenc.patches.registry import adapter_class
 from hf_posenc.patches.shared.rope_parameters import UNSCALED, by_layer_type, rotations
-from hf_posenc.patching.layer_schemes import layout_of
+from hf_posenc.patching.config_guard import PATCH_KEYS
+from hf_posenc.patching.layer_schemes import layout_of, overwrites_scaling, trained_length_of_patch
+from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.patching.stored.config_guard import PATCH_KEYS
-from hf_posenc.patching.stored.scheme_config import SchemeConfig
-from hf_posenc.patching.trained_length import overwrites_scaling, trained_length_of_patch
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry

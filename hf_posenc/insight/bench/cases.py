@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, StaticCache, StaticLayer
 
-from hf_posenc.core.nested_tensors import tensors_in
+from hf_posenc.core.memory import tensors_in
 from hf_posenc.errors import PosEncError
 from hf_posenc.forward.host_calls import cache_argument
 from hf_posenc.insight.bench.devices import MOST_CALLS

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hf_posenc.core.plotting.figures import MARKERS, length_names, panels, plain, save_figure
+from hf_posenc.core.plotting import MARKERS, length_names, panels, plain, save_figure
 from hf_posenc.insight.bench.devices import Elapsed, Ratio, ratio
 from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED
 from hf_posenc.insight.bench.settings import DECODING

@@ -20,9 +20,9 @@ from hf_posenc.insight.bench.devices import Cpu, Device, interleaved
 from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED, variant
 from hf_posenc.insight.bench.results import BenchCell, Measured
 from hf_posenc.insight.bench.settings import BenchRows, BenchSettings, rows_of
-from hf_posenc.patching.rollback import snapshot
+from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
+from hf_posenc.patching.patch import snapshot
 from hf_posenc.patching.state import base_model_of, is_patched
-from hf_posenc.patching.trained_length import is_causal, trained_length_of_patch
 from hf_posenc.schemes.entry import Entry, Given, entries_of
 
 SCORE_COPIES, SCORE_BYTES = 4, 4  # of the naive implementation: scores, biases, weights and intermediates, in float32

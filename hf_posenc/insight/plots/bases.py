@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hf_posenc.core.plotting.figures import MAGNITUDES, SIGNED
+from hf_posenc.core.plotting import MAGNITUDES, SIGNED
 from hf_posenc.insight.plots.marks import (
     FAINT,
     comparable,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.geometry import Rotation, geometric
-from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.core.rotation import rotate, table
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.registry import Target, position_range
 

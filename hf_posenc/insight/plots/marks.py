@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.core.plotting.figures import COLOURS, DOTS_PER_INCH, MARKERS, require_matplotlib
-from hf_posenc.core.plotting.svg import SETTINGS
+from hf_posenc.core.plotting import COLOURS, DOTS_PER_INCH, MARKERS, SETTINGS, require_matplotlib
 from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
 
 HUES = COLOURS[1:7]

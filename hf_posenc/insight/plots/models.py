@@ -25,8 +25,7 @@ from hf_posenc.forward.attention import LayerProjections
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.insight.plots.registry import Target
 from hf_posenc.patches.shared.position_table import SchemePositionTable
-from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.rollback import scheme_set_aside
+from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
 from hf_posenc.patching.state import base_model_of, describe, is_patched, patch_of, scheme_of
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build as build_scheme

@@ -16,9 +16,9 @@ from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.eval.texts.windows import tokenized_documents
 from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
 from hf_posenc.insight.probe.variant import ProbePlan
-from hf_posenc.patching.preconditions.weights import check_finite, check_vocabulary
+from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
 from hf_posenc.patching.state import base_model_of, describe, is_patched
-from hf_posenc.patching.trained_length import is_causal, trained_length_of_patch
+from hf_posenc.patching.weights import check_finite, check_vocabulary
 from hf_posenc.schemes.spec import SchemeSpec
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.core.files.staged import staged
-from hf_posenc.core.plotting.figures import (
+from hf_posenc.core.plotting import (
     COLOURS,
     MAGNITUDES,
     MARKERS,

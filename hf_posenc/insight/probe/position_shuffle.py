@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.insight.probe.attention_profile import attentions_of, capture_attention, with_a_scheme
+from hf_posenc.patching.layer_schemes import is_causal
 from hf_posenc.patching.state import base_model_of
-from hf_posenc.patching.trained_length import is_causal
 
 BLOCK = 64
 HIDDEN = "hidden_states"

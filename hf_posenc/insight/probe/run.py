@@ -19,8 +19,7 @@ from hf_posenc.errors import UnknownOption
 from hf_posenc.eval.texts.measured_text import TextToMeasure, measured_text
 from hf_posenc.insight.probe.plan import check_arguments, default_length, lengths_of, plan_of
 from hf_posenc.insight.probe.variant import Variant, measure
-from hf_posenc.patching.patch import patch_model, unpatch_model
-from hf_posenc.patching.rollback import scheme_set_aside
+from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
 from hf_posenc.patching.state import describe, is_patched
 from hf_posenc.schemes.entry import UNPATCHED
 from hf_posenc.schemes.spec import SchemeSpec

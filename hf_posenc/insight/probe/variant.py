@@ -13,7 +13,7 @@ from hf_posenc.core.progress import StepCallback
 from hf_posenc.insight.probe.attention_profile import Profile, Tally, binned, edges
 from hf_posenc.insight.probe.loss_by_context import LossByContext, SpecialTokenCounts, has_lm_head, loss_by_context
 from hf_posenc.insight.probe.position_shuffle import changes, chosen_rows
-from hf_posenc.patching.trained_length import is_causal
+from hf_posenc.patching.layer_schemes import is_causal
 
 MOST = 0.5  # share of a row's attention weight, averaged over rows
 NEAR = 16  # tokens

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.rotation.apply import rotate, table
+from hf_posenc.core.rotation import rotate, table
 from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.forward.rotate_qk import rotated

@@ -17,8 +17,7 @@ from typing import Literal
 from torch import Tensor
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.schemes.absolute.direction import Along, Direction
-from hf_posenc.schemes.absolute.integer import refuse_zero
+from hf_posenc.schemes.absolute.integer import Along, Direction, refuse_zero
 from hf_posenc.schemes.absolute.text_length import text_lengths
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import AtLeastTwo

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.geometry import Geometry, Rotation
-from hf_posenc.core.rotation.apply import cos_sin
+from hf_posenc.core.rotation import cos_sin
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import Base, Positive

@@ -13,6 +13,7 @@ of ofirpress/attention_with_linear_biases.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Literal
 
@@ -25,7 +26,6 @@ from hf_posenc.core.terms import KeyBias, ToeplitzBias
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import by_head
-from hf_posenc.schemes.bias.slopes import SLOPE_RULES
 from hf_posenc.schemes.options import AtLeastOne, NotNegative, Positive
 from hf_posenc.schemes.registry import register_scheme
 
@@ -120,3 +120,17 @@ def _one_sided(slopes: Tensor, distance: Tensor) -> Tensor:
     side = torch.ones_like(slopes, dtype=distance.dtype)
     side[len(slopes) // 2 :] = -1
     return by_head(-slopes, distance.abs()).masked_fill(by_head(side, distance) < 0, UNSEEN)
+
+
+def code_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
+    """The released rule: geometric for a power of two; else those of the power below, and every second above it."""
+    below = 2 ** math.floor(math.log2(heads))
+    return geometric_slopes(below, bias_max) + geometric_slopes(2 * below, bias_max)[0::2][: heads - below]
+
+
+def geometric_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
+    """2^(−bias_max (h + 1) / heads)."""
+    return [2 ** (-bias_max * (h + 1) / heads) for h in range(heads)]
+
+
+SLOPE_RULES = {"code": code_slopes, "geometric": geometric_slopes, "learned": code_slopes}

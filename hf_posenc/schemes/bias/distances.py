@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -118,3 +119,59 @@ def of_keys(key: Tensor, table: Tensor, row: Tensor, *, heads: int) -> Tensor:
     products = table @ key.transpose(-1, -2)  # [batch, kv_heads, rows, key]
     found = products.gather(-2, row[:, None].expand(*key.shape[:2], *row.shape[1:]))
     return found.repeat_interleave(heads // key.shape[1], dim=1)
+
+
+OfFar = Callable[[Block, int], Tensor]
+
+
+def near_and_far(
+    block: Block, first: int, farthest: int, *, causal: bool, near: Callable[[Block], Tensor], far: OfFar
+) -> Tensor:
+    """A bias ``[batch, heads, n, key]`` of a block whose positions run in steps of one.
+
+    Args:
+        block: of a bias that reads no scores.
+        first: index of its first query among its keys; as a number, since a GPU would be waited for to read it.
+        farthest: distance from which, on either side, all have the same row.
+        causal: whether no key is ahead of its query.
+        near: the bias of the block's keys nearby.
+        far: the bias of keys that are all ``farthest`` or more behind (given that distance), or ahead (its negative);
+            broadcasts to the same shape.
+    """
+    if is_traced():  # the graph is for any length
+        return near(block)
+    keys = block.key.shape[2]
+    start = min(max(first - farthest + 1, 0), keys)
+    stop = keys if causal else max(min(first + block.query.shape[2] - 1 + farthest, keys), start)
+    if (start, stop) == (0, keys):
+        return near(block)
+    behind, here, ahead = (of_columns(block, slice(*ends)) for ends in ((0, start), (start, stop), (stop, keys)))
+    parts = [(behind, farthest), (here, None), (ahead, -farthest)]
+    biases = [near(part) if at is None else _spread(far(part, at), part) for part, at in parts if part.key.shape[2] > 0]
+    return torch.cat(biases, dim=-1)
+
+
+def of_columns(block: Block, columns: slice) -> Block:
+    """The block with some of its keys, for a bias that reads no scores."""
+    return replace(block, key=block.key[:, :, columns], key_positions=block.key_positions[:, columns])
+
+
+def _spread(bias: Tensor, block: Block) -> Tensor:
+    return bias.expand(*block.query.shape[:3], block.key.shape[2])
+
+
+def bucket_starts(buckets: int, span: int) -> tuple[int, ...]:
+    """The smallest distance of each bucket after the first.
+
+    Bucket m + c, c ≥ 1, starts at the smallest n with (n / m)^(m − 1) > ((span − 1) / m)^(c − 1). Computed in
+    integers, as a rounded logarithm may be off at an exact power.
+    """
+    exact = buckets // 2
+    starts = list(range(1, exact + 1))
+    for c in range(1, buckets - exact + 1):
+        widest = ((span - 1) / exact) ** ((c - 1) / (exact - 1))
+        n = max(starts[-1], int(exact * widest) - 1, exact + 1)  # at most a few below
+        while n ** (exact - 1) * exact ** (c - 1) <= (span - 1) ** (c - 1) * exact ** (exact - 1):
+            n += 1
+        starts.append(n)
+    return tuple(starts)

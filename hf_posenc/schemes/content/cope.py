@@ -15,10 +15,7 @@ Golovneva, Wang, Weston, Sukhbaatar 2024, arXiv:2405.18719, section 4; appendix 
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
-
 import torch
-from annotated_types import Ge
 from torch import Tensor, nn
 
 from hf_posenc.core.context import PositionContext
@@ -27,11 +24,9 @@ from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.terms import Block, BlockBias
 from hf_posenc.core.tracing import has_values
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.options import Positive
+from hf_posenc.schemes.options import AtLeastTwo, Positive
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.weights import TableWeights
-
-AtLeastTwo: TypeAlias = Annotated[int, Ge(2)]
 
 
 @register_scheme("cope", aliases=("contextual",), paper="2405.18719")

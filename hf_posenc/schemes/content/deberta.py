@@ -37,13 +37,10 @@ from hf_posenc.core.terms import Block, BlockBias, ShiftedQuery
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import CannotCombine, OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.bias.distances import skewed
-from hf_posenc.schemes.bias.far_keys import near_and_far
-from hf_posenc.schemes.content.log_buckets import bucket_starts
-from hf_posenc.schemes.content.position_projections import PositionProjections
+from hf_posenc.schemes.bias.distances import bucket_starts, near_and_far, skewed
+from hf_posenc.schemes.content.inside import PositionProjections, only_inside
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.remap.inside import only_inside
 from hf_posenc.schemes.weights import TableWeights
 
 Disentangled: TypeAlias = Literal["c2p+p2c", "c2p", "p2c"]

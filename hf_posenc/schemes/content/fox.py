@@ -28,8 +28,8 @@ from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.core.terms import Block, BlockBias, KeyBias
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.content.inside import only_inside
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.remap.inside import only_inside
 from hf_posenc.schemes.rotary.rotary import RoPE
 
 Parametrisation: TypeAlias = Literal["logsigmoid", "neg_softplus"]

@@ -25,11 +25,11 @@ from hf_posenc.core.terms import Block, BlockBias, ValueBias
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import (
     clipped,
+    near_and_far,
     of_keys,
     of_queries,
     skewed,
 )
-from hf_posenc.schemes.bias.far_keys import near_and_far
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.weights import TableWeights

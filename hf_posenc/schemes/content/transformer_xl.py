@@ -24,14 +24,14 @@ from hf_posenc.core.constants import constant
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation, geometric
 from hf_posenc.core.grouped_heads import products
-from hf_posenc.core.rotation.apply import cos_sin, rotate, table
+from hf_posenc.core.rotation import cos_sin, rotate, table
 from hf_posenc.core.terms import Block, BlockBias, ShiftedQuery
 from hf_posenc.core.tracing import has_dynamic_length, is_traced
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.distances import skewed
+from hf_posenc.schemes.content.inside import only_inside
 from hf_posenc.schemes.options import Base, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.remap.inside import only_inside
 from hf_posenc.schemes.weights import LinearWeights
 
 STD = 0.02

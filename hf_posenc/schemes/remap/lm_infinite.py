@@ -23,7 +23,7 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.regions import Band, Region, at_zero
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.remap.key_cache import KeyCache, RotatesKeysByRegion
+from hf_posenc.schemes.remap.rerope import KeyCache, RotatesKeysByRegion
 
 
 @register_scheme("lm_infinite", aliases=("lambda",), zero_shot=True, cache="copies", paper="2308.16137")

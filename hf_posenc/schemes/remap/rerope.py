@@ -13,6 +13,8 @@ Su 2023, kexue.fm/archives/9708; github.com/bojone/rerope.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -20,9 +22,35 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.regions import Band, Region, at_zero
 from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import AtLeastOne, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.remap.key_cache import KeyCache, RotatesKeysByRegion
+
+KeyCache = Literal["copies", "one"]
+
+
+class RotatesKeysByRegion(Scheme):
+    """Base of schemes whose regions rotate keys differently; ``key_cache`` says how many copies a KV cache holds.
+
+        R(p') k = R(p' − p) R(p) k        p, p': positions of a key in two regions
+
+    Rotations compose, so the other copies follow from one. With one copy of each key, a cache is as large as the
+    unpatched model's; with two it takes half as much again. In exchange each decoded token rotates the keys that it
+    reads in the smaller region, as a rule those of a window.
+    """
+
+    def __init__(self, geometry: Geometry, *, key_cache: KeyCache) -> None:
+        super().__init__(geometry)
+        self.key_cache = key_cache
+        if self.caches_one_key and not geometry.causal:
+            raise OptionOutOfRange(
+                f"Option 'key_cache' of scheme {self.record.name!r}: an encoder has no KV cache, got {key_cache!r}. "
+                "Leave the option out."
+            )
+
+    @property
+    def caches_one_key(self) -> bool:
+        return self.key_cache == "one"
 
 
 class Remap(RotatesKeysByRegion):

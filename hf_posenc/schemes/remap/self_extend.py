@@ -23,8 +23,7 @@ from hf_posenc.core.regions import Region
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.remap.key_cache import KeyCache
-from hf_posenc.schemes.remap.rerope import Remap
+from hf_posenc.schemes.remap.rerope import KeyCache, Remap
 
 Floor = Literal["paper", "float"]
 

@@ -12,17 +12,70 @@ emozilla 2023, reddit.com/r/LocalLLaMA/comments/14mrgpr.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from hf_posenc.core.geometry import Geometry, Rotation
+from hf_posenc.core.terms import RowRotation
+from hf_posenc.schemes.absolute.text_length import text_lengths
+from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.options import AtLeastOne, Base, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.rotary.by_length import RotationByLength, exact_dtype
 from hf_posenc.schemes.rotary.ntk import stretched
-from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.rotary import Rotary, exact_dtype, own_within_trained
+
+STEPS = 4
+"""Rotations for each trained length of tokens in a comparison. On a small Llama on a novel, up to 8×, losses differ by
+less than 0.005 nats between 16 and 1, and 4 take 1.2 times as long as 1."""
+
+
+class RotationByLength(Scheme):
+    """Base of the schemes that rotate by the length at each query: they define the rotation of a length.
+
+    Args:
+        geometry: of the model.
+        granularity: lengths beyond the trained one are rounded up to steps of so many tokens.
+        base: θ of the unscaled frequencies; the model's own by default.
+    """
+
+    stretches: ClassVar[bool] = True
+
+    @classmethod
+    def comparison_options(cls, *, factor: float, trained_length: int) -> dict[str, Any]:
+        """Steps of a quarter of the trained length: one rotation a token takes up to a hundred times as long."""
+        return {"granularity": max(1, trained_length // STEPS)}
+
+    def __init__(self, geometry: Geometry, *, granularity: int, base: float | None) -> None:
+        super().__init__(geometry)
+        self.granularity = granularity
+        rope = Rotary(geometry, base=base)
+        self.base, self.unscaled, self.frequencies = rope.base, rope.rotation(), rope.frequencies()
+
+    def row_rotation(self) -> RowRotation:
+        """The rotation of every length that a query can have."""
+        return RowRotation(self.length_of, self.rotation_of, self.frequencies_of)
+
+    def length_of(self, positions: Tensor) -> Tensor:
+        """Length at queries of ``positions […]``, rounded up; at least the trained length."""
+        trained, step = self.geometry.trained_length, self.granularity
+        lengths = positions + 1 if self.geometry.causal else text_lengths(positions)
+        beyond = (lengths - trained).clamp(min=0)
+        return trained + (beyond + step - 1) // step * step
+
+    def rotation_of(self, length: int) -> Rotation:
+        """The rotation of queries at one length, at least the trained one."""
+        raise NotImplementedError
+
+    def frequencies_of(self, lengths: Tensor) -> Tensor:
+        """Radians per token of each pair at ``lengths […]``, ``[…, pairs]``, float64 where the device has it."""
+        raise NotImplementedError
+
+    @property
+    def unchanged_below(self) -> int:
+        """The trained length, where the unscaled rotation is the model's own."""
+        return own_within_trained(self.geometry, self.unscaled, 1.0)
 
 
 @register_scheme(

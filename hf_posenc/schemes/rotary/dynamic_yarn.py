@@ -20,7 +20,8 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.schemes.options import Base, Positive, PositiveInt
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.rotary.by_length import RotationByLength, exact_dtype
+from hf_posenc.schemes.rotary.dynamic_ntk import RotationByLength
+from hf_posenc.schemes.rotary.rotary import exact_dtype
 from hf_posenc.schemes.rotary.yarn import NTKByParts, Ramp
 
 

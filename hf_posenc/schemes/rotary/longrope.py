@@ -36,7 +36,7 @@ from hf_posenc.schemes.options import (
     Positive,
 )
 from hf_posenc.schemes.registry import register_scheme
-from hf_posenc.schemes.rotary.rotary import Rotary
+from hf_posenc.schemes.rotary.rotary import Rotary, exact_dtype, own_within_trained
 from hf_posenc.schemes.rotary.yarn import NTKByParts
 
 
@@ -116,7 +116,7 @@ class LongRoPE(Rotary):
 
     def frequencies_of(self, lengths: Tensor) -> Tensor:
         """Radians per token of each pair in sequences of ``lengths […]``, ``[…, pairs]``, float64."""
-        exact = torch.float32 if lengths.device.type == "mps" else torch.float64
+        exact = exact_dtype(lengths.device)
         short, long = (
             torch.tensor(w, dtype=exact, device=lengths.device) for w in (self.frequencies(), self.long_frequencies())
         )
@@ -140,12 +140,7 @@ class LongRoPE(Rotary):
     @property
     def unchanged_below(self) -> int:
         """The trained length, where neither the rotation nor the logits' scale differs from the model's."""
-        rotary = self.geometry.rotary
-        if not self.geometry.causal or rotary is None:
-            return 0
-        own_scale = 1.0 if self.geometry.on_host else rotary.logit_scale
-        unchanged = rotary.rotation == self.short and own_scale == self.logit_scale()
-        return self.geometry.trained_length if unchanged else 0
+        return own_within_trained(self.geometry, self.short, self.logit_scale())
 
     def native_within_trained(self) -> dict[str, Any]:
         """transformers rotates all queries by the whole length, and cached keys by the length when they were cached."""

@@ -5,7 +5,7 @@
 
 A model that has RoPE is unchanged; on GPT-2 and BERT it replaces the learned table. Checkpoints come in two layouts,
 ``half`` (Llama, NeoX) and ``interleaved`` (GPT-J, RoFormer); pairs are rotated in their own layout, and
-`hf_posenc.core.rotation.apply.weight_rows` converts the weights of one layout to the other.
+`hf_posenc.core.rotation.weight_rows` converts the weights of one layout to the other.
 
 Su, Lu, Pan, Murtadha, Wen, Liu 2021, "RoFormer", arXiv:2104.09864, section 3.
 """
@@ -100,6 +100,20 @@ class Rotary(Scheme):
         return {"rope_type": kind, "rope_theta": self.base, **numbers}
 
 
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """The widest floating-point type of a device: Metal has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def own_within_trained(geometry: Geometry, rotation: Rotation, logit_scale: float) -> int:
+    """The trained length, where a decoder's rotation and scale of logits up to it are those it had; else 0."""
+    rotary = geometry.rotary
+    if not geometry.causal or rotary is None:
+        return 0
+    before = 1.0 if geometry.on_host else rotary.logit_scale
+    return geometry.trained_length if rotary.rotation == rotation and before == logit_scale else 0
+
+
 def pair_with_frequency(frequencies: tuple[float, ...], wanted: float) -> float:
     """Fractional index of the pair that rotates by ``wanted`` radians per token.
 
@@ -171,6 +185,6 @@ class RoPE(Rotary):
         δ is learned, not ω: bfloat16 would round a frequency by half a percent, which is radians at position 10³, and
         hardly changes a δ near zero.
         """
-        exact = torch.float32 if correction.device.type == "mps" else torch.float64
+        exact = exact_dtype(correction.device)
         frequencies = torch.tensor(self.frequencies(), dtype=exact, device=correction.device)
         return frequencies * correction.to(exact).exp()

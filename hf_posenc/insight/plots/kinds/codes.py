@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from hf_posenc.core.plotting.figures import MAGNITUDES
+from hf_posenc.core.plotting import MAGNITUDES
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import codes, marks
 from hf_posenc.insight.plots.bases import Curves, Line, Lines, Maps

@@ -18,8 +18,8 @@ from torch import nn
 from hf_posenc.core.lengths import whole_length
 from hf_posenc.core.source_digest import digest_of, source_digest
 from hf_posenc.errors import CheckpointMismatch, PosEncError, SchemeCodeChanged, UnknownScheme, nearest, shown
+from hf_posenc.patching.config_guard import ROPE_KEY, ROTATION_KEY, SCHEME_KEY
 from hf_posenc.patching.state import is_patched, scheme_holder
-from hf_posenc.patching.stored.config_guard import ROPE_KEY, ROTATION_KEY, SCHEME_KEY
 from hf_posenc.schemes.spec import MOST_PARTS, Layout, Plan, plan
 
 

@@ -1,6 +1,6 @@
 """The PEFT sidecar: the scheme that a PEFT adapter was trained under, written beside the adapter.
 
-``position_scheme.json`` is the scheme config (`hf_posenc.patching.stored.scheme_config`). Where the scheme has learned
+``position_scheme.json`` is the scheme config (`hf_posenc.patching.scheme_config`). Where the scheme has learned
 parameters that PEFT does not save (it saves what is in ``modules_to_save``), ``position_scheme.safetensors`` holds
 them. The JSON has the digest of that file and its own, so that a flipped bit is noticed.
 
@@ -33,9 +33,9 @@ from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import PeftAdapterMismatch, shown
+from hf_posenc.patching.config_guard import CODE_KEY, GUARD_KEY
+from hf_posenc.patching.scheme_config import SchemeConfig, own_code
 from hf_posenc.patching.state import is_patched, scheme_holder
-from hf_posenc.patching.stored.config_guard import CODE_KEY, GUARD_KEY
-from hf_posenc.patching.stored.scheme_config import SchemeConfig, own_code
 from hf_posenc.patching.text_limits import raise_limits_in
 
 SIDECAR, PARAMETERS, PEFT_CONFIG = "position_scheme.json", "position_scheme.safetensors", "adapter_config.json"

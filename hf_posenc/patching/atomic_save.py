@@ -7,9 +7,9 @@ leaves the weights of one scheme under the configuration of another, which load 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sys
 from pathlib import Path
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 
 from torch import nn
@@ -18,11 +18,10 @@ from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.forward.offloading import offloaded_values
-from hf_posenc.patching.in_forward import own_stack
+from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.patched_config import check_unchanged
+from hf_posenc.patching.peft_sidecar import BASE_KEY
 from hf_posenc.patching.state import STASH, is_patched, stacks_of
-from hf_posenc.patching.stored.config_guard import SCHEME_KEY
-from hf_posenc.patching.stored.peft_sidecar import BASE_KEY
 from hf_posenc.patching.text_limits import raise_limits_in
 
 METHOD = "save_pretrained"
@@ -79,7 +78,8 @@ def check_saver(base: nn.Module) -> None:
     Raises:
         CheckpointMismatch: the configuration that is being saved lacks the scheme.
     """
-    saver = _saver(own_stack())
+    callers = (frame.f_locals.get("self") for frame, _ in walk_stack(sys._getframe()) if frame.f_code.co_name == METHOD)
+    saver = next((one for one in callers if isinstance(one, nn.Module)), None)
     if saver is None or not any(module is base for module in saver.modules()):
         return
     adapters = getattr(saver, "peft_config", None)
@@ -106,11 +106,6 @@ def check_said(model: nn.Module) -> None:
                 f"The {name} of this {type(model).__name__} is not patched any more, but the configuration records a "
                 "scheme for both stacks. Call unpatch_model(model), or patch both stacks, before saving."
             )
-
-
-def _saver(frames: Iterable[FrameType]) -> nn.Module | None:
-    callers = (frame.f_locals.get("self") for frame in frames if frame.f_code.co_name == METHOD)
-    return next((one for one in callers if isinstance(one, nn.Module)), None)
 
 
 def _lost(model: nn.Module, part: nn.Module) -> CheckpointMismatch:

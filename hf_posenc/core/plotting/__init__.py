@@ -1,1 +1,0 @@
-"""Plots as files: matplotlib figures and SVG."""

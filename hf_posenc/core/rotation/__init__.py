@@ -1,1 +1,0 @@
-"""Rotary embeddings: cosines and sines, their cache, and how they are applied."""
