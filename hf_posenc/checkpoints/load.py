@@ -71,7 +71,7 @@ def from_pretrained(
         WrongKind: the name is neither text nor a path.
         NotPatched: lengths or layers were given, and there is no scheme they could belong to.
     """
-    lengths = {"factor": factor, "trained_length": trained_length, "target_length": target_length}
+    lengths: dict[str, Any] = {"factor": factor, "trained_length": trained_length, "target_length": target_length}
     options = {name: hf_kwargs.pop(name) for name in option_names(scheme) if name in hf_kwargs}
     checkpoint = Checkpoint.open(name_or_path, peft_adapter=peft_adapter, **hf_kwargs)
     check_agreement(checkpoint, scheme, options, layers, lengths)

@@ -158,7 +158,7 @@ def chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, tokens, size)]
 
 
-def inner_head(model: Any) -> nn.Module | None:
+def inner_head(model: Any) -> Any:
     """The output layer, inside what PEFT may have put around a copy of it."""
     head = model.get_output_embeddings()
     copies = getattr(head, "modules_to_save", None)

@@ -201,7 +201,7 @@ def _note_attention(observer: Observer, name: str, module: nn.Module, args: Any,
         observer.silent = False
     observer.handed = []
     if len(handed) == 2:
-        observer.calls[name] = ObservedCall(call, *handed, receives_keywords)
+        observer.calls[name] = ObservedCall(call, handed[0], handed[1], receives_keywords)
 
 
 def takes_positions(model: nn.Module) -> bool:

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from hf_posenc.cli.app import app
 from hf_posenc.cli.global_options import separated
-from hf_posenc.insight.plots.compose import list_plots
+from hf_posenc.insight.plots.kinds import list_plots
 from hf_posenc.schemes import registry
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -32,13 +32,7 @@ from transformers import (
 )
 
 import hf_posenc
-from hf_posenc import (
-    advise,
-    describe,
-    patch_model,
-    scheme_of,
-    unpatch_model,
-)
+from hf_posenc import advise, describe, patch_model, scheme_of, unpatch_model
 from hf_posenc.core.lengths import tokens
 from hf_posenc.errors import LengthContradiction, UnsupportedModel
 from hf_posenc.insight.advise import Advice
@@ -58,20 +52,9 @@ def llama_7b(**changed: Any) -> LlamaConfig:
     return LlamaConfig(**{**shape, **named, **changed})
 
 
-def llama_8b(**changed: Any) -> LlamaConfig:
-    shape = {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "dtype": "bfloat16"}
-    return llama_7b(**{**shape, "max_position_embeddings": 8192, **changed})
-
-
 def tiny_llama(**changed: Any) -> LlamaConfig:
     named = {"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 2, "intermediate_size": 32}
     return LlamaConfig(**{**TINY, **named, "max_position_embeddings": TRAINED, **changed})
-
-
-def tiny_gpt2() -> GPT2Config:
-    return GPT2Config(
-        n_embd=32, n_layer=2, n_head=4, vocab_size=WORDS, n_positions=TRAINED, architectures=["GPT2LMHeadModel"]
-    )
 
 
 def tiny_bert(**changed: Any) -> BertConfig:
@@ -87,7 +70,7 @@ def tiny(kind: str) -> PreTrainedModel:
         rope = {**LLAMA3, "original_max_position_embeddings": TRAINED // 4}
         return LlamaForCausalLM(tiny_llama(rope_parameters=rope)).eval()
     if kind == "gpt2":
-        return GPT2LMHeadModel(tiny_gpt2()).eval()
+        return GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=WORDS, n_positions=TRAINED)).eval()
     if kind == "bert decoder":
         return BertLMHeadModel(tiny_bert(is_decoder=True, architectures=["BertLMHeadModel"])).eval()
     return BertForMaskedLM(tiny_bert()).eval()
@@ -223,7 +206,7 @@ def test_nothing_to_do_within_the_trained_length() -> None:
 @pytest.mark.slow
 def test_scaling_in_the_configuration_is_accounted_for() -> None:
     rope = {**LLAMA3, "original_max_position_embeddings": 8192}
-    config = llama_8b(max_position_embeddings=131072, rope_parameters=rope)
+    config = llama_7b(max_position_embeddings=131072, rope_parameters=rope)
     assert advise(config, "64k").recommendations == ()
     advice = advise(config, "256k")
     assert (advice.trained_length, advice.reach) == (8192, 131072)
@@ -304,7 +287,8 @@ def test_an_architecture_without_adapter() -> None:
     advice = advise(CTRLConfig(n_positions=4096), "32k")
     assert not advice.supported
     assert advice.recommendations == ()
-    assert advice.trained_length == 4096
+    assert (advice.trained_length, advice.native) == (4096, None)
+    assert advise(GPTJConfig(n_embd=64, n_layer=1, n_head=2, rotary_dim=8), "32k").native is None  # nothing reads it
     assert re.search(r"'ctrl'.*hf-posenc list --models", advice.warnings[0])
     assert advise(LongT5Config(), "32k").trained_length is None
 
@@ -320,13 +304,6 @@ def test_transformers_own_yarn_where_there_is_no_adapter() -> None:
     stretched = AutoModel.from_config(config)
     assert stretched.rotary_emb.attention_scaling == pytest.approx(0.1 * math.log(4) + 1)
     assert float(unscaled.rotary_emb.inv_freq[-1] / stretched.rotary_emb.inv_freq[-1]) == pytest.approx(4)
-
-
-@pytest.mark.slow
-def test_a_native_scaling_that_nothing_reads_is_not_advised() -> None:
-    assert advise(CTRLConfig(n_positions=4096), "32k").native is None
-    assert advise(GPTJConfig(n_embd=64, n_layer=1, n_head=2, rotary_dim=8), "32k").native is None
-    assert advise(llama_7b(), "32k").native is None  # patched by this package
 
 
 def test_an_architecture_nobody_knows(tmp_path: Path) -> None:
@@ -347,22 +324,15 @@ def test_schemes_with_evidence_for_the_factor_come_first() -> None:
     assert at_8.index("yarn") > at_8.index("dca")
     at_16 = advise(llama_7b(), 16 * 4096).zero_shot
     assert all(one.beyond for one in at_16 if one.kept == 16 * 4096)
+    assert [(one.scheme, one.cache < at_16[0].cache) for one in at_16[-2:]] == [("sinks", True), ("lm_infinite", True)]
 
 
 @pytest.mark.slow
-def test_schemes_that_evict_come_last_and_keep_less() -> None:
-    zero_shot = advise(llama_7b(), "128k").zero_shot
-    assert [one.scheme for one in zero_shot[-2:]] == ["sinks", "lm_infinite"]
-    assert zero_shot[-2].cache == 4095 * 512 * 1024
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("ram", "warned"), [(2**30, True), (2**50, False), (None, False)])
-def test_memory_is_compared(monkeypatch: pytest.MonkeyPatch, ram: int | None, warned: bool) -> None:
-    monkeypatch.setattr("hf_posenc.insight.advise.memory.reported_memory", lambda: ram)
+def test_memory_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_posenc.insight.advise.memory.gpu_memory", lambda: None)
-    found = " ".join(advise(llama_7b(), "128k").warnings)
-    assert ("Weights and the full cache of one text take 76.6 GiB; this machine has 1 GiB of RAM" in found) == warned
+    for ram, warned in ((2**30, True), (2**50, False), (None, False)):
+        monkeypatch.setattr("hf_posenc.insight.advise.memory.reported_memory", lambda ram=ram: ram)
+        assert ("76.6 GiB" in " ".join(advise(llama_7b(), "128k").warnings)) == warned
 
 
 def test_claims_have_a_scheme_and_a_source() -> None:
@@ -375,18 +345,12 @@ def test_claims_have_a_scheme_and_a_source() -> None:
         assert shown in WITH_TRAINING or kept or all(record.zero_shot for record in records)
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("written", "count"),
-    [("128k", 131072), ("128K", 131072), ("1m", 1048576), ("1.5k", 1536), ("4096", 4096), ("4,096", 4096), (7, 7)],
-)
-def test_lengths_with_units(written: int | str, count: int) -> None:
+@pytest.mark.parametrize(("written", "count"), [("128K", 131072), ("1m", 1048576), ("1.5k", 1536), ("4,096", 4096)])
+def test_lengths_with_units(written: str, count: int) -> None:
     assert tokens(written) == count
 
 
-@pytest.mark.parametrize("written", ["", "k", "12q", "-4k", "0", "0.3", "1e3", "99999m", 0, True, 1.5, "４k"])
+@pytest.mark.parametrize("written", ["", "12q", "-4k", "0.3", "1e3", "99999m", True, 1.5, "４k"])
 def test_invalid_lengths_are_refused(written: Any) -> None:
     with pytest.raises(LengthContradiction):
         tokens(written)
@@ -395,10 +359,8 @@ def test_invalid_lengths_are_refused(written: Any) -> None:
 @pytest.mark.slow
 def test_training_of_an_8b_model_has_its_rate_and_memory() -> None:
     """525 of the 568 million trained numbers are embeddings; 2e-5 is LongLoRA's rate at 7B and 13B."""
-    config = LlamaConfig(
-        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
-        num_key_value_heads=8, max_position_embeddings=8192, architectures=["LlamaForCausalLM"],
-    )  # fmt: skip
+    shape = {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
+    config = llama_7b(max_position_embeddings=8192, **shape)
     advice = advise(config, "32k", name="some/model", dtype="bfloat16")
     assert (advice.learning_rate, advice.rate_source) == (2e-5, "LongLoRA, 7B and 13B, arXiv:2309.12307, section 4.1")
     assert all("--learning-rate 2e-05" in one.finetune for one in advice.training)

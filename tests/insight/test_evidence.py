@@ -1,35 +1,23 @@
-"""One file of evidence: made from the leaderboard, and what `advise`, docs/choose.md and the README begin with."""
+"""One file of evidence: made from the leaderboard, and what `advise` begins with."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from hf_posenc import advise
-from hf_posenc.insight.advise.evidence import (
-    FILE,
-    measured_at,
-    measured_for,
-)
+from hf_posenc.insight.advise.evidence import FILE, measured_at, measured_for
 from hf_posenc.schemes.entry import UNPATCHED
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "docs")]
 
-import evidence_tables  # noqa: E402
 import make_evidence  # noqa: E402
 
 LONGEST = 1024
-
-
-def first_row(page: Path) -> str:
-    """The scheme in the first row of a page's table of measurements."""
-    table = page.read_text(encoding="utf-8").partition("<!-- measured: begin -->")[2].partition("<!-- measured: end")[0]
-    return re.findall(r"^\| \[?`?(\w+)`?", table, re.MULTILINE)[1]  # below the head
 
 
 def test_the_file_is_that_of_the_leaderboards() -> None:
@@ -45,13 +33,6 @@ def test_the_file_is_that_of_the_leaderboards() -> None:
             assert f"--schemes {row.scheme} " in row.loss.command
 
 
-def test_all_begin_with_one_scheme() -> None:
-    advised = advise("starter:llama", LONGEST).zero_shot[0].scheme
-    named = {first_row(evidence_tables.PAGES[page]) for page in ("choose.md", "README.md", "zh/README.md")}
-    assert named == {advised} == {measured_at(4.0)[0].scheme}
-    assert advise("starter:llama", 2 * LONGEST).zero_shot[0].scheme == measured_at(8.0)[0].scheme
-
-
 def test_a_factor_is_judged_by_the_next_larger_one() -> None:
     assert {measured_for(factor)["rerope"].factor for factor in (2, 4)} == {4.0}
     assert {measured_for(factor)["rerope"].factor for factor in (5, 8, 100)} == {8.0}
@@ -59,6 +40,7 @@ def test_a_factor_is_judged_by_the_next_larger_one() -> None:
 
 
 def test_measured_ones_come_first_and_what_found_nothing_last() -> None:
+    assert advise("starter:llama", LONGEST).zero_shot[0].scheme == measured_at(4.0)[0].scheme
     zero_shot = [one for one in advise("starter:llama", LONGEST).zero_shot if one.kept == LONGEST]
     found = [one.evidence is not None and one.evidence.finds for one in zero_shot]
     assert found == sorted(found, reverse=True)

@@ -13,7 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.plots.compose import PlotRequest, plot_of, sheet
+from hf_posenc.insight.plots.compose import PlotRequest, sheet
+from hf_posenc.insight.plots.kinds import plot_of
 from hf_posenc.insight.plots.models import Shapes
 from hf_posenc.insight.plots.registry import View
 from hf_posenc.schemes.entry import Entry, entries_of

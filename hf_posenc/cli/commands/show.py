@@ -105,7 +105,7 @@ def show(
     that --model carries, those of the model. With --json the numbers are written to stdout, and a file only if --out
     names one. Each panel has its own scale.
     """
-    from hf_posenc.insight.plots import compose
+    from hf_posenc.insight.plots import compose, kinds
     from hf_posenc.insight.plots.models import Shapes
     from hf_posenc.insight.plots.registry import View
     from hf_posenc.schemes.entry import entries_of
@@ -113,7 +113,7 @@ def show(
     if not schemes and model is None:
         if not listed:
             raise BadArgument(NOTHING_NAMED)
-        return list_plots(compose.list_plots(), as_json)
+        return show_rows(kinds.list_plots(), as_json)
     if model is not None:
         check_unread(context, ("shape",), "has no effect beside --model, which has a shape. Leave one out.")
     entries = entries_of(",".join(schemes)) if schemes else []
@@ -129,7 +129,7 @@ def show(
     if listed:
         first = compose.first_plot(request)  # the default one
         others = [plot for plot in compose.plots_of(request) if plot is not first]
-        return list_plots([first, *others], as_json)
+        return show_rows([first, *others], as_json)
     draw(request, picture, out, animate, same_scale=same_scale, as_json=as_json)
 
 
@@ -144,7 +144,7 @@ def draw(
 ) -> None:
     """Compute the plots; write them and show where, or show their numbers."""
     from hf_posenc.core.plotting import require_matplotlib
-    from hf_posenc.insight.plots import compose
+    from hf_posenc.insight.plots import compose, kinds
     from hf_posenc.insight.plots import save as saving
 
     sweep = None if animate is None else choice("--animate", animate, (*SWEEPS, "own"))
@@ -155,15 +155,15 @@ def draw(
     if out or not as_json:
         require_matplotlib()
     words = words_of(names)
-    named = [compose.plot_of(word) for word in words if words != [ALL]]
+    named = [kinds.plot_of(word) for word in words if words != [ALL]]
     plots = named or (compose.plots_of(request) if words else [compose.first_plot(request)])
     compose.check_view(request, plots)
     if same_scale and not any(plot.scaled for plot in plots):
         raise BadArgument(f"--same-scale has no effect on {', '.join(plot.name for plot in plots)}. Leave it out.")
     computed = []
     for one in plots:
-        kinds: Any = None if sweep == "own" else sweep
-        sheets = saving.frames(one, request, kinds) if animated else [compose.sheets(one, request)]
+        swept: Any = None if sweep == "own" else sweep
+        sheets = saving.frames(one, request, swept) if animated else [compose.sheets(one, request)]
         computed.append(saving.ComputedPlot(one, sheets, same_scale))
     if out is None:
         labels = re.sub(r"[:,;]", "-", "-".join(entry.label for entry in request.entries))
@@ -198,7 +198,7 @@ def request_of(entries: Sequence[Entry], model: str | None, **how: Any) -> PlotR
         return PlotRequest(shown, Model(loaded.eval()), **how)
 
 
-def list_plots(plots: Sequence[Plot], as_json: bool) -> None:
+def show_rows(plots: Sequence[Plot], as_json: bool) -> None:
     """Show names, titles and animated quantities of plots."""
     if as_json:
         output.show_json([{"name": p.name, "title": p.title, "animates": p.sweep} for p in plots])

@@ -9,18 +9,8 @@ from typing import Any
 from torch import nn
 
 from hf_posenc.core.lengths import tokens
-from hf_posenc.insight.advise.candidates import (
-    CandidateSetting,
-    choose,
-    defined_here,
-    keeps_positions,
-)
-from hf_posenc.insight.advise.evidence import (
-    WITH_TRAINING,
-    WITHIN,
-    Shown,
-    zero_shot_candidates,
-)
+from hf_posenc.insight.advise.candidates import CandidateSetting, choose, defined_here, keeps_positions
+from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, Shown, zero_shot_candidates
 from hf_posenc.insight.advise.memory import has_cache, measured, size, skeleton, training_memory
 from hf_posenc.insight.advise.report import Advice
 from hf_posenc.insight.advise.target_model import TargetModel, native_scaling

@@ -18,8 +18,8 @@ from transformers import Cache, DynamicCache, StaticCache, StaticLayer
 from hf_posenc.core.memory import tensors_in
 from hf_posenc.errors import PosEncError
 from hf_posenc.forward.host_calls import cache_argument
+from hf_posenc.insight.bench.devices import MOST_CALLS
 from hf_posenc.insight.bench.settings import BenchRows
-from hf_posenc.insight.bench.timing import MOST_CALLS
 from hf_posenc.patching.state import base_model_of
 
 CHUNK = 512  # tokens per forward pass while the cache of a decoding is filled
@@ -164,9 +164,9 @@ class Train(WholeText):
 
     name, scores_squared = "train", "all layers"
 
-    def __init__(self, model: nn.Module, rows: BenchRows) -> None:
+    def __init__(self, model: Any, rows: BenchRows) -> None:
         accepts = inspect.signature(model.forward).parameters
-        self.has_loss = "labels" in accepts and last_of(model) is not None
+        self.has_loss = "labels" in accepts and model.get_output_embeddings() is not None
         self.module, self.rows = model.train() if self.has_loss else base_model_of(model.train())[0], rows
         self.more = {"use_cache": False} if "use_cache" in accepts else {}
         self.step(BenchRows(rows.ids[:, :TINY]))
@@ -197,11 +197,6 @@ CASES: dict[str, type[Case]] = {case.name: case for case in (Prefill, Decode, St
 def last_logits_only(model: nn.Module) -> bool:
     """Whether the head can compute the last token alone."""
     return "logits_to_keep" in inspect.signature(model.forward).parameters
-
-
-def last_of(model: Any) -> nn.Module | None:
-    """The head over the vocabulary, if the model has one."""
-    return model.get_output_embeddings()
 
 
 def tensor_storages(cache: Any) -> dict[int, int]:

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from statistics import median, quantiles
+from typing import Any, Protocol
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from hf_posenc.core import memory
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.bench.timing import Elapsed, cpu_clock
 
 ALLOCATION = "[memory]"  # what torch's profiler calls one
 
@@ -44,7 +44,9 @@ class Cpu:
 
     def clock(self, run: Callable[[], None]) -> Elapsed:
         """Time of a callable."""
-        return cpu_clock(run)
+        wall, processor = time.perf_counter(), time.process_time()
+        run()
+        return Elapsed(time.perf_counter() - wall, time.process_time() - processor)
 
     def peak(self, run: Callable[[], None]) -> int:
         """Peak memory from the kernel's count of touched pages, or else that of torch's tensors."""
@@ -62,9 +64,7 @@ class Cpu:
         with suppress(OSError, StopIteration):
             lines = Path("/proc/meminfo").read_text().splitlines()
             return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
-        with suppress(ValueError, OSError, AttributeError):
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return None
+        return memory.reported_memory()
 
 
 class Cuda:
@@ -144,3 +144,96 @@ def device_of(name: str | None) -> Device:
             return Cuda(device)
     found = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
     raise OptionOutOfRange(f"device must be one of {found}, got {given!r}. Name one of them.")
+
+
+SHORTEST = 0.05  # seconds of a sample: below, the clock and the scheduler show
+MOST_CALLS = 64
+
+
+class Timed(Protocol):
+    """A callable to be timed."""
+
+    def reset(self) -> None:
+        """Restore the state before the next sample; not timed."""
+
+    def call(self) -> None:
+        """The timed call."""
+
+
+@dataclass(frozen=True)
+class Elapsed:
+    """Time of a call.
+
+    Attributes:
+        wall: seconds on the clock.
+        processor: seconds of all threads of this process.
+    """
+
+    wall: float
+    processor: float
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ratio of paired times, over rounds.
+
+    Attributes:
+        median: of all rounds.
+        low, high: first and third quartile.
+    """
+
+    median: float
+    low: float
+    high: float
+
+
+Clock = Callable[[Callable[[], None]], Elapsed]
+
+
+def calls_of(seconds: float) -> int:
+    """Number of calls per sample, from the seconds of one."""
+    return max(1, min(MOST_CALLS, round(SHORTEST / max(seconds, 1e-9))))
+
+
+def interleaved(
+    timed_calls: Mapping[str, Timed],
+    rounds: int,
+    clock: Clock,
+    progress: Callable[[int], None] = lambda number: None,
+) -> dict[str, list[Elapsed]]:
+    """Measure the time of one call of each callable in each round.
+
+    Args:
+        timed_calls: by name; each runs once before anything is timed, to choose the number of calls per sample.
+        rounds: how many; the order is reversed from one to the next.
+        clock: times a sample.
+        progress: called with the number of a round when it is done.
+    """
+    calls = {name: calls_of(sampled(timed, 1, clock).wall) for name, timed in timed_calls.items()}
+    found: dict[str, list[Elapsed]] = {name: [] for name in timed_calls}
+    for number in range(rounds):
+        for name in list(timed_calls)[:: -1 if number % 2 else 1]:
+            found[name].append(sampled(timed_calls[name], calls[name], clock))
+        progress(number + 1)
+    return found
+
+
+def sampled(timed: Timed, calls: int, clock: Clock) -> Elapsed:
+    """Time of one call, the mean of several."""
+    timed.reset()
+
+    def run() -> None:
+        for _ in range(calls):
+            timed.call()
+
+    whole = clock(run)
+    return Elapsed(whole.wall / calls, whole.processor / calls)
+
+
+def ratio(of: list[float], to: list[float]) -> Ratio:
+    """Ratio of times to those of ``to``, by round, summarised."""
+    found = [a / b for a, b in zip(of, to, strict=True)]
+    if len(found) == 1:
+        return Ratio(found[0], found[0], found[0])
+    low, _, high = quantiles(found, n=4, method="inclusive")
+    return Ratio(median(found), low, high)

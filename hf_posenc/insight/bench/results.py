@@ -12,17 +12,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hf_posenc.core.plotting import (
-    COLOURS,
-    MARKERS,
-    length_names,
-    panels,
-    plain,
-    save_figure,
-)
+from hf_posenc.core.plotting import MARKERS, length_names, panels, plain, save_figure
+from hf_posenc.insight.bench.devices import Elapsed, Ratio, ratio
 from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED
 from hf_posenc.insight.bench.settings import DECODING
-from hf_posenc.insight.bench.timing import Elapsed, Ratio, ratio
+from hf_posenc.insight.plots.marks import style
 
 NONE = "—"
 MIB = 2**20
@@ -210,15 +204,6 @@ def curves(cells: Sequence[BenchCell], what: str) -> dict[str, RatioCurve]:
     return found
 
 
-def style_of(number: int) -> dict[str, Any]:
-    """Colour, marker and dashes of a line; used-up colours come again, dashed and with hollow markers."""
-    again = number // len(COLOURS)
-    return {
-        "color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)],
-        "linestyle": ("-", "--", ":")[min(again, 2)], "markerfacecolor": "white" if again else None,
-    }  # fmt: skip
-
-
 def draw(axes: Any, lines: dict[str, RatioCurve]) -> None:
     """One line per scheme, and a dashed line at 1, the unpatched model."""
     lengths = sorted({point[0] for line in lines.values() for point in line})
@@ -226,8 +211,9 @@ def draw(axes: Any, lines: dict[str, RatioCurve]) -> None:
     for number, (scheme, line) in enumerate(lines.items()):
         x, y, down, up = zip(*sorted(line), strict=True)
         axes.errorbar(
-            x, y, (down, up), label=scheme, markersize=5, linewidth=1.6, elinewidth=0.8, zorder=3, **style_of(number)
-        )
+            x, y, (down, up), label=scheme, marker=MARKERS[number % len(MARKERS)], markersize=5, linewidth=1.6,
+            elinewidth=0.8, zorder=3, **style(number),
+        )  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, length_names(lengths))
     axes.minorticks_off()

@@ -16,16 +16,10 @@ from hf_posenc.checkpoints.merge import load_unpatched
 from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback
 from hf_posenc.errors import AlreadyPatched, OptionOutOfRange, PosEncError
 from hf_posenc.insight.bench.cases import CASES, Case
-from hf_posenc.insight.bench.devices import Cpu, Device
-from hf_posenc.insight.bench.models import (
-    NAIVE,
-    PATCHED,
-    UNPATCHED,
-    variant,
-)
+from hf_posenc.insight.bench.devices import Cpu, Device, interleaved
+from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED, variant
 from hf_posenc.insight.bench.results import BenchCell, Measured
-from hf_posenc.insight.bench.settings import KINDS, BenchRows, BenchSettings
-from hf_posenc.insight.bench.timing import interleaved
+from hf_posenc.insight.bench.settings import BenchRows, BenchSettings, rows_of
 from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
 from hf_posenc.patching.patch import snapshot
 from hf_posenc.patching.state import base_model_of, is_patched
@@ -133,7 +127,7 @@ def cell_of(
     """Measure one cell: the memory of the model in each role, and then their times, in turns."""
     base = base_model_of(model)[0]
     ids = text(model, settings.batch, length)
-    rows = KINDS[settings.rows](ids, causal=is_causal(model))
+    rows = rows_of(settings.rows, ids, causal=is_causal(model))
     tokens = CASES[case].tokens(rows)
     running: dict[str, Any] = {}
     found: dict[str, Measured] = {}
@@ -156,7 +150,9 @@ def cell_of(
                 continue
             if settings.compiled:
                 progress(0.0, f"compiling {role}")
-                compile_case(running[role])
+                running[role].module.compile(dynamic=running[role].dynamic)
+                running[role].reset()
+                running[role].call()
             running[role].reset()
             found[role] = Measured(memory=device.peak(running[role].call) + running[role].held())
         times = interleaved(
@@ -184,13 +180,6 @@ def case_of_role(
     reach = length + kind.beyond
     target = settings.target(trained_length_of_patch(adapter, base.config, entry.scheme, entry.options))
     return kind(variant(model, role, entry, reach, max(target, reach)), rows)
-
-
-def compile_case(case: Any) -> None:
-    """Compile what a case calls, and call it once."""
-    case.module.compile(dynamic=case.dynamic)
-    case.reset()
-    case.call()
 
 
 def text(model: PreTrainedModel, batch: int, length: int) -> Tensor:

@@ -7,7 +7,7 @@ packed    documents one after the other in every row, each with positions from z
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -40,7 +40,7 @@ class BenchSettings:
         factor: target length over trained length, where an entry has none.
         rounds: of each cell.
         batch: batch size.
-        rows: of `hf_posenc.insight.bench.settings.KINDS`.
+        rows: ``full``, ``padded`` or ``packed``; see `hf_posenc.insight.bench.settings`.
         compiled: whether all models run under `torch.compile`.
 
     Raises:
@@ -122,23 +122,11 @@ class BenchRows:
         return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
-def full(ids: Tensor, *, causal: bool) -> BenchRows:
-    """Every row as it is."""
-    return BenchRows(ids)
-
-
-def padded(ids: Tensor, *, causal: bool) -> BenchRows:
-    """Rows of ever fewer tokens."""
+def rows_of(kind: str, ids: Tensor, *, causal: bool) -> BenchRows:
+    """Rows of a kind: full, padded to ever fewer tokens, or packed with documents one after the other."""
     rows, length = ids.shape
-    missing = torch.linspace(0, length // 2, rows, device=ids.device).long()[:, None]
     place = torch.arange(length, device=ids.device).expand_as(ids)
-    return BenchRows(ids, ((place >= missing) if causal else (place < length - missing)).long())
-
-
-def packed(ids: Tensor, *, causal: bool) -> BenchRows:
-    """Documents one after the other."""
-    longest = -(-ids.shape[1] // DOCUMENTS)
-    return BenchRows(ids, positions=(torch.arange(ids.shape[1], device=ids.device) % longest).expand_as(ids))
-
-
-KINDS: dict[str, Callable[..., BenchRows]] = {"full": full, "padded": padded, "packed": packed}
+    if kind == "padded":
+        missing = torch.linspace(0, length // 2, rows, device=ids.device).long()[:, None]
+        return BenchRows(ids, ((place >= missing) if causal else (place < length - missing)).long())
+    return BenchRows(ids, positions=place % -(-length // DOCUMENTS) if kind == "packed" else None)

@@ -14,7 +14,7 @@ from torch import Tensor
 from hf_posenc.core.geometry import Rotation, geometric
 from hf_posenc.core.rotation import rotate, table
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.plots.target import Target, position_range
+from hf_posenc.insight.plots.registry import Target, position_range
 
 BASE = 10_000.0  # of models without RoPE of their own
 STEADY = 1e-4  # relative change of a hand's length that is rounding

@@ -1,38 +1,20 @@
-"""Compose plots: compute the numbers of each scheme (sheets), then draw one figure of all sheets."""
+"""Plot schemes: compute the numbers of each (sheets), then draw one figure of all sheets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from textwrap import fill
 from typing import Any
 
-from hf_posenc.core.plotting import DOTS_PER_INCH, SETTINGS, require_matplotlib
-from hf_posenc.errors import OptionOutOfRange, OutsideModel, nearest, shown
-from hf_posenc.insight.plots.kinds import biases, codes, positions, rotations, scores
-from hf_posenc.insight.plots.models import Model, Shapes
-from hf_posenc.insight.plots.registry import (
-    VIEW,
-    NothingToPlot,
-    Plot,
-    Scales,
-    Sheet,
-    UnknownPlot,
-    View,
-    registered_plots,
-)
-from hf_posenc.insight.plots.target import Target
+from hf_posenc.errors import NotPatched, OptionOutOfRange, OutsideModel, shown
+from hf_posenc.insight.plots.kinds import list_plots, plot_of
+from hf_posenc.insight.plots.marks import figure
+from hf_posenc.insight.plots.models import Model, Shapes, carried
+from hf_posenc.insight.plots.registry import VIEW, NothingToPlot, Plot, Sheet, Target, View
 from hf_posenc.schemes.build import reach_of
-from hf_posenc.schemes.entry import Entry
+from hf_posenc.schemes.entry import Entry, Given, entries_of
 from hf_posenc.schemes.spec import parts_of_spec
-
-KINDS = (positions, biases, scores, codes, rotations)
-"""In order of preference: the first plot that is informative for a scheme is its default."""
-
-DARK = "#1a1a1a"
-HEADING = 11  # points
-PER_INCH = 11.5  # characters of a heading
 
 
 @dataclass(frozen=True)
@@ -93,24 +75,6 @@ class PlotRequest:
             except OptionOutOfRange:  # a table ends, or the scheme does
                 target = stack.enter_context(source.target(entry.scheme, **built, **given))
             yield target
-
-
-def list_plots() -> list[Plot]:
-    """Return all plots in order of preference, those registered by others last."""
-    rank = {module.__name__: number for number, module in enumerate(KINDS)}
-    return sorted(registered_plots(), key=lambda plot: rank.get(type(plot).__module__, len(rank)))
-
-
-def plot_of(name: str) -> Plot:
-    """Return the plot with that name.
-
-    Raises:
-        UnknownPlot: there is none.
-    """
-    known = {plot.name: plot for plot in list_plots()}
-    if name not in known:
-        raise UnknownPlot(f"There is no plot {name!r}.{nearest(name, known)} `hf-posenc show --list` lists them.")
-    return known[name]
 
 
 def plots_of(request: PlotRequest) -> list[Plot]:
@@ -205,30 +169,73 @@ def check_view(request: PlotRequest, plots: Sequence[Plot]) -> None:
             raise OptionOutOfRange(f"{name}={value!r} has no effect on {names}. Leave it out, or choose another plot.")
 
 
-def figure(plot: Plot, drawn: Sequence[Sheet], scales: Scales | None = None) -> Any:
-    """Draw a matplotlib figure of some sheets.
+LENGTHS = ("factor", "target_length", "trained_length")
+
+
+def show(schemes: str | Iterable[Given] | None, plots: str | Sequence[str] | None = None, **how: Any) -> dict[str, Any]:
+    """Plot schemes side by side.
 
     Args:
-        plot: the plot the sheets belong to.
-        drawn: what to draw.
-        scales: which sheets have a scale in common; by default each has its own.
+        schemes: as for ``hf-posenc compare``: ``"yarn"``, ``"rope,self_extend:group=8"``, ``("yarn", {"factor": 8})``;
+            None for the one that ``model`` carries, which is shown as it is, with what it has learned.
+        plots: names of plots; by default the most informative one for the schemes.
+        **how: ``factor``, ``target_length``, ``trained_length``; ``length``, ``start``, ``position``, ``head``,
+            ``channels``, ``vectors`` as in `View`; ``layer``; ``model``, a live model, or ``shapes``, `Shapes` of a
+            model without weights.
+
+    Returns:
+        A matplotlib figure for each plot, by name.
 
     Raises:
         MissingPackage: matplotlib is not installed.
+        PosEncError: a scheme, an option, a length or a plot is refused; or none of the plots reads a part of the view.
     """
-    require_matplotlib()
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    colours = {name: DARK for name, value in SETTINGS.items() if value == SETTINGS["text.color"]}
-    with rc_context({**SETTINGS, **colours}):
-        canvas = Figure(figsize=(6.0, 4.0), dpi=DOTS_PER_INCH, layout="constrained")
-        plot.draw(canvas, drawn, scales or Scales([drawn]))
-        heading = [text for text in (plot.title, canvas.get_suptitle()) if text]
-        canvas.suptitle(wrapped("\n".join(heading), canvas.get_figwidth()), fontsize=HEADING, x=0.01, ha="left")
-        return canvas
+    request = request_of(schemes, **how)
+    chosen = chosen_plots(plots, request)
+    check_view(request, chosen)
+    return {plot.name: figure(plot, sheets(plot, request)) for plot in chosen}
 
 
-def wrapped(text: str, inches: float) -> str:
-    """Break the lines of a heading at the width of its figure."""
-    return "\n".join(fill(line, int(inches * PER_INCH)) for line in text.split("\n"))
+def numbers(schemes: str | Iterable[Given] | None, plot: str, **how: Any) -> list[Sheet]:
+    """Compute the numbers of a plot, one `Sheet` per scheme; arguments and errors as in `show`."""
+    request = request_of(schemes, **how)
+    check_view(request, [plot_of(plot)])
+    return sheets(plot_of(plot), request)
+
+
+def chosen_plots(plots: str | Sequence[str] | None, request: PlotRequest) -> list[Plot]:
+    """Return the named plots, or the most informative one."""
+    if plots is None:
+        return [first_plot(request)]
+    return [plot_of(name) for name in ([plots] if isinstance(plots, str) else plots)]
+
+
+def request_of(
+    schemes: str | Iterable[Given] | None,
+    *,
+    model: Any = None,
+    shapes: Shapes | None = None,
+    layer: int = 0,
+    **how: Any,
+) -> PlotRequest:
+    """Build the request of `show`.
+
+    Raises:
+        TypeError: a keyword is unknown.
+        NotPatched: no scheme is named, and there is no model that carries one.
+        PosEncError: a scheme or option is refused.
+    """
+    unknown = set(how) - {*VIEW, *LENGTHS}
+    if unknown:
+        raise TypeError(f"show() got {min(unknown)!r}. It takes model, shapes, layer, {', '.join((*VIEW, *LENGTHS))}.")
+    entries = entries_of(schemes) if schemes is not None else [] if model is None else carried(model)
+    if not entries:
+        raise NotPatched("No scheme is named, and there is no model that carries one. Name a scheme, such as 'rope'.")
+    return PlotRequest(
+        entries,
+        None if model is None else Model(model),
+        View(**{name: value for name, value in how.items() if name in VIEW}),
+        {name: value for name, value in how.items() if name in LENGTHS and value is not None},
+        layer,
+        shapes or Shapes(),
+    )

@@ -1,4 +1,4 @@
-"""Marks that plots share: panels, curves, names of panels, legends. Maps are in `colour_scales`.
+"""Figures of plots, and the marks that they share: panels, curves, names of panels, legends. Maps are in `bases`.
 
 Colours are Okabe and Ito's, distinguished by every reader; with more than six lines they repeat with other dashes.
 """
@@ -8,17 +8,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hf_posenc.core.plotting import COLOURS, MARKERS
-from hf_posenc.insight.plots.registry import Sheet
+from hf_posenc.core.plotting import COLOURS, DOTS_PER_INCH, MARKERS, SETTINGS, require_matplotlib
+from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
 
 HUES = COLOURS[1:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 FAINT = 0.12
+DARK = "#1a1a1a"
+HEADING = 11  # points
+PER_INCH = 11.5  # characters of a heading
 MARKED = 8  # markers on a long curve
 THINNEST, TAPER = 1.5, 0.8  # points: of the last of several curves, and what each before it has more
 TAPERED = 4  # curves; of more, all are thin
@@ -102,12 +106,6 @@ def legend(figure: Any, *panels: Any) -> None:
     )
 
 
-def one_pair_of_axes(figure: Any) -> Any:
-    """A single panel."""
-    figure.set_size_inches(7.0, 3.4)
-    return figure.subplots()
-
-
 def curve(axes: Any, x: Tensor, y: Tensor, label: str, number: int, of: int = 1, *, tapered: bool = True) -> None:
     """Draw curve ``number`` of ``of`` so that coinciding ones are all seen: earlier are wider, markers take turns."""
     long = len(x) > 40
@@ -144,7 +142,30 @@ def labelled(sheet: Sheet) -> str:
     return f"{sheet.label}, head {sheet.numbers['head']}" if "head" in sheet.numbers else sheet.label
 
 
-def only(axes: Any, sheets: Sequence[Sheet]) -> None:
-    """The name of a single scheme, which needs no legend, over its axes."""
-    if len(sheets) == 1:
-        axes.set_title(labelled(sheets[0]), loc="left", fontsize=10)
+def figure(plot: Plot, drawn: Sequence[Sheet], scales: Scales | None = None) -> Any:
+    """Draw a matplotlib figure of some sheets.
+
+    Args:
+        plot: the plot the sheets belong to.
+        drawn: what to draw.
+        scales: which sheets have a scale in common; by default each has its own.
+
+    Raises:
+        MissingPackage: matplotlib is not installed.
+    """
+    require_matplotlib()
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    colours = {name: DARK for name, value in SETTINGS.items() if value == SETTINGS["text.color"]}
+    with rc_context({**SETTINGS, **colours}):
+        canvas = Figure(figsize=(6.0, 4.0), dpi=DOTS_PER_INCH, layout="constrained")
+        plot.draw(canvas, drawn, scales or Scales([drawn]))
+        heading = [text for text in (plot.title, canvas.get_suptitle()) if text]
+        canvas.suptitle(wrapped("\n".join(heading), canvas.get_figwidth()), fontsize=HEADING, x=0.01, ha="left")
+        return canvas
+
+
+def wrapped(text: str, inches: float) -> str:
+    """Break the lines of a heading at the width of its figure."""
+    return "\n".join(fill(line, int(inches * PER_INCH)) for line in text.split("\n"))

@@ -16,19 +16,14 @@ import torch
 from torch import nn
 
 from hf_posenc.checkpoints.load import agree
-from hf_posenc.core.geometry import (
-    Geometry,
-    HostRotary,
-    Rotation,
-    geometric,
-)
+from hf_posenc.core.geometry import Geometry, HostRotary, Rotation, geometric
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import AlreadyPatched, NothingStretched, OptionOutOfRange
 from hf_posenc.forward.attention import LayerProjections
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.insight.plots.target import Target
+from hf_posenc.insight.plots.registry import Target
 from hf_posenc.patches.shared.position_table import SchemePositionTable
 from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
 from hf_posenc.patching.state import base_model_of, describe, is_patched, patch_of, scheme_of

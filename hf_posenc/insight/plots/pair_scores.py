@@ -7,10 +7,9 @@ differ by position only. Regions are merged as the engine merges them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from operator import or_
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,63 +19,46 @@ from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block
 from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
-from hf_posenc.insight.plots.target import Target, position_range
+from hf_posenc.insight.plots.registry import Target, Vectors, position_range
 from hf_posenc.schemes.base import Scheme
 
-Vectors = Literal["ones", "random"]
 OfBlock = Callable[[Block, slice], Tensor]
 """Map a block of rows, and their slice of the keys, to a value of each pair, ``[1, heads or 1, n, key]``."""
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """An attention call on one text, without a mask except the scheme's own."""
-
-    call: AttentionCall
-
-    @property
-    def length(self) -> int:
-        """Queries, and keys."""
-        return self.call.query_length
-
-    def seen(self) -> Tensor:
-        """Visibility, bool ``[query, key]``."""
-        return seen_pairs(self.call)[0, 0].expand(self.length, self.length)
-
-    def regions(self) -> Tensor:
-        """Number of the region each pair belongs to, ``[query, key]``; NaN where unseen."""
-        number = torch.zeros(self.length, self.length)
-        for n, mine in enumerate(claims(self.call)):
-            number = torch.where(mine[0, 0], float(n), number)
-        return number.masked_fill(~self.seen(), torch.nan)
-
-    def distances(self) -> Tensor:
-        """Query minus key position within their region, ``[query, key]``, float64; NaN where unseen."""
-        found = merged(self.call, lambda block, _: block.distance[:, None].double())[0, 0]
-        return found.masked_fill(~self.seen(), torch.nan)
-
-    def bias(self) -> Tensor:
-        """What is added to the scores, ``[heads, query, key]``; NaN where unseen."""
-        added = merged(self.call, lambda block, rows: biased(self.call, block, rows) - block.scores)[0]
-        return added.masked_fill(~self.seen(), torch.nan)
-
-    def scores(self) -> Tensor:
-        """Whole logits, before the softmax, ``[heads, query, key]``; NaN where unseen."""
-        return self.logits().masked_fill(~self.seen(), torch.nan)
-
-    def logits(self) -> Tensor:
-        """The same of all pairs, seen or not."""
-        return logits(self.call)[0]
-
-
-def seen_pairs(call: AttentionCall) -> Tensor:
+def seen(call: AttentionCall) -> Tensor:
     """Visibility without a mask of the caller, bool ``[batch or 1, 1, query, key]``."""
-    seen, _ = dense_blocks.visibility(call, slice(0, call.query_length))
-    return seen & reduce(or_, claims(call)) if call.terms.split else seen
+    found, _ = dense_blocks.visibility(call, slice(0, call.query_length))
+    return found & reduce(or_, claims(call)) if call.terms.split else found
+
+
+def regions(call: AttentionCall) -> Tensor:
+    """Number of the region each pair belongs to, ``[batch or 1, 1, query, key]``; NaN where unseen."""
+    number = torch.zeros(call.query_length, call.key_length)
+    for n, mine in enumerate(claims(call)):
+        number = torch.where(mine, float(n), number)
+    return number.masked_fill(~seen(call), torch.nan)
+
+
+def distances(call: AttentionCall) -> Tensor:
+    """Query minus key position within their region, ``[batch, 1, query, key]``, float64; NaN where unseen."""
+    found = merged(call, lambda block, _: block.distance[:, None].double())
+    return found.masked_fill(~seen(call), torch.nan)
+
+
+def added(call: AttentionCall) -> Tensor:
+    """What biases add to the scores, ``[batch, heads, query, key]``; NaN where unseen."""
+    found = merged(call, lambda block, rows: biased(call, block, rows) - block.scores)
+    return found.masked_fill(~seen(call), torch.nan)
+
+
+def scores(call: AttentionCall) -> Tensor:
+    """Whole logits, before the softmax, ``[batch, heads, query, key]``; NaN where unseen."""
+    return logits(call).masked_fill(~seen(call), torch.nan)
 
 
 def logits(call: AttentionCall) -> Tensor:
-    """Whole logits of all pairs, seen or not, ``[batch, heads, query, key]``."""
+    """The same of all pairs, seen or not."""
     found = merged(call, lambda block, rows: biased(call, block, rows)) * call.terms.logit_scale
     factor = call.terms.row_scale
     return found if factor is None else found * factor[..., None]
@@ -114,8 +96,8 @@ def merged_regions(call: AttentionCall, of_block: OfBlock) -> Tensor:
     return whole  # type: ignore[return-value]  # there is always a region
 
 
-def pairs_of(target: Target, length: int, vectors: Vectors = "ones", coordinates: Tensor | None = None) -> Pairs:
-    """All pairs of a text of ``length`` tokens.
+def call_of(target: Target, length: int, vectors: Vectors = "ones", coordinates: Tensor | None = None) -> AttentionCall:
+    """The attention call on a text of ``length`` tokens.
 
     Args:
         target: the scheme.
@@ -141,7 +123,7 @@ def pairs_of(target: Target, length: int, vectors: Vectors = "ones", coordinates
     q, k = scheme.prepare(
         query.expand(1, geometry.heads, length, -1).clone(), key.expand(1, geometry.kv_heads, length, -1).clone()
     )
-    return Pairs(attention_call(scheme, q, k, torch.zeros_like(k), ctx))
+    return attention_call(scheme, q, k, torch.zeros_like(k), ctx)
 
 
 def attention_call(
@@ -201,8 +183,8 @@ def patch_scores(target: Target, height: int, width: int, row: int, column: int)
         given[0, :, -1] = number % width
         if count > 1:
             given[0, :, -2] = number // width
-    logits = pairs_of(target, height * width, coordinates=given).logits()
-    return logits[0, row * width + column].view(height, width)
+    found = logits(call_of(target, height * width, coordinates=given))
+    return found[0, 0, row * width + column].view(height, width)
 
 
 def of_last_row(values: Tensor) -> Tensor:

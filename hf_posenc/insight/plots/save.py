@@ -14,12 +14,15 @@ from torch import Tensor
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.insight.plots.compose import PlotRequest, figure, sheets
+from hf_posenc.insight.plots.compose import PlotRequest, sheets
+from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.registry import VIEW, NothingToPlot, Plot, Scales, Sheet, Sweep
 from hf_posenc.schemes.entry import UNPATCHED, entry_of
 
 FRAME_DOTS = 90  # an inch, in animations
 MILLISECONDS = 160
+FRAMES = 24
+FILES = ".png", ".svg", ".gif"
 
 
 @dataclass(frozen=True)
@@ -69,27 +72,20 @@ def save(computed: Sequence[ComputedPlot], path: Path) -> list[Path]:
     with staged(path.parent) as staging:
         for one in computed:
             name = path.name if len(computed) == 1 else f"{path.stem}-{one.plot.name}{path.suffix}"
-            write_bytes(staging / name, FILES[ending](one))
+            write_bytes(staging / name, gif(one) if ending == ".gif" else still(one, ending[1:]))
             written.append(path.with_name(name))
     return written
 
 
-def png(computed: ComputedPlot) -> bytes:
-    """Encode the last frame as PNG."""
-    file = io.BytesIO()
-    computed.drawn().savefig(file, format="png", metadata={"Software": None})
-    return file.getvalue()
-
-
-def svg(computed: ComputedPlot) -> bytes:
-    """Encode the last frame as SVG, with text as text."""
+def still(computed: ComputedPlot, kind: str) -> bytes:
+    """Encode the last frame as PNG, or as SVG with text as text."""
     from matplotlib import rc_context
 
-    file = io.StringIO()
+    file = io.BytesIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": computed.alt_text}):
-        drawn = computed.drawn()
-        drawn.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator")))
-    return file.getvalue().encode()
+        unset = ("Software",) if kind == "png" else ("Date", "Creator")  # which differ from one time to the next
+        computed.drawn().savefig(file, format=kind, metadata=dict.fromkeys(unset))
+    return file.getvalue()
 
 
 def gif(computed: ComputedPlot) -> bytes:
@@ -99,9 +95,6 @@ def gif(computed: ComputedPlot) -> bytes:
     lasting = [MILLISECONDS] * len(others) + [6 * MILLISECONDS]
     first.save(file, format="GIF", save_all=True, append_images=others, duration=lasting, loop=0, optimize=True)
     return file.getvalue()
-
-
-FILES = {".png": png, ".svg": svg, ".gif": gif}
 
 
 def pixels(computed: ComputedPlot) -> list[Any]:
@@ -137,9 +130,6 @@ def jsonable(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-FRAMES = 24
-
-
 def frames(plot: Plot, request: PlotRequest, sweep: Sweep | None = None, count: int = FRAMES) -> list[list[Sheet]]:
     """Compute the sheets of every step of a sweep.
 
@@ -157,25 +147,19 @@ def frames(plot: Plot, request: PlotRequest, sweep: Sweep | None = None, count: 
         raise NothingToPlot(f"The plot {plot.name!r} has no animation of its own. Animate factor, length or position.")
     if sweep in VIEW and sweep not in plot.options:
         raise NothingToPlot(f"The plot {plot.name!r} does not depend on {sweep}. Animate {' or '.join(sweeps(plot))}.")
-    return swept(plot, request, sweep, count)
+    if sweep == "factor":
+        return list(factor_sweep(plot, request, count))
+    last, steps = getattr(request.view, sweep), set[Any]()
+    if sweep == "position":
+        steps = {round(n * (count - 1 if last is None else last) / max(1, count - 1)) for n in range(count)}
+    else:
+        steps = {max(2, round((last or longest(plot, request)) * (n + 1) / count)) for n in range(count)}
+    return [sheets(plot, replace(request, view=replace(request.view, **{sweep: step}))) for step in sorted(steps)]
 
 
 def sweeps(plot: Plot) -> list[str]:
     """The quantities that change a plot."""
     return ["factor", *(name for name in ("length", "position") if name in plot.options)]
-
-
-def swept(plot: Plot, request: PlotRequest, sweep: Sweep, count: int) -> list[list[Sheet]]:
-    """Compute the sheets of every step."""
-    if sweep == "position":
-        last = count - 1 if request.view.position is None else request.view.position
-        positions = sorted({round(n * last / max(1, count - 1)) for n in range(count)})
-        return [sheets(plot, replace(request, view=replace(request.view, position=p))) for p in positions]
-    if sweep == "length":
-        last = request.view.length or longest(plot, request)
-        lengths = sorted({max(2, round(last * (n + 1) / count)) for n in range(count)})
-        return [sheets(plot, replace(request, view=replace(request.view, length=n))) for n in lengths]
-    return [list(frame) for frame in factor_sweep(plot, request, count)]
 
 
 def factor_sweep(plot: Plot, request: PlotRequest, count: int) -> Iterator[list[Sheet]]:

@@ -1,17 +1,30 @@
-"""Attention profile of a layer: attention weight by query–key distance, averaged over rows.
+"""Attention of a live model: the captured calls of its layers, and their weight by query–key distance.
 
     mass[h, δ] = mean over rows i of w[h, i, i − δ]          δ = query position − key position
 
-Over all distances the mass sums to 1, less the weight of a learned sink. In a decoder δ ≥ 0.
+Over all distances the mass sums to 1, less the weight of a learned sink. In a decoder δ ≥ 0. A patched layer is
+intercepted where it passes a call on. A model without a scheme carries ``host`` meanwhile: its own positions, which
+computes the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from hf_posenc.attention.call import AttentionCall
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.terms import Terms
+from hf_posenc.forward.attention import with_sink
+from hf_posenc.forward.call_plan import CallPlan
+from hf_posenc.forward.current_forward import ATTENTIONS
+from hf_posenc.patching.patch import patch_model, unpatch_model
+from hf_posenc.patching.state import base_model_of, is_patched
 
 
 @dataclass(frozen=True)
@@ -99,3 +112,88 @@ def binned(profile: Profile, starts: Sequence[int]) -> Tensor:
     """Sum the mass in bins of ∣δ∣ with the given first distances, ``[heads, bin]``."""
     last = [start - 1 for start in starts[1:]] + [int(profile.distances.abs().max())]
     return torch.stack([profile.within(a, b) for a, b in zip(starts, last, strict=True)], dim=1)
+
+
+CallCallback = Callable[[int, AttentionCall], None]
+"""Called with the layer and its attention call."""
+
+
+@contextmanager
+def with_a_scheme(model: nn.Module) -> Iterator[None]:
+    """Inside the block, a model without a scheme carries ``host``.
+
+    Raises:
+        UnsupportedModel: no adapter knows the model.
+    """
+    if is_patched(model):
+        yield
+        return
+    patch_model(model, "host")
+    try:
+        yield
+    finally:
+        unpatch_model(model)
+
+
+@contextmanager
+def capture_attention(model: nn.Module, on_call: CallCallback) -> Iterator[None]:
+    """Inside the block, call ``on_call(layer, call)`` for every self-attention of a forward pass of a patched model."""
+    attentions = attentions_of(model)
+    try:
+        for layer, attention in enumerate(attentions):
+            capture(attention, layer, on_call)
+        yield
+    finally:
+        for attention in attentions:
+            for name in ("_by_host", "_by_engine"):
+                attention.__dict__.pop(name, None)
+
+
+def attentions_of(model: nn.Module) -> list[Any]:
+    """Return the self-attention modules of a model, patched or not, in layer order."""
+    base, adapter = base_model_of(model)
+    return list(base.__dict__.get(ATTENTIONS) or adapter.attentions(base))
+
+
+def capture(attention: Any, layer: int, on_call: CallCallback) -> None:
+    """Wrap both methods by which a patched layer passes a call on: to the model's function or to the engine."""
+    by_host, by_engine = attention._by_host, attention._by_engine
+
+    def to_host(q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, host: dict[str, Any], *rest: Any) -> Any:
+        positions = torch.arange(k.shape[2], device=k.device)[None]  # the model's own function knows no others
+        ctx = PositionContext(positions[:, -q.shape[2] :], positions, attention.is_causal, contiguous=True)
+        factor = getattr(attention, attention.score_factor)
+        on_call(layer, as_the_host(AttentionCall((q,), (k,), v, terms, ctx, tensor_or_none(mask), factor), host))
+        return by_host(q, k, v, terms, mask, host, *rest)
+
+    def to_engine(
+        q: tuple[Tensor, ...],
+        k: tuple[Tensor, ...],
+        v: Tensor,
+        terms: Terms,
+        ctx: PositionContext,
+        plan: CallPlan,
+        host: dict[str, Any],
+        *rest: Any,
+    ) -> Any:
+        seen = ctx.key_positions.shape[1]
+        keys = tuple(one[:, :, :seen] for one in k)
+        mask, factor = tensor_or_none(plan.mask), getattr(attention, attention.score_factor)
+        at_read = () if plan.at_read is None else plan.at_read.rotations
+        call = AttentionCall(q, keys, v[:, :, :seen], terms, ctx, mask, factor, at_read=at_read)
+        on_call(layer, as_the_host(call.with_rotated_keys(), host))
+        return by_engine(q, k, v, terms, ctx, plan, host, *rest)
+
+    attention.__dict__.update(_by_host=to_host, _by_engine=to_engine)
+
+
+def as_the_host(call: AttentionCall, host: Mapping[str, Any]) -> AttentionCall:
+    """The call with what the model itself does to scores: a soft cap as in Gemma 2, an attention sink as in gpt-oss."""
+    sink = host.get("s_aux")
+    terms = call.terms if sink is None else with_sink(call.terms, sink)
+    return replace(call, terms=terms, softcap=host.get("softcap"))
+
+
+def tensor_or_none(mask: Any) -> Tensor | None:
+    """Return a 4-D mask; other forms add nothing to causality for a text without padding, and become None."""
+    return mask if isinstance(mask, Tensor) and mask.ndim == 4 else None

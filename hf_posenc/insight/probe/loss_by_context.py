@@ -19,13 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.eval.lm.log_probs import (
-    chosen_logits,
-    prediction_head,
-    suffix_states,
-    token_scores,
-    unwrapped,
-)
+from hf_posenc.eval.lm.log_probs import chosen_logits, prediction_head, suffix_states, token_scores, unwrapped
 
 SIGNIFICANT = 2.0  # standard errors
 MASK_EVERY = 7  # one token in seven is masked: close to the 15 % of BERT's training

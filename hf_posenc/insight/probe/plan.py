@@ -8,20 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from hf_posenc.errors import (
-    UnsupportedModel,
-    WrongKind,
-    shown,
-)
+from hf_posenc.errors import UnsupportedModel, WrongKind, shown
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TextTooShort
 from hf_posenc.eval.lm.special_tokens import frame_of
 from hf_posenc.eval.tasks.sweep import Count, Seed, checked
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.eval.texts.windows import tokenized_documents
 from hf_posenc.insight.probe.loss_by_context import SpecialTokenCounts
-from hf_posenc.insight.probe.variant import (
-    ProbePlan,
-)
+from hf_posenc.insight.probe.variant import ProbePlan
 from hf_posenc.patching.layer_schemes import is_causal, trained_length_of_patch
 from hf_posenc.patching.state import base_model_of, describe, is_patched
 from hf_posenc.patching.weights import check_finite, check_vocabulary

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
-from hf_posenc.insight.probe.capture import attentions_of, capture_attention, with_a_scheme
+from hf_posenc.insight.probe.attention_profile import attentions_of, capture_attention, with_a_scheme
 from hf_posenc.patching.layer_schemes import is_causal
 from hf_posenc.patching.state import base_model_of
 
@@ -33,16 +33,12 @@ RowsCallback = Callable[[int, slice, Tensor, Tensor], None]
 """Called with layer, rows, attention weights ``[heads, rows, key]`` and outputs ``[heads, rows, dim]``."""
 
 
-def ignore(layer: int, rows: slice, weights: Tensor, mixed: Tensor) -> None:
-    """Discard the rows."""
-
-
 @torch.no_grad()
 def outputs(
     model: nn.Module,
     ids: Tensor,
     rows: Sequence[slice],
-    on_rows: RowsCallback = ignore,
+    on_rows: RowsCallback = lambda *_: None,
     positions: Tensor | None = None,
 ) -> list[Tensor]:
     """Run the model and return the head outputs of some rows, ``[heads, rows, dim]`` for every layer.
@@ -83,10 +79,16 @@ def changes(
     ``on_rows`` is called for the unshuffled forward pass only.
     """
     order = torch.randperm(ids.shape[1], generator=torch.Generator().manual_seed(seed))[None].to(ids.device)
+    recorded: dict[int, Tensor] = {}
+
+    def keep(layer: int, states: Tensor) -> Tensor:
+        recorded[layer] = states.cpu()  # of all layers: too much for a GPU
+        return states
+
     with with_a_scheme(model):
-        with recorded_inputs(model) as states:
+        with changed_inputs(model, keep):
             clean = outputs(model, ids, rows, on_rows)
-        with fixed_inputs(model, states):
+        with changed_inputs(model, lambda layer, states: recorded[layer].to(states.device)):
             direct = outputs(model, ids, rows, positions=order)
         total = outputs(model, ids, rows, positions=order)
     return torch.stack(list(map(change, clean, direct))), torch.stack(list(map(change, clean, total)))
@@ -98,37 +100,19 @@ def change(before: Tensor, after: Tensor) -> Tensor:
 
 
 @contextmanager
-def recorded_inputs(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Inside the block, record the hidden states that enter each attention layer, on the CPU."""
-    states: list[Tensor] = []
+def changed_inputs(model: nn.Module, changed: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
+    """Inside the block, attention layer n gets ``changed(n, states)`` in place of its hidden states."""
 
-    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        states.append((kwargs[HIDDEN] if HIDDEN in kwargs else args[0]).cpu())  # of all layers: too much for a GPU
-
-    handles = [m.register_forward_pre_hook(keep, with_kwargs=True) for m in attentions_of(model)]
-    try:
-        yield states
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def fixed_inputs(model: nn.Module, states: Sequence[Tensor]) -> Iterator[None]:
-    """Inside the block, replace the hidden states that enter each attention layer by ``states``."""
-
-    def replaced(state: Tensor) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
+    def hook_of(layer: int) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if HIDDEN in kwargs:
-                return args, {**kwargs, HIDDEN: state.to(kwargs[HIDDEN].device)}
-            return (state.to(args[0].device), *args[1:]), kwargs
+                return args, {**kwargs, HIDDEN: changed(layer, kwargs[HIDDEN])}
+            return (changed(layer, args[0]), *args[1:]), kwargs
 
         return hook
 
-    handles = [
-        module.register_forward_pre_hook(replaced(state), with_kwargs=True)
-        for module, state in zip(attentions_of(model), states, strict=True)
-    ]
+    layers = enumerate(attentions_of(model))
+    handles = [module.register_forward_pre_hook(hook_of(layer), with_kwargs=True) for layer, module in layers]
     try:
         yield
     finally:

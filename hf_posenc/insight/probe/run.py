@@ -15,15 +15,10 @@ from hf_posenc.checkpoints.tokenizer import tokenizer_of
 from hf_posenc.core.memory import check_text_memory
 from hf_posenc.core.progress import StepCallback
 from hf_posenc.core.torch_state import evaluation_mode
-from hf_posenc.errors import (
-    UnknownOption,
-)
+from hf_posenc.errors import UnknownOption
 from hf_posenc.eval.texts.measured_text import TextToMeasure, measured_text
 from hf_posenc.insight.probe.plan import check_arguments, default_length, lengths_of, plan_of
-from hf_posenc.insight.probe.variant import (
-    Variant,
-    measure,
-)
+from hf_posenc.insight.probe.variant import Variant, measure
 from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
 from hf_posenc.patching.state import describe, is_patched
 from hf_posenc.schemes.entry import UNPATCHED

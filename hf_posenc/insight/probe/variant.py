@@ -10,18 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.core.progress import StepCallback
-from hf_posenc.insight.probe.attention_profile import (
-    Profile,
-    Tally,
-    binned,
-    edges,
-)
-from hf_posenc.insight.probe.loss_by_context import (
-    LossByContext,
-    SpecialTokenCounts,
-    has_lm_head,
-    loss_by_context,
-)
+from hf_posenc.insight.probe.attention_profile import Profile, Tally, binned, edges
+from hf_posenc.insight.probe.loss_by_context import LossByContext, SpecialTokenCounts, has_lm_head, loss_by_context
 from hf_posenc.insight.probe.position_shuffle import changes, chosen_rows
 from hf_posenc.patching.layer_schemes import is_causal
 

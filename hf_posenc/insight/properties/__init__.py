@@ -11,8 +11,87 @@ scheme.
 
 from __future__ import annotations
 
-from hf_posenc.insight.properties.cell import PropertyValue
-from hf_posenc.insight.properties.measure import PROPERTIES, Property, measure
-from hf_posenc.insight.properties.target import PropertyTarget, targets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
+
+from hf_posenc.insight.plots.models import Kind
+from hf_posenc.insight.properties import extrapolation, translation, uniqueness
+from hf_posenc.insight.properties.target import PropertyTarget, PropertyValue, targets
+from hf_posenc.schemes.spec import SchemeSpec
 
 __all__ = ["PROPERTIES", "Property", "PropertyTarget", "PropertyValue", "measure", "targets"]
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property of positional schemes.
+
+    Attributes:
+        name: one word, the key in tables.
+        question: the question it answers.
+        number: format of the number that decides, with what it is, such as ``least difference {:.2g}``.
+        of: measures it on a target.
+    """
+
+    name: str
+    question: str
+    number: str
+    of: Callable[[PropertyTarget], PropertyValue]
+
+    def measure(self, target: PropertyTarget) -> PropertyValue:
+        """Measure it; the number is named as the cell has it, or as the property does."""
+        found = self.of(target)
+        return replace(found, number=found.number or self.number)
+
+
+PROPERTIES = {
+    one.name: one
+    for one in (
+        Property("unique", "Are no two positions alike?", "least difference {:.2g}", uniqueness.unique),
+        Property("same", "Has a position the same code in every text?", "differs by {:.2g}", uniqueness.same),
+        Property("linear", "Is p → p + k one linear map, whatever p?", "residual {:.2g}", translation.linear),
+        Property("relative", "Does the score depend on i − j only?", "differs by {:.2g} std", translation.relative),
+        Property("beyond", "Is it defined beyond the trained length?", "to position {:,.0f}", extrapolation.beyond),
+        Property("deterministic", "Do two calls give the same?", "differs by {:.2g}", uniqueness.deterministic),
+        Property("axes", "Does it extend to two axes?", "differs by {:.2g}", uniqueness.axes),
+        Property("bounded", "Does it stay bounded as positions grow?", "grows {:.2g}-fold", extrapolation.bounded),
+        Property(
+            "continuous", "Does it move little where position moves little?", "moves by {:.2g} of a step",
+            extrapolation.continuous,
+        ),
+        Property("decays", "Does the score fall with distance?", "rank correlation {:.2f}", extrapolation.decays),
+        Property(
+            "equal_gaps", "Is a step the same in a text of 3 as in one of 4?", "steps differ by {:.2g}",
+            uniqueness.equal_gaps,
+        ),
+        Property("direction", "Does it tell before from after?", "differs by {:.2g}", extrapolation.direction),
+    )
+}  # fmt: skip
+"""All properties by name, in the order of tables."""
+
+Asked: TypeAlias = "SchemeSpec | tuple[SchemeSpec, Mapping[str, Any]]"
+
+
+def measure(schemes: Iterable[Asked], *, model: Kind | None = None) -> dict[str, dict[str, PropertyValue]]:
+    """Measure every property of every scheme; cells by scheme and property.
+
+    Args:
+        schemes: as for `hf_posenc.patch_model`, or pairs of such a scheme and its options.
+        model: type of a model; by default the first of ``llama``, ``gpt2``, ``bert`` that a scheme is defined for.
+
+    Raises:
+        PosEncError: A scheme or an option is unknown, or the scheme is not defined for the model.
+    """
+    return {
+        target.name: {one.name: one.measure(target) for one in PROPERTIES.values()}
+        for asked in schemes
+        for target in targets(*spec_and_options(asked), model=model)
+    }
+
+
+def spec_and_options(asked: Asked) -> tuple[SchemeSpec, Mapping[str, Any]]:
+    """Split a requested scheme into specification and options."""
+    if isinstance(asked, tuple) and len(asked) == 2 and isinstance(asked[1], Mapping):
+        return asked[0], asked[1]
+    return cast("SchemeSpec", asked), {}

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
 from hf_posenc.insight.properties.layer import gaussian
-from hf_posenc.insight.properties.target import ROUNDING, TRAINED, PropertyTarget
+from hf_posenc.insight.properties.target import ROUNDING, TRAINED, PropertyTarget, PropertyValue, not_applicable
 from hf_posenc.schemes.base import implements
 
 MILLION = 2**20

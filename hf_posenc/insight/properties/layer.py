@@ -104,4 +104,4 @@ class Layer:
 
 def logits(call: AttentionCall) -> Tensor:
     """The logits that softmax gets, ``[batch, heads, row, key]``, −∞ where nothing is seen."""
-    return pair_scores.logits(call).masked_fill(~pair_scores.seen_pairs(call), -torch.inf)
+    return pair_scores.logits(call).masked_fill(~pair_scores.seen(call), -torch.inf)

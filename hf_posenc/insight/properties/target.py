@@ -6,56 +6,41 @@ Every property uses the same embeddings, scores and lengths of a target.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hf_posenc.checks.case import perturb_parameters
-from hf_posenc.core.geometry import (
-    Geometry,
-    HostRotary,
-    Rotation,
-    geometric,
-)
+from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.torch_state import drawn_from
-from hf_posenc.errors import (
-    CannotCombine,
-    FractionalPosition,
-    OptionOutOfRange,
-    PosEncError,
-    SchemeNotDefined,
-)
+from hf_posenc.errors import CannotCombine, FractionalPosition, OptionOutOfRange
+from hf_posenc.insight.plots.models import KINDS, Kind, Shapes, first_kind
 from hf_posenc.insight.properties.layer import Layer, gaussian
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.build import build, reach_of
 from hf_posenc.schemes.spec import Plan, SchemeSpec, layout
-
-TRAITS = {"llama": (True, False, True), "gpt2": (False, True, True), "bert": (False, True, False)}
-"""Types of models, and whether one rotates, has a table, and decodes."""
 
 TRAINED, FACTOR, LAYERS = 64, 4, 4
 WIDTH, HEADS, HEAD_DIM = 128, 4, 32
 FAR = 2**16  # bound of positions of schemes without an end: about a full turn of the slowest usual pair
 
 
-def bench(model: str, *, factor: int = FACTOR, width: int = WIDTH, causal: bool | None = None) -> Geometry:
+def bench(model: Kind, *, factor: int = FACTOR, width: int = WIDTH, causal: bool | None = None) -> Geometry:
     """A small model of a type: ``llama`` has RoPE, ``gpt2`` and ``bert`` have a table, ``bert`` is an encoder.
 
     Raises:
         OptionOutOfRange: it is none of these.
     """
-    if model not in TRAITS:
-        raise OptionOutOfRange(f"model must be one of {', '.join(TRAITS)}, got {model!r}. Leave it out.")
-    rotates, has_table, decodes = TRAITS[model]
-    return Geometry(
-        heads=HEADS, kv_heads=HEADS // 2 if rotates else HEADS, head_dim=HEAD_DIM, width=width, layers=LAYERS,
-        causal=decodes if causal is None else causal, trained_length=TRAINED, target_length=factor * TRAINED,
-        rotary=HostRotary(Rotation(geometric(10_000.0, HEAD_DIM)), 10_000.0) if rotates else None,
-        table=TRAINED if has_table else None,
-    )  # fmt: skip
+    if model not in KINDS:
+        raise OptionOutOfRange(f"model must be one of {', '.join(KINDS)}, got {model!r}. Leave it out.")
+    shapes = Shapes(heads=HEADS, head_dim=HEAD_DIM, width=width, layers=LAYERS, trained_length=TRAINED)
+    own = shapes.geometry(model, factor * TRAINED)
+    kv_heads = HEADS if own.rotary is None else HEADS // 2
+    return replace(own, kv_heads=kv_heads, causal=own.causal if causal is None else causal)
 
 
 @dataclass
@@ -70,7 +55,7 @@ class PropertyTarget:
 
     name: str
     plan: Plan
-    model: str
+    model: Kind
     _layers: dict[object, Layer] = field(default_factory=dict, repr=False)
 
     def scheme(self, *, factor: int | None = None, seed: int = 0, **of_bench: Any) -> Scheme:
@@ -184,7 +169,7 @@ def spread(scores: Tensor) -> float:
 
 
 def targets(
-    spec: SchemeSpec, options: Mapping[str, Any] | None = None, *, model: str | None = None
+    spec: SchemeSpec, options: Mapping[str, Any] | None = None, *, model: Kind | None = None
 ) -> list[PropertyTarget]:
     """Targets of a scheme: one, or several where its layers differ.
 
@@ -198,19 +183,63 @@ def targets(
     """
     chosen = layout(spec, options or {}, None, LAYERS)
     numbers = chosen.representatives(LAYERS)
-    refused: PosEncError | None = None
-    for kind in (model,) if model else TRAITS:
-        plans = {number: chosen.plan_of(number, LAYERS) for number in numbers}
-        given = ",".join(f"{name}={value}" for name, value in (options or {}).items())
-        whole = chosen.default.name + (f":{given}" if given else "")
-        found = [
-            PropertyTarget(whole if len(plans) == 1 else f"{whole} (layer {number})", plan, kind)
-            for number, plan in plans.items()
-        ]
-        try:
-            build(chosen.default, bench(kind, factor=1), kind)
-        except SchemeNotDefined as error:
-            refused = refused or error
-            continue
-        return found
-    raise cast(PosEncError, refused)
+    kind = first_kind(spec) if model is None else model
+    build(chosen.default, bench(kind, factor=1), kind)
+    plans = {number: chosen.plan_of(number, LAYERS) for number in numbers}
+    given = ",".join(f"{name}={value}" for name, value in (options or {}).items())
+    whole = chosen.default.name + (f":{given}" if given else "")
+    return [
+        PropertyTarget(whole if len(plans) == 1 else f"{whole} (layer {number})", plan, kind)
+        for number, plan in plans.items()
+    ]
+
+
+@dataclass(frozen=True)
+class PropertyValue:
+    """Measured property of a scheme.
+
+    Attributes:
+        holds: whether the scheme has the property; None where it is not applicable or not a yes/no question.
+        value: the number that decides; None where the property is not applicable.
+        explanation: what the number is, or why the property is not applicable.
+        note: addition to the answer, such as ``affine``.
+        more: further numbers by name.
+        number: format of the number that names it, such as ``least difference {:.2g}``; by default the property's own.
+    """
+
+    holds: bool | None
+    value: float | None
+    explanation: str
+    note: str = ""
+    more: dict[str, float] = field(default_factory=dict)
+    number: str = ""
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return "—"
+        answer = f"{self.answer}: " if self.answer else ""
+        return answer + (self.number or "{:.2g}").format(self.value) + (f" ({self.note})" if self.note else "")
+
+    @property
+    def answer(self) -> str:
+        """``yes`` or ``no``, ``—`` where the property is not applicable; empty where it is no yes/no question."""
+        if self.value is None:
+            return "—"
+        return "" if self.holds is None else "yes" if self.holds else "no"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; infinite and NaN numbers are written as text."""
+        return {
+            "holds": self.holds, "value": finite(self.value), "says": self.explanation, "note": self.note,
+            "more": {name: finite(value) for name, value in self.more.items()},
+        }  # fmt: skip
+
+
+def finite(number: float | None) -> float | str | None:
+    """Return the number, or its name as text where it is infinite or NaN, which JSON lacks."""
+    return number if number is None or isfinite(number) else str(number)
+
+
+def not_applicable(reason: str) -> PropertyValue:
+    """Build the cell of a property that does not apply to a scheme."""
+    return PropertyValue(None, None, reason)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import PosEncError
-from hf_posenc.insight.properties.cell import PropertyValue, not_applicable
-from hf_posenc.insight.properties.target import FAR, ROUNDING, PropertyTarget
+from hf_posenc.insight.properties.target import FAR, ROUNDING, PropertyTarget, PropertyValue, not_applicable
 from hf_posenc.insight.properties.uniqueness import difference
 
 STEP = 5

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench import bench, random_model
 from hf_posenc.insight.bench.cases import Decode, StaticDecode
-from hf_posenc.insight.bench.settings import IGNORED, KINDS, BenchSettings
+from hf_posenc.insight.bench.settings import IGNORED, BenchSettings, rows_of
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.schemes.entry import entries_of
 
@@ -29,7 +29,7 @@ def tokens(rows: int = 3) -> torch.Tensor:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_padded_rows_are_ever_shorter_down_to_half(causal: bool) -> None:
-    rows = KINDS["padded"](tokens(), causal=causal)
+    rows = rows_of("padded", tokens(), causal=causal)
     assert rows.mask is not None
     assert rows.mask.sum(1).tolist() == [40, 30, 20]
     assert rows.tokens == 90
@@ -40,7 +40,7 @@ def test_padded_rows_are_ever_shorter_down_to_half(causal: bool) -> None:
 
 
 def test_packed_rows_are_documents_that_do_not_see_each_other() -> None:
-    model, rows = model_of(), KINDS["packed"](tokens(), causal=True)
+    model, rows = model_of(), rows_of("packed", tokens(), causal=True)
     other = rows.ids.clone()
     other[:, 0] += 1
     with torch.no_grad():
@@ -57,7 +57,7 @@ def test_packed_rows_are_documents_that_do_not_see_each_other() -> None:
 @pytest.mark.parametrize("case", [Decode, StaticDecode])
 def test_a_token_behind_padded_rows_is_the_one_behind_each_text(case: type[Decode], scheme: str) -> None:
     model = patch_model(model_of(), scheme, factor=2)
-    rows = KINDS["padded"](tokens(), causal=True)
+    rows = rows_of("padded", tokens(), causal=True)
     decode = case(model, rows)
     for _ in range(2):  # the rounds begin equally
         decode.reset()
@@ -72,7 +72,7 @@ def test_a_token_behind_padded_rows_is_the_one_behind_each_text(case: type[Decod
             torch.testing.assert_close(batched[number : number + 1], alone, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("cases", [("prefill",), ("static_decode",), ("train",)])
+@pytest.mark.parametrize("cases", [("static_decode",), ("train",)])
 def test_all_models_of_a_compiled_run_are_compiled(cases: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[tuple[str, Any]] = []
 

@@ -6,14 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hf_posenc.insight.bench.timing import (
-    MOST_CALLS,
-    Elapsed,
-    Ratio,
-    calls_of,
-    interleaved,
-    ratio,
-)
+from hf_posenc.insight.bench.devices import MOST_CALLS, Elapsed, Ratio, calls_of, interleaved, ratio
 
 
 class FakeCall:

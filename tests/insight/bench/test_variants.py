@@ -9,13 +9,7 @@ from transformers import PreTrainedModel
 from hf_posenc import is_patched
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.bench.cases import Decode, Train
-from hf_posenc.insight.bench.models import (
-    NAIVE,
-    PATCHED,
-    UNPATCHED,
-    random_model,
-    variant,
-)
+from hf_posenc.insight.bench.models import NAIVE, PATCHED, UNPATCHED, random_model, variant
 from hf_posenc.insight.bench.settings import BenchRows
 from hf_posenc.schemes.entry import Entry, entries_of
 

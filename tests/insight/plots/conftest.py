@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hf_posenc.insight.plots.models import Shapes
-from hf_posenc.insight.plots.target import Target
+from hf_posenc.insight.plots.registry import Target
 
 Look = Callable[..., Target]
 

@@ -13,24 +13,12 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.record import SchemeRecord
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.errors import MissingPackage, OptionOutOfRange
-from hf_posenc.insight.plots import (
-    Shapes,
-    compose,
-    numbers,
-    registry,
-)
-from hf_posenc.insight.plots.compose import first_plot, list_plots, plot_of, plots_of, sheets
-from hf_posenc.insight.plots.plot import request_of
-from hf_posenc.insight.plots.registry import (
-    NothingToPlot,
-    Plot,
-    Sheet,
-    UnknownPlot,
-    View,
-    register_plot,
-)
+from hf_posenc.insight.plots import Shapes, numbers, registry
+from hf_posenc.insight.plots.compose import first_plot, plots_of, request_of, sheets
+from hf_posenc.insight.plots.kinds import list_plots, plot_of
+from hf_posenc.insight.plots.marks import figure
+from hf_posenc.insight.plots.registry import NothingToPlot, Plot, Sheet, Target, UnknownPlot, View, register_plot
 from hf_posenc.insight.plots.save import frames
-from hf_posenc.insight.plots.target import Target
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.registry import list_schemes
 
@@ -140,4 +128,4 @@ def test_without_matplotlib_there_are_numbers_but_no_plots(monkeypatch: pytest.M
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     found = sheets(plot_of("code"), request_of("binary", shapes=SMALL, length=4))
     with pytest.raises(MissingPackage, match=r"hf-posenc\[plot\]"):
-        compose.figure(plot_of("code"), found)
+        figure(plot_of("code"), found)

@@ -7,9 +7,9 @@ import torch
 
 import hf_posenc
 from hf_posenc.errors import AlreadyPatched, OutsideModel, SchemeNotDefined
-from hf_posenc.insight.plots import numbers
+from hf_posenc.insight.plots import numbers, pair_scores
 from hf_posenc.insight.plots.models import Model, Shapes
-from hf_posenc.insight.plots.pair_scores import pairs_of
+from hf_posenc.insight.plots.pair_scores import call_of
 from hf_posenc.insight.plots.registry import NothingToPlot
 from hf_posenc.patching.state import is_patched
 
@@ -91,7 +91,7 @@ def test_what_was_learned_at_some_lengths_is_not_replaced_at_others() -> None:
 def test_layers_may_differ() -> None:
     def scores(layer: int) -> torch.Tensor:
         with Shapes(layers=4).target("irope", layer=layer) as target:
-            return pairs_of(target, 9).scores()[0, 8]
+            return pair_scores.scores(call_of(target, 9))[0, 0, 8]
 
     assert torch.allclose(scores(3), torch.ones(9))  # every fourth layer has no positions
     assert scores(0).min() < 0.9

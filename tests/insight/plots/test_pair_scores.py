@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes import dense_blocks, length_rotation
 from hf_posenc.errors import OutsideModel
 from hf_posenc.insight.plots import pair_scores
 from hf_posenc.insight.plots.models import Shapes
-from hf_posenc.insight.plots.pair_scores import pairs_of
+from hf_posenc.insight.plots.pair_scores import call_of
 from hf_posenc.schemes.registry import list_schemes
 
 TRAINED, LENGTH, D = 32, 96, 8
@@ -53,7 +54,7 @@ def dca(i: int, j: int, chunk: int = 24, local: int = 4) -> int:
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_distances_are_the_papers(look: Callable, scheme: str, options: dict, distance: Callable) -> None:
-    found = pairs_of(look(scheme, options, factor=3), LENGTH).distances()
+    found = pair_scores.distances(call_of(look(scheme, options, factor=3), LENGTH))[0, 0]
     assert same(found, table(distance), atol=1e-9)
 
 
@@ -69,13 +70,13 @@ def test_distances_are_the_papers(look: Callable, scheme: str, options: dict, di
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_visibility_of_pairs(look: Callable, scheme: str, options: dict, sees: Callable) -> None:
-    found = pairs_of(look(scheme, options, factor=3), LENGTH).seen()
+    found = pair_scores.seen(call_of(look(scheme, options, factor=3), LENGTH))[0, 0]
     assert found.tolist() == [[j <= i and sees(i, j) for j in range(LENGTH)] for i in range(LENGTH)]
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_alibi_adds_its_slopes(look: Callable, kind: str) -> None:
-    found = pairs_of(look("alibi", kind=kind), 40).bias()
+    found = pair_scores.added(call_of(look("alibi", kind=kind), 40))[0]
     for h in range(4):
         slope = 2.0 ** (-8 * (h + 1) / 4)
         assert same(found[h], table(lambda i, j, m=slope: -m * abs(i - j), 40, causal=kind == "llama"), atol=1e-5)
@@ -88,17 +89,17 @@ def test_t5_reads_its_table(look: Callable) -> None:
     def bucket(n: int) -> int:
         return n if n < 4 else min(7, 4 + math.floor(4 * math.log(n / 4) / math.log(20 / 4) + 1e-9))
 
-    found = pairs_of(target, 40).bias()
+    found = pair_scores.added(call_of(target, 40))[0]
     assert same(found[2], table(lambda i, j: float(weights[bucket(i - j), 2]), 40), atol=1e-6)
 
 
 def test_scores_of_rope_are_a_mean_of_cosines(look: Callable) -> None:
-    found = pairs_of(look("rope"), 48).scores()[0]
+    found = pair_scores.scores(call_of(look("rope"), 48))[0, 0]
     assert same(found, table(lambda i, j: sum(math.cos((i - j) * w) for w in OMEGA) / len(OMEGA), 48), atol=1e-5)
 
 
 def test_every_row_of_dynamic_ntk_rotates_by_its_own_length(look: Callable) -> None:
-    found = pairs_of(look("dynamic_ntk"), LENGTH).scores()[0]
+    found = pair_scores.scores(call_of(look("dynamic_ntk"), LENGTH))[0, 0]
 
     def score(i: int, j: int) -> float:
         base = 1e4 * max(1.0, (i + 1) / TRAINED) ** (D / (D - 2))
@@ -138,26 +139,26 @@ def test_scores_are_what_the_engine_attends_with(name: str) -> None:
     """Softmax of our scores, with the sink if there is one, equals the weights of the engine's own reference."""
     with SHAPES.target(name) as target:
         try:
-            found = pairs_of(target, 24 if target.scheme.longest is None else 16, "random")
+            found = call_of(target, 24 if target.scheme.longest is None else 16, "random")
             ours = weights(found)
         except OutsideModel:
             pytest.skip(f"{name} reads a layer's own projections; test_models covers it in a model")
-        reference = length_rotation if found.call.terms.row_rotation is not None else dense_blocks
-        assert torch.allclose(ours, reference.attend_with_weights(found.call)[1][0], atol=1e-6)
+        reference = length_rotation if found.terms.row_rotation is not None else dense_blocks
+        assert torch.allclose(ours, reference.attend_with_weights(found)[1][0], atol=1e-6)
 
 
 def test_other_terms_give_other_scores() -> None:
     """Control: the same scores against a call without its bias."""
     with SHAPES.target("alibi") as target:
-        found = pairs_of(target, 24)
-        bare = replace(found.call, terms=replace(found.call.terms, bias=()))
+        found = call_of(target, 24)
+        bare = replace(found, terms=replace(found.terms, bias=()))
         deviation = weights(found) - dense_blocks.attend_with_weights(bare)[1][0]
     assert deviation.abs().max() > 0.1
 
 
-def weights(found: pair_scores.Pairs) -> Tensor:
-    scores = found.scores().nan_to_num(-math.inf)
-    sink = found.call.terms.sink
+def weights(found: AttentionCall) -> Tensor:
+    scores = pair_scores.scores(found)[0].nan_to_num(-math.inf)
+    sink = found.terms.sink
     if sink is None:
         return scores.softmax(-1)
     column = sink[:, None, None].expand(*scores.shape[:2], 1)

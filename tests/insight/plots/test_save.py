@@ -10,14 +10,9 @@ from typing import Any
 import pytest
 
 from hf_posenc.insight.plots import Shapes
-from hf_posenc.insight.plots.compose import plot_of, sheets
-from hf_posenc.insight.plots.plot import request_of
-from hf_posenc.insight.plots.save import (
-    ComputedPlot,
-    frames,
-    save,
-    to_dict,
-)
+from hf_posenc.insight.plots.compose import request_of, sheets
+from hf_posenc.insight.plots.kinds import plot_of
+from hf_posenc.insight.plots.save import ComputedPlot, frames, save, to_dict
 
 pytest.importorskip("matplotlib", reason="an extra")
 SMALL = Shapes(heads=2, head_dim=8, width=16)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hf_posenc.insight.plots import Shapes, show
-from hf_posenc.insight.plots.compose import list_plots, plot_of
+from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.registry import Plot
 
 matplotlib = pytest.importorskip("matplotlib", reason="an extra")
@@ -115,8 +115,7 @@ def test_a_picture_is_whole(name: str, schemes: str, count: int) -> None:
 
 def test_one_scale_for_unlike_schemes_leaves_blank_panels() -> None:
     """Negative control: what the rule of scales prevents is found by this file's measure of blankness."""
-    from hf_posenc.insight.plots.compose import sheets
-    from hf_posenc.insight.plots.plot import request_of
+    from hf_posenc.insight.plots.compose import request_of, sheets
     from hf_posenc.insight.plots.save import ComputedPlot
 
     plot: Plot = plot_of("code")

@@ -13,12 +13,7 @@ from hf_posenc import load_starter
 from hf_posenc.errors import BackendCannotCarry, SchemeNotDefined
 from hf_posenc.eval.errors import LengthTooShort, TextTooShort
 from hf_posenc.insight.probe import LossByContext, probe
-from hf_posenc.insight.probe.loss_by_context import (
-    MASK_EVERY,
-    SpecialTokenCounts,
-    loss_by_context,
-    scores,
-)
+from hf_posenc.insight.probe.loss_by_context import MASK_EVERY, SpecialTokenCounts, loss_by_context, scores
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import is_patched
 

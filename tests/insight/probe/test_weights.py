@@ -12,8 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssForCausalLM
 
 from hf_posenc import patch_model
-from hf_posenc.insight.probe.attention_profile import Tally
-from hf_posenc.insight.probe.capture import attentions_of
+from hf_posenc.insight.probe.attention_profile import Tally, attentions_of
 from hf_posenc.insight.probe.position_shuffle import chosen_rows, outputs
 
 Build = Callable[..., Any]

@@ -12,13 +12,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Block, BlockBias
-from hf_posenc.insight.properties import (
-    PROPERTIES,
-    PropertyTarget,
-    PropertyValue,
-    measure,
-    targets,
-)
+from hf_posenc.insight.properties import PROPERTIES, PropertyTarget, PropertyValue, measure, targets
 from hf_posenc.insight.properties.translation import fit, pairs
 from hf_posenc.schemes import registry
 from hf_posenc.schemes.base import Scheme

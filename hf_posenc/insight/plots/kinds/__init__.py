@@ -1,1 +1,28 @@
-"""The plots that come with the package, by what they look at: codes, rotations, pairs, images."""
+"""All plots, one module for each kind of thing that they show."""
+
+from __future__ import annotations
+
+from hf_posenc.errors import nearest
+from hf_posenc.insight.plots.kinds import codes, positions, rotations, scores
+from hf_posenc.insight.plots.registry import Plot, UnknownPlot, registered_plots
+
+KINDS = (positions, scores, codes, rotations)
+"""In order of preference: the first plot that is informative for a scheme is its default."""
+
+
+def list_plots() -> list[Plot]:
+    """Return all plots in order of preference, those registered by others last."""
+    rank = {module.__name__: number for number, module in enumerate(KINDS)}
+    return sorted(registered_plots(), key=lambda plot: rank.get(type(plot).__module__, len(rank)))
+
+
+def plot_of(name: str) -> Plot:
+    """Return the plot with that name.
+
+    Raises:
+        UnknownPlot: there is none.
+    """
+    known = {plot.name: plot for plot in list_plots()}
+    if name not in known:
+        raise UnknownPlot(f"There is no plot {name!r}.{nearest(name, known)} `hf-posenc show --list` lists them.")
+    return known[name]

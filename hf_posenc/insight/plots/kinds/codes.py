@@ -10,15 +10,8 @@ import torch
 from hf_posenc.core.plotting import MAGNITUDES
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots import codes, marks
-from hf_posenc.insight.plots.colour_scales import Line, Lines, Maps
-from hf_posenc.insight.plots.registry import (
-    Plot,
-    Scales,
-    Sheet,
-    View,
-    register_plot,
-)
-from hf_posenc.insight.plots.target import Target
+from hf_posenc.insight.plots.bases import Curves, Line, Lines, Maps
+from hf_posenc.insight.plots.registry import Plot, Scales, Sheet, Target, View, register_plot
 
 LENGTH = 100
 
@@ -86,12 +79,12 @@ class Dimensions(OfCodes, Lines):
 
 
 @register_plot
-class Product(OfCodes):
+class Product(OfCodes, Curves):
     """Inner product of two codes against their distance."""
 
     name, title = "product", "Inner product of two codes against their distance"
     options = ("length", "position")
-    scaled = False
+    key, unit, across = "product", "⟨code, code⟩ (1 with itself)", "distance from the middle position (tokens)"
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         length = view.length or LENGTH
@@ -100,17 +93,9 @@ class Product(OfCodes):
             raise OptionOutOfRange(f"position must be among 0 … {length - 1}, got {origin}. Ask for a greater length.")
         return {"distance": torch.arange(length) - origin, "product": codes.products(target, length, origin)}
 
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        axes = marks.one_pair_of_axes(figure)
-        for number, sheet in enumerate(sheets):
-            marks.curve(axes, sheet.numbers["distance"], sheet.numbers["product"], sheet.label, number, len(sheets))
+    def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
         axes.axhline(0, color=marks.ink(), alpha=0.4, linewidth=0.8)
         axes.axvline(0, color=marks.ink(), alpha=0.4, linewidth=0.8)
-        marks.plain(axes)
-        axes.set_xlabel("distance from the middle position (tokens)")
-        axes.set_ylabel("⟨code, code⟩ (1 with itself)")
-        marks.only(axes, sheets)
-        marks.legend(figure, axes)
 
 
 @register_plot

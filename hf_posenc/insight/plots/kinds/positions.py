@@ -1,4 +1,4 @@
-"""Plots of positions: those of tokens in training, the distance of each pair under a remap, and visibility."""
+"""Plots of positions in training and of pairs: their distance under a remap, their visibility and their biases."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from hf_posenc.core.plotting import MAGNITUDES
-from hf_posenc.insight.plots import colour_scales, pair_scores
-from hf_posenc.insight.plots import marks as drawing
-from hf_posenc.insight.plots.colour_scales import Line, Lines, Maps
-from hf_posenc.insight.plots.registry import (
-    Scales,
-    Sheet,
-    View,
-    register_plot,
-)
-from hf_posenc.insight.plots.target import Target
+from hf_posenc.insight.plots import marks, pair_scores
+from hf_posenc.insight.plots.bases import Line, Lines, Maps, heat_map
+from hf_posenc.insight.plots.registry import Scales, Sheet, Target, View, register_plot
 
 
 @register_plot
@@ -41,7 +34,7 @@ class Places(Lines):
             yield f"text {text}", torch.arange(len(where)), where
 
     def mark(self, axes: Any) -> None:
-        axes.axline((0, 0), slope=1, color=drawing.ink(), alpha=0.4, linewidth=0.8)
+        axes.axline((0, 0), slope=1, color=marks.ink(), alpha=0.4, linewidth=0.8)
 
 
 @register_plot
@@ -57,14 +50,14 @@ class Distance(Maps):
         return pair_scores.remaps(target)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        distance = pair_scores.pairs_of(target, view.length or self.length(target)).distances()
+        distance = pair_scores.distances(pair_scores.call_of(target, view.length or self.length(target)))[0, 0]
         return {"distance": distance, "trained_length": target.geometry.trained_length}
 
     def mark_bars(self, bars: Sequence[Any], sheets: Sequence[Sheet]) -> None:
         trained = sheets[0].numbers["trained_length"]
         for bar in bars:
             if bar.vmin < trained < bar.vmax:
-                bar.ax.axhline(trained, color=drawing.HUES[3], linewidth=2)
+                bar.ax.axhline(trained, color=marks.HUES[3], linewidth=2)
                 bar.set_label(f"{self.unit}; line: trained length")
 
 
@@ -82,11 +75,12 @@ class Visible(Maps):
         return any(part.chooses_keys for part in target.scheme.schemes)
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        found = pair_scores.pairs_of(target, view.length or self.length(target))
-        region, distance, own = found.regions(), found.distances(), own_distances(found.length)
+        call = pair_scores.call_of(target, view.length or self.length(target))
+        region, distance = pair_scores.regions(call)[0, 0], pair_scores.distances(call)[0, 0]
+        own = call.ctx.query_positions[0, :, None] - call.ctx.key_positions[0].double()
         count = 1 + int(torch.nan_to_num(region).max())
         return {
-            "region": region, "keys_seen": found.seen().sum(1),
+            "region": region, "keys_seen": region.isfinite().sum(1),
             "keeps_distance": [torch.equal(distance[region == n], own[region == n]) for n in range(count)],
         }  # fmt: skip
 
@@ -96,25 +90,17 @@ class Visible(Maps):
 
         names = region_names([sheet.numbers["keeps_distance"] for sheet in scales.every])
         hues = [HUES[n % len(HUES)] for n in range(len(names))]
-        colours = ListedColormap(hues).with_extremes(bad=to_rgba(drawing.ink(), drawing.FAINT))
         for axes, sheet in zip(self.panels(figure, sheets), sheets, strict=True):
-            limits = colour_scales.Limits(-0.5, len(names) - 0.5, MAGNITUDES)
-            colour_scales.heat_map(axes, sheet.numbers["region"], limits).set_cmap(colours)
+            heat_map(axes, sheet.numbers["region"], (-0.5, len(names) - 0.5), ListedColormap(hues))
         patches = [Patch(facecolor=hue, label=name) for hue, name in zip(hues, names, strict=True)]
-        patches.append(Patch(facecolor=(*to_rgba(drawing.ink())[:3], drawing.FAINT), label="masked"))
+        patches.append(Patch(facecolor=(*to_rgba(marks.ink())[:3], marks.FAINT), label="masked"))
         longest = max(len(name) for name in names)
         across = max(1, min(len(patches), int(12 * figure.get_figwidth()) // (7 + longest)))
         figure.legend(handles=patches, loc="outside lower left", ncols=across, frameon=False)
 
 
 NAMES = {frozenset({True}): "true distance", frozenset({False}): "changed distance"}
-HUES = tuple(drawing.HUES[n] for n in (4, 0, 2, 5, 1, 3))
-
-
-def own_distances(length: int) -> torch.Tensor:
-    """Query minus key position of each pair, ``[query, key]``, float64."""
-    place = torch.arange(length, dtype=torch.float64)
-    return place[:, None] - place
+HUES = tuple(marks.HUES[n] for n in (4, 0, 2, 5, 1, 3))
 
 
 def region_names(keeps: Sequence[Sequence[bool]]) -> list[str]:
@@ -132,3 +118,64 @@ def region_names(keeps: Sequence[Sequence[bool]]) -> list[str]:
         what = NAMES.get(frozenset(found), "true or changed distance")
         names.append(f"visible, {what} (region {number + 1})")
     return names
+
+
+MOST_HEADS = 8
+
+
+def biases(target: Target, length: int, view: View) -> Tensor:
+    """What is added to the score of each pair, ``[heads, query, key]``."""
+    return pair_scores.added(pair_scores.call_of(target, length, view.vectors))[0]
+
+
+@register_plot
+class Bias(Maps):
+    """Bias that each head adds to the score of each pair."""
+
+    name, title = "bias", "Bias of each pair, head by head"
+    key, unit = "bias", "added to the score"
+    hooks = ("bias",)
+    options = ("length", "head", "vectors")
+    trained_length = 64
+
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        bias = biases(target, view.length or self.length(target), view)
+        heads = view.heads(len(bias), MOST_HEADS)
+        return {"heads": heads, "bias": bias[heads]}
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        every = Scales([by_head(frame) for frame in scales.frames], scales.same)
+        super().draw(figure, by_head(sheets), every)
+
+
+def by_head(sheets: Sequence[Sheet]) -> list[Sheet]:
+    """One sheet for each head of each scheme."""
+    return [
+        Sheet(sheet.label, {"head": head, "bias": bias})
+        for sheet in sheets
+        for head, bias in zip(sheet.numbers["heads"], sheet.numbers["bias"], strict=True)
+    ]
+
+
+@register_plot
+class BiasCurve(Lines):
+    """Bias against distance, one curve per head, for the last query."""
+
+    name, title = "bias_curve", "Bias against distance, head by head"
+    hooks = ("bias",)
+    options = ("length", "head", "vectors")
+    trained_length = 128
+    axis_names = "distance (tokens)", "added to the score"
+
+    def is_informative(self, target: Target) -> bool:
+        return False
+
+    def numbers(self, target: Target, view: View) -> dict[str, Any]:
+        bias = biases(target, view.length or self.length(target), view)
+        heads = view.heads(len(bias), MOST_HEADS)
+        curves = pair_scores.of_last_row(bias[heads])
+        return {"distance": torch.arange(curves.shape[1]), "heads": heads, "bias": curves}
+
+    def lines(self, numbers: Mapping[str, Any]) -> Iterable[Line]:
+        for line, head in enumerate(numbers["heads"]):
+            yield f"head {head}", numbers["distance"], numbers["bias"][line]

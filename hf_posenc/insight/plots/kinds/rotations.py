@@ -10,15 +10,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.insight.plots import codes, marks
-from hf_posenc.insight.plots.registry import (
-    Plot,
-    Scales,
-    Sheet,
-    View,
-    evenly,
-    register_plot,
-)
-from hf_posenc.insight.plots.target import Target
+from hf_posenc.insight.plots.registry import Plot, Scales, Sheet, Target, View, evenly, register_plot
 
 MOST_HANDS = 8
 TRAIL = 6  # earlier positions that are faintly seen

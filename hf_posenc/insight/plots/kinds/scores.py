@@ -7,17 +7,10 @@ from typing import Any
 
 import torch
 
-from hf_posenc.insight.plots import codes, colour_scales, marks, pair_scores
-from hf_posenc.insight.plots.colour_scales import Maps
+from hf_posenc.insight.plots import codes, marks, pair_scores
+from hf_posenc.insight.plots.bases import Curves, Maps
 from hf_posenc.insight.plots.kinds.positions import Distance
-from hf_posenc.insight.plots.registry import (
-    Plot,
-    Scales,
-    Sheet,
-    View,
-    register_plot,
-)
-from hf_posenc.insight.plots.target import Target
+from hf_posenc.insight.plots.registry import Sheet, Target, View, register_plot
 
 SIDE = 15  # patches of an image
 OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
@@ -30,7 +23,7 @@ def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
     """
     if not target.has(*OF_SCORES) and codes.has_code(target):
         return {"score": codes.gram(target, length)}
-    scores = pair_scores.pairs_of(target, length, view.vectors).scores()
+    scores = pair_scores.scores(pair_scores.call_of(target, length, view.vectors))[0]
     head = view.heads(len(scores), 1)[0]
     differ = not scores.allclose(scores[:1], equal_nan=True)
     return {"score": scores[head]} | ({"head": head} if differ else {})
@@ -54,47 +47,6 @@ class ScoreMap(Maps):
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         return score_map(target, view.length or self.length(target), view)
-
-
-class Curves(Plot):
-    """Base: one curve per scheme over the distance from the last query to each key.
-
-    All are on one pair of axes, unless one of them would look flat there; then each scheme has its own.
-    """
-
-    key = ""
-    unit = ""
-
-    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        together = scales.same or marks.comparable([sheet.numbers[self.key] for sheet in scales.every])
-        if together:
-            axes = marks.one_pair_of_axes(figure)
-            self.curves(axes, sheets, Scales(scales.frames, same=True))
-            marks.only(axes, sheets)
-            marks.legend(figure, axes)
-            return
-        grid = marks.panels(figure, len(sheets), 3.6, 3.0)
-        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
-            self.curves(axes, [sheet], Scales([[one] for one in scales.of(number)]))
-            axes.set_title(marks.named(marks.labelled(sheet), 3.6), loc="left", fontsize=10)
-        colour_scales.say_scale(figure, scales, len(grid))
-
-    def curves(self, axes: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
-        """Draw the curves of some sheets on one pair of axes."""
-        for number, sheet in enumerate(sheets):
-            values = sheet.numbers[self.key]
-            marks.curve(axes, sheet.numbers["distance"], values, marks.labelled(sheet), number, len(sheets))
-        every = torch.cat([sheet.numbers[self.key].double() for sheet in scales.every])
-        low, high = float(every[every.isfinite()].min()), float(every[every.isfinite()].max())
-        room = 0.05 * (high - low or 1.0)
-        axes.set_ylim(low - room, high + room)
-        marks.plain(axes)
-        axes.set_xlabel("distance from query to key (tokens)")
-        axes.set_ylabel(self.unit)
-        self.mark(axes, sheets)
-
-    def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
-        """Anything else on the axes."""
 
 
 @register_plot
@@ -136,7 +88,7 @@ class DistanceCurve(Curves):
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         length = view.length or self.length(target)
-        used = pair_scores.of_last_row(pair_scores.pairs_of(target, length).distances())
+        used = pair_scores.of_last_row(pair_scores.distances(pair_scores.call_of(target, length))[0, 0])
         return {"distance": torch.arange(length), "used": used, "trained_length": target.geometry.trained_length}
 
     def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
@@ -153,7 +105,7 @@ class Temperature(Curves):
     """Factor of all logits of a row."""
 
     name, title = "temperature", "Factor of the logits of each row"
-    key, unit = "factor", "factor of its logits (×)"
+    key, unit, across = "factor", "factor of its logits (×)", "position of the query (tokens)"
     options = ("length", "head")
     hooks = ("query_scale", "row_scale")
     companions = ("rotation", "row_rotation", "bias", "regions", "visible")
@@ -176,9 +128,6 @@ class Temperature(Curves):
         return {"distance": torch.arange(factors.shape[1]), "factor": factors[head]} | (
             {"head": head} if differ else {}
         )
-
-    def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
-        axes.set_xlabel("position of the query (tokens)")
 
 
 @register_plot

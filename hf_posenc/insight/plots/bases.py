@@ -1,4 +1,4 @@
-"""Panels with a map or with lines, and their scales. One rule for all plots:
+"""Base classes of plots, with maps, lines or curves, and their scales. One rule for all:
 
     signed numbers (codes, scores, biases, changes)   purple below zero, white at zero, orange above
     magnitudes (distances, shares)                    dark blue to yellow (cividis)
@@ -11,14 +11,24 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from hf_posenc.core.plotting import MAGNITUDES, SIGNED
-from hf_posenc.insight.plots.marks import FAINT, curve, ink, legend, plain, sheet_panels
+from hf_posenc.insight.plots.marks import (
+    FAINT,
+    comparable,
+    curve,
+    ink,
+    labelled,
+    legend,
+    named,
+    panels,
+    plain,
+    sheet_panels,
+)
 from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
 
 OWN_SCALES = "each panel has its own scale"
@@ -26,31 +36,17 @@ SAME_SCALE = "all panels have one scale"
 BESIDE_A_BAR = 2.2  # inches for the name of a map that may have a colour bar of its own
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The two ends of a colour scale, and its colours."""
-
-    low: float
-    high: float
-    colours: str
-
-    @classmethod
-    def of(cls, maps: Sequence[Tensor], *, signed: bool = True) -> Limits:
-        """Limits that hold all finite numbers; symmetric about zero where they are signed."""
-        finite = torch.cat([values[values.isfinite()].double().flatten() for values in maps])
-        if signed:
-            size = float(f"{float(finite.abs().max()):.6g}") if len(finite) else 1.0  # 1 and 1.0000001 are one scale
-            return cls(-(size or 1.0), size or 1.0, SIGNED)
-        low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-        return cls(low, high if high > low else low + 1.0, MAGNITUDES)
+def limits_of(maps: Sequence[Tensor], *, signed: bool = True) -> tuple[float, float]:
+    """The two ends of a scale that holds all finite numbers; symmetric about zero where they are signed."""
+    finite = torch.cat([values[values.isfinite()].double().flatten() for values in maps])
+    if signed:
+        size = float(f"{float(finite.abs().max()):.6g}") if len(finite) else 1.0  # 1 and 1.0000001 are one scale
+        return -(size or 1.0), size or 1.0
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    return low, high if high > low else low + 1.0
 
 
-def limits_of(scales: Scales, count: int, key: str, *, signed: bool = True) -> list[Limits]:
-    """The limits of each of ``count`` sheets, from the numbers that they call ``key``."""
-    return [Limits.of([sheet.numbers[key] for sheet in scales.of(n)], signed=signed) for n in range(count)]
-
-
-def say_scale(figure: Any, scales: Scales, panels: int, limits: Sequence[Limits] = ()) -> None:
+def say_scale(figure: Any, scales: Scales, panels: int, limits: Sequence[tuple[float, float]] = ()) -> None:
     """Say in the heading whether panels have scales of their own, where there is more than one panel."""
     if panels > 1:
         said = SAME_SCALE if scales.same or len(set(limits)) == 1 else OWN_SCALES
@@ -79,10 +75,11 @@ class Maps(Plot):
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
         """Draw one map per scheme."""
         grid = self.panels(figure, sheets)
-        limits, images = limits_of(scales, len(sheets), self.key, signed=self.signed), []
-        for axes, sheet, limit in zip(grid, sheets, limits, strict=True):
+        colours, limits, images = SIGNED if self.signed else MAGNITUDES, [], []
+        for number, (axes, sheet) in enumerate(zip(grid, sheets, strict=True)):
+            limits.append(limits_of([one.numbers[self.key] for one in scales.of(number)], signed=self.signed))
             start = self.start(sheet)
-            images.append(heat_map(axes, sheet.numbers[self.key], limit, start=start, square=self.square))
+            images.append(heat_map(axes, sheet.numbers[self.key], limits[-1], colours, start=start, square=self.square))
             self.mark(axes, sheet)
         bars = colour_bars(figure, grid, images, self.unit)
         say_scale(figure, scales, len(grid), limits)
@@ -112,18 +109,24 @@ def colour_bars(figure: Any, panels: Sequence[Any], images: Sequence[Any], label
 
 
 def heat_map(
-    axes: Any, values: Tensor, limits: Limits, *, start: tuple[float, float] = (0, 0), square: bool = True
+    axes: Any,
+    values: Tensor,
+    limits: tuple[float, float],
+    colours: Any,
+    *,
+    start: tuple[float, float] = (0, 0),
+    square: bool = True,
 ) -> Any:
     """``values [down, across]`` as coloured cells, the first at ``start`` (down, across); grey where NaN."""
     from matplotlib import colormaps
     from matplotlib.colors import to_rgba
 
-    colours = colormaps[limits.colours].with_extremes(bad=to_rgba(ink(), FAINT))
+    colours = colormaps.get_cmap(colours).with_extremes(bad=to_rgba(ink(), FAINT))
     down, across = values.shape
     edges = (start[1] - 0.5, start[1] + across - 0.5, start[0] + down - 0.5, start[0] - 0.5)
     image = axes.imshow(
-        values.double().numpy(), cmap=colours, vmin=limits.low,
-        vmax=limits.high, aspect="equal" if square else "auto", interpolation="none", extent=edges,
+        values.double().numpy(), cmap=colours, vmin=limits[0],
+        vmax=limits[1], aspect="equal" if square else "auto", interpolation="none", extent=edges,
     )  # fmt: skip
     axes.tick_params(length=2.5)
     axes.locator_params(integer=True, nbins=6)
@@ -170,3 +173,42 @@ class Lines(Plot):
 
     def mark(self, axes: Any) -> None:
         """Anything else in a panel."""
+
+
+class Curves(Plot):
+    """Base of plots with one curve per scheme over a distance.
+
+    All are on one pair of axes, unless one of them would look flat there; then each scheme has its own.
+    """
+
+    key: ClassVar[str]
+    unit: ClassVar[str]
+    across: ClassVar[str] = "distance from query to key (tokens)"
+
+    def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
+        """Draw one curve per scheme."""
+        together = scales.same or comparable([sheet.numbers[self.key] for sheet in scales.every])
+        groups = [sheets] if together else [[sheet] for sheet in sheets]
+        grid = panels(figure, len(groups), *((7.0, 3.05) if together else (3.6, 3.0)))
+        for number, (axes, group) in enumerate(zip(grid, groups, strict=True)):
+            self.curves(axes, group, scales.every if together else scales.of(number))
+            if len(group) == 1:  # which needs no legend
+                axes.set_title(named(labelled(group[0]), 7.0 if together else 3.6), loc="left", fontsize=10)
+        legend(figure, *(grid if together else []))
+        say_scale(figure, scales, len(grid))
+
+    def curves(self, axes: Any, sheets: Sequence[Sheet], among: Sequence[Sheet]) -> None:
+        """Draw the curves of some sheets on one pair of axes that holds those of all ``among`` which they are."""
+        for number, sheet in enumerate(sheets):
+            curve(axes, sheet.numbers["distance"], sheet.numbers[self.key], labelled(sheet), number, len(sheets))
+        every = torch.cat([sheet.numbers[self.key].double() for sheet in among])
+        low, high = float(every[every.isfinite()].min()), float(every[every.isfinite()].max())
+        room = 0.05 * (high - low or 1.0)
+        axes.set_ylim(low - room, high + room)
+        plain(axes)
+        axes.set_xlabel(self.across)
+        axes.set_ylabel(self.unit)
+        self.mark(axes, sheets)
+
+    def mark(self, axes: Any, sheets: Sequence[Sheet]) -> None:
+        """Anything else on the axes."""
