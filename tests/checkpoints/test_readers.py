@@ -19,13 +19,14 @@ from hf_posenc.checkpoints.readers.stated import Stated
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import ReadOtherwise
 
+Names = tuple[str, ...]
 FACTOR = 4
 TARGET = FACTOR * TRAINED_LENGTH
 TEXT = torch.randint(3, 96, (1, 3 * TRAINED_LENGTH), generator=torch.Generator().manual_seed(0))
 LISTS = {"long_factor": [1.0 + 0.3 * pair for pair in range(8)], "short_factor": [1.0] * 8}
 VLLM, SGLANG, MLX, LLAMA = (reader.NAME for reader in (vllm, sglang, mlx_lm, llama_cpp))
 # Every exportable scheme and option that changes numbers, and the engines that compute something else.
-CASES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+CASES: list[tuple[str, dict[str, Any], Names]] = [
     ("rope", {"base": 500.0}, ()),
     ("abf", {}, ()),
     ("pi", {}, ()),
@@ -67,9 +68,7 @@ def exported(folder: Path, scheme: str, options: dict[str, Any], **entries: Any)
 
 
 @pytest.mark.parametrize(("scheme", "options", "otherwise"), CASES, ids=str)
-def test_who_computes_the_same(
-    scheme: str, options: dict[str, Any], otherwise: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_who_computes_the_same(scheme: str, options: dict[str, Any], otherwise: Names, tmp_path: Path) -> None:
     found = {reading.reader: reading for reading in read_elsewhere(patched(scheme, options))}
     assert {name for name, reading in found.items() if reading.verdict != "exact"} == set(otherwise)
     said = exported(tmp_path, scheme, options)[1]
@@ -79,7 +78,7 @@ def test_who_computes_the_same(
 @pytest.mark.parametrize("reader", [vllm, sglang, mlx_lm, llama_cpp], ids=lambda reader: reader.NAME)
 @pytest.mark.parametrize(("scheme", "options", "otherwise"), CASES, ids=str)
 def test_exact_is_what_transformers_computes(
-    scheme: str, options: dict[str, Any], otherwise: tuple[str, ...], reader: Any, tmp_path: Path
+    scheme: str, options: dict[str, Any], otherwise: Names, reader: Any, tmp_path: Path
 ) -> None:
     """By transformers' own functions on the written file: frequencies and temperature, both in float32."""
     exported(tmp_path, scheme, options)
@@ -149,7 +148,7 @@ def test_other_entries_of_the_window_follow(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "options", "otherwise"), CASES, ids=str)
-def test_mlx_lm_itself(scheme: str, options: dict[str, Any], otherwise: tuple[str, ...], tmp_path: Path) -> None:
+def test_mlx_lm_itself(scheme: str, options: dict[str, Any], otherwise: Names, tmp_path: Path) -> None:
     pytest.importorskip("mlx_lm", reason="mlx-lm is not installed (pip install mlx-lm 'mlx[cpu]')")
     import mlx.core as mx
     import numpy as np
