@@ -95,7 +95,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
             NotReadBefore5,
             stacklevel=2,
         )
-    otherwise = [str(reading) for reading in readings(found) if reading.verdict != "exact"]
+    otherwise = [str(reading) for reading in readings(found) if reading.verdict in ("different", "unable")]
     if otherwise:
         warnings.warn(
             f"Not every engine computes this checkpoint as transformers does. {'; '.join(otherwise)}. Serve it with an "

@@ -112,6 +112,16 @@ def test_models_whose_class_in_mlx_does_not_scale(family: str) -> None:
     assert mlx_lm.read(Stated(stated, "llama", 16, False, 64, 64)).frequencies[0] == 0.25
 
 
+def test_lists_that_llama_cpp_has_for_phi_3_alone() -> None:
+    """Its converter writes them with √(1 + ln s / ln L0), whatever is stated; for other models it writes none."""
+    lists = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "short_mscale": 1.3, "long_mscale": 1.3}
+    stated = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32, **lists}
+    read = llama_cpp.read(Stated(stated, "phi3", 16, False, 128, 128))
+    assert read.frequencies[0] == 0.25
+    assert read.amplitude == pytest.approx(math.sqrt(1 + math.log(4) / math.log(32)))
+    assert llama_cpp.read(Stated(stated, "llama", 16, False, 128, 128)).frequencies[0] == 1.0
+
+
 def test_an_exported_checkpoint_can_be_patched_again(tmp_path: Path) -> None:
     """What other engines read does not change what this package reads."""
     from hf_posenc import from_pretrained

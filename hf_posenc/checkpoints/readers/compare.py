@@ -12,10 +12,12 @@ from hf_posenc.checkpoints.readers import llama_cpp, mlx_lm, sglang, vllm
 from hf_posenc.checkpoints.readers.stated import ReadRotation, Stated, Unread
 from hf_posenc.core.geometry import HostRotary
 
-Verdict = Literal["exact", "different", "unable"]
+Verdict = Literal["exact", "different", "unable", "unknown"]
 READERS: dict[str, Callable[[Stated], ReadRotation]] = {
     reader.NAME: reader.read for reader in (vllm, sglang, mlx_lm, llama_cpp)
 }
+BY_LAYER_TYPE = (vllm.NAME,)
+"""Engines whose reading of parameters by type of layer was looked up: they keep transformers' form."""
 ROUNDING = 1e-6
 """Relative: engines compute frequencies in float32."""
 
@@ -26,12 +28,12 @@ class Reading:
 
     Attributes:
         reader: the engine, and the version that was read.
-        verdict: whether it computes the same as transformers.
+        verdict: whether it computes the same as transformers; ``unknown`` where its code was not read for this model.
         layers: the type of layers; None for all of a model whose layers share their parameters.
         logit_scale: factor of the rotated part of the logits against transformers'; None where it is unable.
         phase: largest difference between two angles of rotation, in radians, at ``length`` tokens; None likewise.
         length: up to which it is compared, in tokens.
-        reason: why it is unable; empty otherwise.
+        reason: why it is unable or unknown; empty otherwise.
     """
 
     reader: str
@@ -48,7 +50,7 @@ class Reading:
 
     def explanation(self) -> str:
         """By how much it differs, or why it is unable; empty where it computes the same."""
-        if self.verdict == "unable":
+        if self.reason:
             return f": {self.reason}"
         parts = []
         if self.logit_scale is not None and abs(self.logit_scale - 1.0) > ROUNDING:
@@ -83,6 +85,10 @@ def readings(plain: PlainConfig) -> Iterator[Reading]:
     for layers, rotary in plain.rotaries.items():
         stated = stated_for(plain, layers, rotary)
         for reader, read in READERS.items():
+            if layers is not None and reader not in BY_LAYER_TYPE:
+                reason = "its reading of parameters by type of layer was not compared"
+                yield Reading(reader, "unknown", layers, None, None, stated.served_length, reason)
+                continue
             try:
                 found = read(stated)
             except Unread as error:

@@ -12,6 +12,8 @@ from hf_posenc.checkpoints.readers.stated import (
     grown,
     interpolated,
     llama3,
+    longrope_by_length,
+    longrope_default,
     unscaled,
     yarn_frequencies,
 )
@@ -19,12 +21,16 @@ from hf_posenc.checkpoints.readers.stated import (
 NAME = "llama.cpp's converter"
 WITH_FREQUENCIES = ("llama", "mistral", "mixtral", "apertus", "exaone4")
 """Models for which the converter writes Llama 3's frequencies."""
+WITH_LISTS = ("phi3",)
+"""Models for which it writes LongRoPE's lists, with the default temperature."""
 
 
 def read(stated: Stated) -> ReadRotation:
     """What llama.cpp computes from a converted checkpoint: unscaled RoPE, for a RoPE type it does not know."""
     if stated.rope_type == "llama3" and stated.model_type not in WITH_FREQUENCIES:
         return unscaled(stated)
+    if stated.rope_type == "longrope" and stated.model_type in WITH_LISTS:
+        return ReadRotation(longrope_by_length(stated).frequencies, longrope_default(stated))
     return FORMULAS.get(stated.rope_type, unscaled)(stated)
 
 
