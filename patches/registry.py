@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hf_posenc.core.plugins import load_entry_points, plugin_failures
+from hf_posenc.core.plugins import has_failed, load_entry_points, plugin_failures
 from hf_posenc.errors import NameNotAllowed, WrongKind, shown
 
 if TYPE_CHECKING:
@@ -96,6 +96,11 @@ def adapter_names() -> list[str]:
 def adapter_failures() -> str:
     """A sentence about each installed adapter that could not be loaded, each after a blank; empty where all were."""
     return plugin_failures(GROUP)
+
+
+def adapter_has_failed(model_type: str) -> bool:
+    """Whether an adapter is installed for a model type and could not be loaded."""
+    return has_failed(GROUP, model_type)
 
 
 def adapter_of_config(config: Any) -> type[Adapter] | None:

@@ -15,7 +15,7 @@ from hf_posenc.errors import CannotImport
 
 _LOCK = RLock()  # another thread waits until all plugins are loaded; a plugin that lists names while it loads does not
 _LOADED: set[str] = set()
-_FAILURES: dict[str, list[str]] = {}  # by group
+_FAILURES: dict[str, dict[str, str]] = {}  # by group and name
 
 
 def load_entry_points(group: str, accept: Callable[[str, Any], None]) -> None:
@@ -40,13 +40,18 @@ def load_entry_points(group: str, accept: Callable[[str, Any], None]) -> None:
                     f"The {group} plugin {entry.name!r} of {distribution} cannot be loaded "
                     f"({str(error).rstrip('.')}). Update or remove it."
                 )
-                _FAILURES.setdefault(group, []).append(message)
+                _FAILURES.setdefault(group, {})[entry.name] = message
                 logging.getLogger(__name__).warning(message)
 
 
 def plugin_failures(group: str) -> str:
     """A sentence about each plugin of ``group`` that could not be loaded, each after a blank; empty where all were."""
-    return "".join(f" {message}" for message in _FAILURES.get(group, ()))
+    return "".join(f" {message}" for message in _FAILURES.get(group, {}).values())
+
+
+def has_failed(group: str, name: str) -> bool:
+    """Whether a plugin of that name could not be loaded."""
+    return name in _FAILURES.get(group, {})
 
 
 def forget_entry_points() -> None:

@@ -19,7 +19,7 @@ from hf_posenc.errors import (
 from hf_posenc.forward.current_forward import OWNER
 from hf_posenc.forward.offloading import change_class
 from hf_posenc.patches.general.adapter import GeneralAdapter, embeds_tokens, unsupported
-from hf_posenc.patches.registry import adapter_failures, adapter_of_config
+from hf_posenc.patches.registry import adapter_failures, adapter_has_failed, adapter_of_config
 from hf_posenc.patching.report import PatchReport, Proof
 
 if TYPE_CHECKING:
@@ -167,6 +167,10 @@ def base_model_of(model: nn.Module) -> tuple[nn.Module, Adapter]:
             return base, adapter
     general = GeneralAdapter()
     if (base := general.base_model(model)) is not None:
+        if adapter_has_failed(general.name):
+            raise UnsupportedModel(
+                f"The adapter installed for {general.name!r} models cannot be used.{adapter_failures()}"
+            )
         return base, general
     reason = unsupported(model)
     raise type(reason)(f"{reason}{adapter_failures()}")
