@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import Field
+from annotated_types import Interval
 
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval.errors import TaskOptionOutOfRange
@@ -78,7 +78,7 @@ class ChoiceTask(RetrievalTask):
 class AssociationTask(HaystackTask, ChoiceTask):
     """Who has been to a country, by the landmark beside the home."""
 
-    Options = HaystackTask.Options.plus(distractors=(Annotated[Few, Field(le=len(ASSOCIATIONS) - 1)], 3))
+    Options = HaystackTask.Options.plus(distractors=(Annotated[Few, Interval(le=len(ASSOCIATIONS) - 1)], 3))
     make = Association
 
 
@@ -133,7 +133,7 @@ class LabelledText(Record):
 class ClassificationTask(ChoiceTask):
     """The label of a text, after ever more examples."""
 
-    Options = FileOptions.plus(labels=(Annotated[Few, Field(ge=2, le=100)] | None, None))
+    Options = FileOptions.plus(labels=(Annotated[Few, Interval(ge=2, le=100)] | None, None))
     deep = False
     reads_text = False
     shots = 400

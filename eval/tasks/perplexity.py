@@ -16,8 +16,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
+from annotated_types import Interval
 from lm_eval.api.metrics import mean
-from pydantic import Field
 
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.lm.spans import Span
@@ -176,7 +176,8 @@ class KeyTokensTask(SpanTask):
     request_type = "key_token_scores"
     Options = TaskOptions.plus(
         short=(Count, 16), evaluator=(str, ITSELF),
-        gain=(Annotated[float, Field(ge=-1e3, le=1e3)], 2.0), likelihood=(Annotated[float, Field(ge=-1e3, le=0)], -2.0),
+        gain=(Annotated[float, Interval(ge=-1e3, le=1e3)], 2.0),
+        likelihood=(Annotated[float, Interval(ge=-1e3, le=0)], -2.0),
     )  # fmt: skip
     metrics: ClassVar[dict[str, Metric]] = {
         "key_nats": (mean, False), "nll": (per_token, False), "long_ppl": (long_perplexity, False), "keys": (mean, True)

@@ -20,6 +20,7 @@ from itertools import cycle
 from math import log2
 from typing import Annotated, Any, ClassVar
 
+from annotated_types import Interval
 from lm_eval.api.metrics import mean
 from pydantic import AfterValidator, AliasChoices, Field
 
@@ -123,7 +124,7 @@ class RankingTask(RetrievalTask):
     """
 
     reads_text = False
-    Options = FileOptions.plus(relevant=(Annotated[Few, Field(le=10)], 3))
+    Options = FileOptions.plus(relevant=(Annotated[Few, Interval(le=10)], 3))
     generated: ClassVar[dict[str, Metric]] = {"ndcg": (mean, True)}
 
     @cached_property

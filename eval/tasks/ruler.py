@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from annotated_types import Interval
 
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.tasks.retrieval import RetrievalOptions, RetrievalTask
@@ -17,7 +17,7 @@ from hf_posenc.eval.texts.haystack import OWN_TEXT, Exercise
 from hf_posenc.eval.texts.needles import Niah
 from hf_posenc.eval.texts.ruler import CommonWords, FrequentWords, Questions, VariableTracking
 
-Several = Annotated[Few, Field(ge=2)]
+Several = Annotated[Few, Interval(ge=2)]
 
 
 class HaystackTask(RetrievalTask):
@@ -105,7 +105,7 @@ class FrequentWordsTask(RetrievalTask):
     deep = False
     reads_text = False
     Options = RetrievalOptions.plus(
-        frequent_words=(Annotated[Few, Field(le=20)], 3), zipf=(Annotated[float, Field(ge=1, le=3)], 2.0)
+        frequent_words=(Annotated[Few, Interval(le=20)], 3), zipf=(Annotated[float, Interval(ge=1, le=3)], 2.0)
     )
     make = FrequentWords
 
@@ -113,6 +113,6 @@ class FrequentWordsTask(RetrievalTask):
 class QuestionsTask(RetrievalTask):
     """A question over documents."""
 
-    Options = RetrievalOptions.plus(qa_hops=(Annotated[Few, Field(le=2)], 1))
+    Options = RetrievalOptions.plus(qa_hops=(Annotated[Few, Interval(le=2)], 1))
     make = Questions
     made_of_text = True

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Annotated, Any, TypeVar
 
+from annotated_types import Interval, MinLen
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -86,13 +87,13 @@ def longest_of(longest: int | None, lengths: Sequence[int]) -> int:
     return longest or max(lengths)
 
 
-Count = Annotated[int, Field(ge=1, le=MAX_LENGTH), BeforeValidator(number)]
-Few = Annotated[int, Field(ge=1, le=1000), BeforeValidator(number)]
-Seed = Annotated[int, Field(ge=0, lt=2**32), BeforeValidator(number)]
+Count = Annotated[int, Interval(ge=1, le=MAX_LENGTH), BeforeValidator(number)]
+Few = Annotated[int, Interval(ge=1, le=1000), BeforeValidator(number)]
+Seed = Annotated[int, Interval(ge=0, lt=2**32), BeforeValidator(number)]
 Lengths = Annotated[tuple[Count, ...], AfterValidator(ascending), BeforeValidator(listed)]
-Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(number)]
-Depths = Annotated[tuple[Share, ...], Field(min_length=1), BeforeValidator(listed)]
-Paths = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(paths)]
+Share = Annotated[float, Interval(ge=0, le=1), BeforeValidator(number)]
+Depths = Annotated[tuple[Share, ...], MinLen(1), BeforeValidator(listed)]
+Paths = Annotated[tuple[Annotated[str, MinLen(1)], ...], BeforeValidator(paths)]
 Own = TypeVar("Own", bound="TaskOptions")
 
 
@@ -142,7 +143,7 @@ class Sweep(TaskOptions):
     keys: Count = 8
     scored: Count = 64
     depths: Depths = (0.0, 0.25, 0.5, 0.75, 1.0)
-    longest: Annotated[int, Field(ge=0, le=MAX_LENGTH), BeforeValidator(number)] = Field(0, validate_default=True)
+    longest: Annotated[int, Interval(ge=0, le=MAX_LENGTH), BeforeValidator(number)] = Field(0, validate_default=True)
     seed: Seed = 0
     text: Any = None
     field: str = "text"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from annotated_types import MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hf_posenc.errors import UnreadableDocuments, shown
@@ -21,7 +22,7 @@ def several(value: Any) -> Any:
 
 
 Text = Annotated[str, Field(pattern=r"\S")]
-Texts = Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(several)]
+Texts = Annotated[tuple[Text, ...], MinLen(1), BeforeValidator(several)]
 
 
 class Record(BaseModel):

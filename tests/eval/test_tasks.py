@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import tomllib
 import torch
 
 from hf_posenc import describe, is_patched, patch_model
@@ -124,6 +123,7 @@ def test_bad_metadata_is_refused(metadata: dict, message: str) -> None:
 
 
 def test_model_types_are_declared() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="in the standard library from Python 3.11")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["lm_eval.models"] == MODEL_TYPES
 

@@ -57,7 +57,7 @@ def bench(
         PosEncError: an argument is invalid; a refused scheme is a cell, not an error.
     """
     chosen_device = device or Cpu()
-    plan = BenchSettings(entries_of(schemes), lengths, **settings)
+    plan = BenchSettings(entries_of(schemes), tuple(lengths), **settings)
     loaded: Any = load_unpatched(model)[0] if isinstance(model, (str, os.PathLike)) else model
     check_model(loaded, plan)
     return run(loaded, plan, chosen_device, threads, progress)

@@ -27,6 +27,10 @@ DOCUMENTS = 4
 IGNORED = -100  # label of a token that has no loss
 REACH = 8  # times the trained length, where neither lengths nor factor exceed it
 
+Length = Annotated[int, Ge(2)]
+Case = Literal["prefill", "decode", "static_decode", "train"]
+Baseline = Literal["unpatched", "naive"]
+
 
 @dataclass(frozen=True)
 class BenchSettings:
@@ -48,9 +52,9 @@ class BenchSettings:
     """
 
     entries: Sequence[Any]
-    lengths: Annotated[Sequence[Annotated[int, Ge(2)]], MinLen(1)]
-    cases: Sequence[Literal["prefill", "decode", "static_decode", "train"]] = ("prefill",)
-    baselines: Sequence[Literal["unpatched", "naive"]] = ("unpatched", "naive")
+    lengths: Annotated[list[Length] | tuple[Length, ...], MinLen(1)]
+    cases: list[Case] | tuple[Case, ...] = ("prefill",)
+    baselines: list[Baseline] | tuple[Baseline, ...] = ("unpatched", "naive")
     factor: float | None = None
     rounds: Annotated[int, Ge(1)] = 7
     batch: Annotated[int, Ge(1)] = 1
