@@ -134,7 +134,8 @@ def test_formulas_keep_their_columns_and_are_not_markup() -> None:
 
 
 def test_files_that_pages_name_exist() -> None:
-    texts = [file.read_text(encoding="utf-8") for file in PAGES]
+    # versions.md names the tests of the day on which each set of versions was run.
+    texts = [file.read_text(encoding="utf-8") for file in PAGES if file.name != "versions.md"]
     pattern = re.compile(r"(?<![\w/.])((?:examples|patches|tests|eval|hf_posenc)/[\w/.]*\w)")
     named = {path for text in texts for path in pattern.findall(text) if not re.search("KIND|NAME", path)}
     assert len(named) > 30
