@@ -5,9 +5,9 @@
     python examples/serve/engines.py read served --engine vllm
     python examples/serve/engines.py read served --engine llama.cpp
 
-The first writes checkpoints and GGUF files of a Llama, with the log-probabilities that the patched model gives 1,000
-random tokens. The others print the largest difference of a log-probability. Engines are asked for float32. vLLM on a
-CPU needs heads of 32 channels or more: pass it a model of yours by --model, as the bundled one has 24.
+The first writes checkpoints and GGUF files of a random Llama, or of --model, with the log-probabilities that the
+patched model gives 1,000 random tokens. The others print the largest difference of a log-probability. Engines are asked
+for float32.
 """
 
 from __future__ import annotations
@@ -26,12 +26,32 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 FACTOR, TOKENS, SEED = 4, 1000, 0
 
 
-def write(folder: Path, name: str) -> None:
+def random_llama(folder: Path) -> str:
+    """Two layers with heads of 64 channels, which vLLM has a kernel for on a CPU; scores as unequal as trained ones."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(SEED)
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2}
+    config = LlamaConfig(**sizes, intermediate_size=256, vocab_size=512, max_position_embeddings=256)
+    model = LlamaForCausalLM(config)
+    for name, weight in model.named_parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(
+                weight, std=((3 if "q_proj" in name or "k_proj" in name else 1) / weight.shape[1]) ** 0.5
+            )
+    torch.nn.init.normal_(model.model.embed_tokens.weight)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def write(folder: Path, name: str | None) -> None:
     """Export every case, and what the patched model computes."""
     import torch
 
     from hf_posenc import export, export_gguf, from_pretrained
 
+    name = name or random_llama(folder / "base")
     for number, (scheme, options) in enumerate(CASES):
         model = from_pretrained(name, scheme=scheme, factor=FACTOR, dtype="float32", **options)
         text = torch.randint(2, model.config.vocab_size, (1, TOKENS), generator=torch.Generator().manual_seed(SEED))
@@ -101,7 +121,7 @@ def main() -> None:
     parser.add_argument("what", choices=["write", "read"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--engine", choices=list(ENGINES))
-    parser.add_argument("--model", default="starter:llama", help="what `write` exports; folder or name of a Llama")
+    parser.add_argument("--model", help="what `write` exports; folder or name of a Llama; default: a random one")
     given = parser.parse_args()
     if given.what == "write":
         write(given.folder, given.model)

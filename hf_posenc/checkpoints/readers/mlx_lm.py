@@ -5,7 +5,7 @@ from __future__ import annotations
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
-    Unread,
+    by_type,
     divided,
     grown,
     interpolated,
@@ -32,10 +32,7 @@ def read(stated: Stated) -> ReadRotation:
     """
     if stated.model_type not in SCALED_MODELS:
         return unscaled(stated)
-    formula = FORMULAS.get(stated.rope_type)
-    if formula is None:
-        raise Unread(f"it does not know the RoPE type {stated.rope_type!r}")
-    return formula(stated)
+    return by_type(stated, FORMULAS)
 
 
 def yarn(stated: Stated) -> ReadRotation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
-    Unread,
+    by_type,
     grown,
     interpolated,
     llama3,
@@ -25,10 +25,7 @@ def read(stated: Stated) -> ReadRotation:
     Raises:
         Unread: it knows no such RoPE type.
     """
-    formula = FORMULAS.get(stated.rope_type)
-    if formula is None:
-        raise Unread(f"it does not know the RoPE type {stated.rope_type!r}")
-    return formula(stated)
+    return by_type(stated, FORMULAS)
 
 
 def dynamic(stated: Stated) -> ReadRotation:

@@ -7,7 +7,7 @@ otherwise than the scheme means it, the two differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,18 @@ class ReadRotation:
 
     frequencies: tuple[float, ...]
     amplitude: float = 1.0
+
+
+def by_type(stated: Stated, formulas: Mapping[str, Callable[[Stated], ReadRotation]]) -> ReadRotation:
+    """What the formula of the stated RoPE type gives.
+
+    Raises:
+        Unread: there is none.
+    """
+    formula = formulas.get(stated.rope_type)
+    if formula is None:
+        raise Unread(f"it does not know the RoPE type {stated.rope_type!r}")
+    return formula(stated)
 
 
 def unscaled(stated: Stated) -> ReadRotation:
