@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from typing import Annotated, Any, Literal
 
@@ -59,8 +60,8 @@ def export(
     """Export to a plain transformers checkpoint, where transformers has a RoPE type for the scheme.
 
     Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights. With --to
-    auto, a Llama may become a Mistral (a window) or a SmolLM 3 (layers without a rotation). With --to gguf, the folder
-    gets model.gguf for llama.cpp.
+    auto, a Llama may become a Mistral (a window) or a SmolLM 3 (layers without a rotation), and a GPT-2 a GPT-NeoX (a
+    rotation), a BLOOM (ALiBi) or a GPT-2 with a longer table. With --to gguf, the folder gets model.gguf for llama.cpp.
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.gguf_file import export_gguf
@@ -92,6 +93,8 @@ def export(
         else:
             write = export_auto if to == "auto" else export_native
             written = {"rope_parameters": write(merged, out)}
+            if to == "auto":
+                written["model_type"] = json.loads((out / "config.json").read_text())["model_type"]
             if is_expressible(merged):
                 written["readers"] = read_elsewhere(merged)
             tokenizer.save_pretrained(out)
