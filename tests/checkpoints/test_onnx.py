@@ -48,9 +48,10 @@ def test_lengths_that_were_not_traced(case: str, tmp_path: Path) -> None:
         assert np.abs(logits - model(text).logits.detach().numpy()).max() < TOLERANCE
 
 
-def test_cached_decoding(tmp_path: Path) -> None:
-    """A text in three kinds of pieces, its keys and values handed on, as far as the target length."""
-    model = patched("llama", "yarn")
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5", "dynamic_ntk", "rerope", "fox"])
+def test_cached_decoding(scheme: str, tmp_path: Path) -> None:
+    """A text in three kinds of pieces, what is cached handed on, as far as the target length."""
+    model = patched("llama", scheme)
     model.generation_config.pad_token_id = 0
     traced = tokens(2, TRACED)
     inputs = {"input_ids": traced, "attention_mask": torch.ones_like(traced)}
