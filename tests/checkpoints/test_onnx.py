@@ -11,6 +11,7 @@ import torch
 
 from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+from hf_posenc.errors import NotTraceable
 
 ort = pytest.importorskip(
     "onnxruntime", reason="onnxruntime is not installed (pip install onnx onnxscript onnxruntime)"
@@ -73,3 +74,13 @@ def test_cached_decoding(scheme: str, tmp_path: Path) -> None:
         assert np.abs(logits - expected[:, end - logits.shape[1] : end]).max() < TOLERANCE
         held = {f"input.{name.removeprefix('output.')}": value for name, value in found.items()}
         past = end
+
+
+def test_a_cache_that_drops_keys_is_refused() -> None:
+    model = patched("llama", "window")
+    model.generation_config.pad_token_id = 0
+    with pytest.raises(RuntimeError) as refused:
+        exporters.DynamoExporter().export_for_generation(
+            model, {"input_ids": tokens(2, TRACED)}, exporters.DynamoConfig(dynamic=True), multi_token_decode=True
+        )
+    assert isinstance(refused.value.__cause__, NotTraceable)
