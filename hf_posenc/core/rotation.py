@@ -142,6 +142,19 @@ def rotate_at_once(x: Tensor, layout: Layout, cos_sin: Table, out: Tensor | None
     return rotated if rest is None else torch.cat((rotated, rest), dim=-1)
 
 
+def once(make: Callable[[slice], Table]) -> Callable[[slice], Table]:
+    """The same function, which makes the tables of equal columns once: the layers that share it read the same keys."""
+    made: dict[tuple[int, int], Table] = {}
+
+    def known(columns: slice) -> Table:
+        ends = columns.start, columns.stop
+        if ends not in made:
+            made[ends] = make(columns)
+        return made[ends]
+
+    return known
+
+
 def pairs(layout: Layout, dims: int) -> Tensor:
     """The channels of each pair, ``[dims / 2, 2]``."""
     channels = torch.arange(dims)

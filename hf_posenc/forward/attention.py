@@ -93,7 +93,7 @@ class PatchedAttention(nn.Module):
     def scheme(self) -> Scheme:
         """The layer's own scheme, or the one its model shares."""
         own = self._modules.get("posenc")
-        return self.__dict__[OWNER].posenc if own is None else own  # type: ignore[return-value]
+        return self.__dict__[OWNER]._modules["posenc"] if own is None else own
 
     @property
     def backend(self) -> str:

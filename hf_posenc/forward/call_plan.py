@@ -137,9 +137,9 @@ def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, 
         return make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
     evicts = cache is not None and EVICTS in cache.__dict__  # then masks are made here, by what a layer sees
     key = (
-        *(scheme, query.device, past, keys, cache is None, eviction_state(cache, layer.layer_idx)),
-        *(id(mask), id(layer.config), layer.is_causal, torch.is_grad_enabled()),
-        (layer.window, layer.chunk) if evicts else None,
+        *(scheme, query.device, past, keys, cache is None, id(mask), id(layer.config), layer.is_causal),
+        torch.is_grad_enabled(),
+        (eviction_state(cache, layer.layer_idx), layer.window, layer.chunk) if evicts else None,
     )
     plan = forward.plans.get(key)
     if plan is None:

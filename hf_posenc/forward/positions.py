@@ -22,6 +22,7 @@ from transformers import Cache
 from hf_posenc.cache.eviction import EvictingLayer, SeesKeys, layer_of
 from hf_posenc.cache.key_layout import grows
 from hf_posenc.cache.key_positions import CachedPositions, inferred_positions
+from hf_posenc.cache.preallocated import PreallocatedLayer
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 
@@ -232,6 +233,10 @@ def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[
     """Tokens the cache has seen before this call, and keys it will return after it: the newest, where it drops some."""
     if cache is None:
         return 0, length
+    held = cache.layers[layer] if layer is not None and layer < len(cache.layers) else None
+    if type(held) is PreallocatedLayer and held.is_initialized:  # as it would say itself, in eight calls
+        past = held.keys.shape[-2] if held.keys.numel() > 0 else 0
+        return past, past + length
     keys, _ = cache.get_mask_sizes(length, layer)
     past = cache.get_seq_length(layer)
     # A static cache counts in a tensor that its update changes in place: take the value as it is now.

@@ -24,7 +24,7 @@ from hf_posenc.core.constants import constant
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import PositionMap, Region
-from hf_posenc.core.rotation import AHEAD, CosSinCache, Table, rotate, rotate_at_once, table
+from hf_posenc.core.rotation import AHEAD, CosSinCache, Table, once, rotate, rotate_at_once, table
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.rotate_qk import rotation_of
 from hf_posenc.schemes.base import Scheme
@@ -236,16 +236,3 @@ def differences(
         return scheme.tables.rows(use, first + columns.start, count, ctx.device, of_positions, ahead)
 
     return of_columns if is_traced() else once(of_columns)
-
-
-def once(make: Callable[[slice], Table]) -> Callable[[slice], Table]:
-    """The same function, which makes the tables of equal columns once: the layers that share it read the same keys."""
-    made: dict[tuple[int, int], Table] = {}
-
-    def known(columns: slice) -> Table:
-        ends = columns.start, columns.stop
-        if ends not in made:
-            made[ends] = make(columns)
-        return made[ends]
-
-    return known
