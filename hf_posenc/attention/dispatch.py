@@ -32,6 +32,7 @@ ROUTES = {
     for one in (
         length_rotation.ROUTE,
         exported.ROUTE,
+        content_bias.ROUTE,
         key_bias.ROUTE,
         toeplitz_bias.ROUTE,
         regions_cpu.ROUTE,
@@ -39,7 +40,6 @@ ROUTES = {
         decode_cuda.ROUTE,
         flex_cuda.ROUTE,
         sliding_window.ROUTE,
-        content_bias.ROUTE,
         decode.ROUTE,
         dense_blocks.ROUTE,
     )

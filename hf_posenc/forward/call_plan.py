@@ -137,15 +137,16 @@ def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, 
         return make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
     evicts = cache is not None and EVICTS in cache.__dict__  # then masks are made here, by what a layer sees
     key = (
-        *(scheme, query.device, past, keys, cache is None, id(mask), id(layer.config), layer.is_causal),
+        *(query.device, past, keys, cache is None, id(mask), id(layer.config), layer.is_causal),
         torch.is_grad_enabled(),
         (eviction_state(cache, layer.layer_idx), layer.window, layer.chunk) if evicts else None,
     )
-    plan = forward.plans.get(key)
+    plan = forward.plans.get((scheme, key))
     if plan is None:
-        plan = make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
+        plan = make_plan(layer, scheme, query, cache, mask, host, forward, sizes, forward.plans.get(key))
+        forward.plans[key] = plan
         if plan.scheme is scheme:  # a copy on another device goes with the layer that needed it
-            forward.plans[key] = plan
+            forward.plans[scheme, key] = plan
     return plan
 
 
@@ -158,31 +159,53 @@ def make_plan(
     host: dict[str, Any],
     forward: ForwardContext,
     sizes: tuple[int | Tensor, int] | None = None,
+    like: CallPlan | None = None,
 ) -> CallPlan:
-    """Work out a plan; the arguments are those of `plan_of`, the layer's scheme, and `past_and_keys` where known."""
+    """Work out a plan.
+
+    The arguments are those of `plan_of`, the layer's scheme, `past_and_keys` where known, and a plan for another scheme
+    with everything else the same, if there is one.
+    """
     causal = layer.is_causal
     fixed = scheme.keep(("fixed", causal), partial(fixed_part, scheme, causal))
     if fixed.learned:
         scheme = scheme_on(scheme, query.device)
-    ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
-    backend = layer.backend
-    by_engine = paged_cache(host) is not None and paged.needs_engine(scheme, ctx)
-    in_reach = mask
-    if not by_engine:
-        in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
-        if forward.texts is not None:
-            in_reach = separated(in_reach, forward.texts, ctx, backend, host, query.shape[0])
-        if in_reach is not mask and isinstance(in_reach, Tensor):
-            in_reach = scores_mask(in_reach, query.dtype, backend)
-        past, keys = sizes or (0, 0)
-        if isinstance(past, int) and keys > past + query.shape[2] and backend in ENGINE_BACKENDS and not is_traced():
-            in_reach, ctx = written_alone(in_reach, ctx, past + query.shape[2])
-    plan = CallPlan(scheme, ctx, in_reach, mask, backend, by_engine, fixed)
+    if like is not None and paged_cache(host) is None:
+        plan = CallPlan(scheme, like.ctx, like.mask, mask, like.backend, False, fixed)
+    else:
+        plan = placed(layer, scheme, fixed, query, cache, mask, host, forward, sizes)
     if cache is not None and fixed.one_key:
-        plan.at_read = keys_at_read(scheme, ctx)
-    if not by_engine and not is_traced():
-        share(plan)
+        plan.at_read = keys_at_read(scheme, plan.ctx)
+    if not plan.paged and not is_traced():
+        share(plan, with_others=layer._modules.get("posenc") is None)
     return plan
+
+
+def placed(
+    layer: PatchedLayer,
+    scheme: Scheme,
+    fixed: FixedPart,
+    query: Tensor,
+    cache: Cache | None,
+    mask: Any,
+    host: dict[str, Any],
+    forward: ForwardContext,
+    sizes: tuple[int | Tensor, int] | None,
+) -> CallPlan:
+    """A plan with the positions and the mask of a call, and nothing yet that the scheme makes of them."""
+    causal, backend = layer.is_causal, layer.backend
+    ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
+    if paged_cache(host) is not None and paged.needs_engine(scheme, ctx):
+        return CallPlan(scheme, ctx, mask, mask, backend, True, fixed)
+    in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
+    if forward.texts is not None:
+        in_reach = separated(in_reach, forward.texts, ctx, backend, host, query.shape[0])
+    if in_reach is not mask and isinstance(in_reach, Tensor):
+        in_reach = scores_mask(in_reach, query.dtype, backend)
+    past, keys = sizes or (0, 0)
+    if isinstance(past, int) and keys > past + query.shape[2] and backend in ENGINE_BACKENDS and not is_traced():
+        in_reach, ctx = written_alone(in_reach, ctx, past + query.shape[2])
+    return CallPlan(scheme, ctx, in_reach, mask, backend, False, fixed)
 
 
 def mask_in_reach(
@@ -220,8 +243,11 @@ def written_alone(mask: Tensor | None, ctx: PositionContext, written: int) -> tu
     return seen, ctx
 
 
-def share(plan: CallPlan) -> None:
-    """Evaluate the scheme for all layers at once, as far as it reads nothing of one layer and has no gradient."""
+def share(plan: CallPlan, *, with_others: bool) -> None:
+    """Evaluate the scheme for all layers at once, as far as it reads nothing of one layer and has no gradient.
+
+    Without other layers only what it has for every forward pass: the layer evaluates the rest itself.
+    """
     scheme, fixed = plan.scheme, plan.fixed
     if fixed.learned and (torch.is_grad_enabled() or scheme.training):
         return
@@ -229,7 +255,7 @@ def share(plan: CallPlan) -> None:
         plan.rotate = rotation_of_layers(plan)
         if fixed.terms is not None:
             plan.shared = fixed.terms
-        elif not fixed.extra_channels:
+        elif with_others and not fixed.extra_channels:
             plan.shared = shared_terms(scheme, of_any_layer(plan.ctx))
     except ReadsLayer:
         return

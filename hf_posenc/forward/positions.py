@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache
 
 from hf_posenc.cache.eviction import EvictingLayer, SeesKeys, layer_of
@@ -98,8 +98,10 @@ def context_of(
     tokens = CallTokens(length, past, keys, device, cache is not None, evicting, gaps)
     counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
     if counted and not gaps and isinstance(past, int) and keys == past + length:  # position is index
-        everyone = torch.arange(keys, device=device).unsqueeze(0)
         memo = forward.memos.setdefault((device, keys), {})
+        everyone: Any = memo.get(KEYWORD)
+        if everyone is None:
+            everyone = memo[KEYWORD] = torch.arange(keys, device=device).unsqueeze(0)
         return PositionContext(everyone.narrow(1, past, length), everyone, causal, True, memo=memo, first=past)
     padding = None if forward.padding is None else forward.padding.to(device)
     positions = _query_positions(tokens, position_ids, padding, forward)
@@ -202,6 +204,7 @@ class PatchedLayer(SeesKeys, Protocol):
     config: Any
     scaling: float
     score_factor: ClassVar[str]
+    _modules: dict[str, nn.Module | None]
 
     @property
     def backend(self) -> str:
