@@ -177,7 +177,7 @@ def make_plan(
     if cache is not None and fixed.one_key:
         plan.at_read = keys_at_read(scheme, plan.ctx)
     if not plan.paged and not is_traced():
-        share(plan, with_others=layer._modules.get("posenc") is None)
+        share(plan, with_others=not fixed.learned or layer._modules.get("posenc") is None)
     return plan
 
 

@@ -91,11 +91,16 @@ def build_layer_schemes(
     for cls, options in chosen.default.parts:
         if hasattr(cls, "layers_of"):  # a pattern of layers is the scheme of none of them, but its options are checked
             build(Plan(((cls, options),)), geometry, adapter_name)
-    kinds = [geometry.of_layer(layer) for layer in range(count)]
-    schemes = [
-        build(chosen.plan_of(layer, count), kind, adapter_name, partial(own_positions, layer=layer))
-        for layer, kind in enumerate(kinds)
-    ]
+    schemes: list[Scheme] = []
+    alone: list[tuple[Plan, Geometry, Scheme]] = []  # without parameters, of which layers may have the same object
+    for layer in range(count):
+        own, kind = chosen.plan_of(layer, count), geometry.of_layer(layer)
+        scheme = next((known for plan, its, known in alone if plan == own and its == kind), None)
+        if scheme is None:
+            scheme = build(own, kind, adapter_name, partial(own_positions, layer=layer))
+            if scheme.shared and not any(True for _ in scheme.parameters()):
+                alone.append((own, kind, scheme))
+        schemes.append(scheme)
     _check_embeddings(schemes, geometry, uniform=chosen.uniform)
     _check_positions(schemes)
     return schemes
