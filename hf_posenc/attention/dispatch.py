@@ -62,6 +62,8 @@ def rotates_at_read(call: AttentionCall) -> bool:
 def prepare(call: AttentionCall) -> Compute:
     """Choose how to compute a call, and precompute what calls with equal terms, positions, mask and shapes share.
 
+    Sinks may differ: a layer may have one of its own.
+
     Returns:
         A function from such a call to its mixed values. It keeps no queries, keys and values of ``call``.
     """

@@ -265,9 +265,9 @@ class PatchedAttention(nn.Module):
             queries, keys, v, terms, ctx, plan.mask, scaling, self.live_dropout, rotated_keys, softcap=softcap,
             at_read=at_read,
         )  # fmt: skip
-        if plan.shared is None or own_sink is not None:  # every layer has its own terms, or its own sink
+        if plan.shared is None:  # every layer has its own terms
             return self._engine_for(call, plan, host, cache)(call)
-        kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype)
+        kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype, own_sink is None)
         compute = plan.compute.get(kind)
         if compute is None:
             compute = plan.compute[kind] = self._engine_for(call, plan, host, cache)

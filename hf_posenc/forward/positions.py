@@ -237,7 +237,7 @@ def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[
     if cache is None:
         return 0, length
     held = cache.layers[layer] if layer is not None and layer < len(cache.layers) else None
-    if type(held) is PreallocatedLayer and held.is_initialized:  # as it would say itself, in eight calls
+    if isinstance(held, PreallocatedLayer) and held.is_initialized:  # as it would say itself, in eight calls
         past = held.keys.shape[-2] if held.keys.numel() > 0 else 0
         return past, past + length
     keys, _ = cache.get_mask_sizes(length, layer)

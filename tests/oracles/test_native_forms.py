@@ -12,6 +12,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.rotation import rotate, table
+from hf_posenc.insight import families
 from hf_posenc.schemes.attention_scale.ssmax import SSMax
 from hf_posenc.schemes.rotary.rotary import RoPE
 
@@ -104,3 +105,18 @@ def test_global_layers_of_their_own(
     assert (logits(plain, ids) - expected).abs().max() <= 1e-4 * expected.std()
     patch_model(unpatch_model(plain), scheme, layers={":3": "host"}, **(options | other))
     assert (logits(plain, ids) - expected).abs().max() > 1e-2 * expected.std()  # control
+
+
+@pytest.mark.parametrize(
+    ("family", "native"),
+    [
+        ("bloom", "alibi"),
+        ("gpt2", "learned"),
+        ("phi", "partial"),
+        ("smollm3", "rope, none"),
+        ("mistral", "rope+window"),
+    ],
+)
+def test_the_own_positions_of_a_family_as_schemes(family: str, native: str) -> None:
+    """As their papers say; the documented table is made by the same function."""
+    assert families.one(family)[0].native == native

@@ -57,7 +57,7 @@ def attend(call: AttentionCall) -> Tensor:
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with these terms and this mask, which are read once for all layers."""
-    return partial(by_reads, list(_reads(call)), call.terms.sink, call.terms.logit_scale)
+    return partial(by_reads, list(_reads(call)))
 
 
 def _reads(call: AttentionCall) -> Iterator[Read]:
@@ -73,13 +73,13 @@ def _reads(call: AttentionCall) -> Iterator[Read]:
             yield Read(number, columns, packed)
 
 
-def by_reads(reads: list[Read], sink: Tensor | None, logit_scale: float, call: AttentionCall) -> Tensor:
+def by_reads(reads: list[Read], call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, 1, value_dim]`` of kernel calls that are merged."""
-    query = call.queries[0]
+    query, sink, scale = call.queries[0], call.terms.sink, call.scaling * call.terms.logit_scale
     out, lse = None, None
     for number, columns, mask in reads:
         keys, values = call.keys_of(number, columns), call.values[:, :, columns]
-        more, more_lse = flash_cpu.attend_rows(call.queries[number], keys, values, mask, call.scaling * logit_scale)
+        more, more_lse = flash_cpu.attend_rows(call.queries[number], keys, values, mask, scale)
         if out is None or lse is None:
             out, lse = more.float(), more_lse
         else:

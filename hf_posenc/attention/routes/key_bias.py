@@ -55,7 +55,7 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with these biases; a decode query's mask is made here, once for all layers."""
     if call.query_length == 1 and not torch.is_grad_enabled() and not is_traced():
         mask = packed_mask(counted_from(_values(call), slice(-1, None)), call.queries[0], call.keys[0].shape[1])
-        return partial(_decode, mask, call.terms.logit_scale)
+        return partial(_decode, mask)
     values = _values(call)
     if values.requires_grad and torch.is_grad_enabled():
         return partial(_learned, values)
@@ -63,8 +63,9 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     return partial(_merged, list(_partials(values, call.query_length, linear=linear)))
 
 
-def _decode(mask: Tensor, logit_scale: float, call: AttentionCall) -> Tensor:
-    return flash_cpu.attend_rows(call.queries[0], call.keys[0], call.values, mask, call.scaling * logit_scale)[0]
+def _decode(mask: Tensor, call: AttentionCall) -> Tensor:
+    scale = call.scaling * call.terms.logit_scale
+    return flash_cpu.attend_rows(call.queries[0], call.keys[0], call.values, mask, scale)[0]
 
 
 def _learned(values: Tensor, call: AttentionCall) -> Tensor:

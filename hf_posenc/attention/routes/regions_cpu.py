@@ -67,11 +67,11 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     ]
     if call.first_query > 0:
         cuts = list(of_last_rows(cuts, call.first_query))
-    return partial(_merged, cuts, call.terms.logit_scale)
+    return partial(_merged, cuts)
 
 
-def _merged(cuts: list[PartialAttention], logit_scale: float, call: AttentionCall) -> Tensor:
-    return merge.attend(call.queries, call.keys, call.values, cuts, call.scaling * logit_scale)
+def _merged(cuts: list[PartialAttention], call: AttentionCall) -> Tensor:
+    return merge.attend(call.queries, call.keys, call.values, cuts, call.scaling * call.terms.logit_scale)
 
 
 Seen = list[tuple[int, slice]]
@@ -79,12 +79,12 @@ Seen = list[tuple[int, slice]]
 
 def prepare_decode(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes decode queries of such calls; what they see is worked out once for all layers."""
-    seen, logit_scale, values = visible_keys(call), call.terms.logit_scale, call.values
+    seen, values = visible_keys(call), call.values
     together = _without_borders(seen)
     fits = values.dtype == torch.float32 and _is_one_axis(values) and _is_one_axis(call.keys[0])
     if together is not None and fits:
-        return partial(_by_product, seen, together, logit_scale)
-    return partial(by_reads, [Read(number, keys, None) for number, keys in seen], None, logit_scale)
+        return partial(_by_product, seen, together)
+    return partial(by_reads, [Read(number, keys, None) for number, keys in seen])
 
 
 def visible_keys(call: AttentionCall) -> Seen:
@@ -114,7 +114,7 @@ def _is_one_axis(held: Tensor) -> bool:
     return len(held) == 1 or held.stride(0) == held.shape[1] * held.stride(1)
 
 
-def _by_product(seen: Seen, keys: slice, logit_scale: float, call: AttentionCall) -> Tensor:
+def _by_product(seen: Seen, keys: slice, call: AttentionCall) -> Tensor:
     query, (batch, kv_heads, _, dim) = call.queries[0], call.values.shape
     if call.at_read:
         read = [call.keys_of(number, some) for number, some in seen]
@@ -124,7 +124,7 @@ def _by_product(seen: Seen, keys: slice, logit_scale: float, call: AttentionCall
         call.queries[number].reshape(batch, kv_heads, -1, dim) @ held.mT
         for (number, _), held in zip(seen, read, strict=True)
     ]
-    weights = torch.cat(scores, dim=-1).mul_(call.scaling * logit_scale).softmax(-1)
+    weights = torch.cat(scores, dim=-1).mul_(call.scaling * call.terms.logit_scale).softmax(-1)
     return (weights @ call.values[:, :, keys]).view(query.shape)
 
 
