@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -106,6 +106,18 @@ class CallPlan:
         return None if self.at_read is None else self.at_read.stored
 
 
+class Asked(NamedTuple):
+    """What a layer asks a plan for: the arguments of `plan_of`, and ``sizes``, its `past_and_keys` where known."""
+
+    layer: PatchedLayer
+    query: Tensor
+    cache: Cache | None
+    mask: Any
+    host: dict[str, Any]
+    forward: ForwardContext
+    sizes: tuple[int | Tensor, int] | None = None
+
+
 def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]) -> CallPlan:
     """The plan of a layer's call: made by the first layer of a forward pass that needs it, then looked up.
 
@@ -126,15 +138,14 @@ def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, 
                 refuse_keyword(name, host[name], layer.scheme)
         ids = host.get("position_ids")
         forward = ForwardContext(None, ids is None or in_steps_of_one(ids))
-        return make_plan(layer, layer.scheme, query, cache, mask, host, forward)
+        return make_plan(Asked(layer, query, cache, mask, host, forward), layer.scheme)
     if cache is None and forward.cached and not layer.training:  # gradient checkpointing takes it away
         raise cache_lost(type(layer).__name__)
     scheme, (past, keys) = layer.scheme, past_and_keys(cache, layer.layer_idx, query.shape[2])
     if isinstance(past, Tensor) and past.device.type == "cpu" and not is_traced():
         past = int(past)  # which a GPU would be waited for
-    sizes = past, keys
     if isinstance(past, Tensor) or is_traced():
-        return make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
+        return make_plan(Asked(layer, query, cache, mask, host, forward, (past, keys)), scheme)
     evicts = cache is not None and EVICTS in cache.__dict__  # then masks are made here, by what a layer sees
     key = (
         *(query.device, past, keys, cache is None, id(mask), id(layer.config), layer.is_causal),
@@ -143,37 +154,25 @@ def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, 
     )
     plan = forward.plans.get((scheme, key))
     if plan is None:
-        plan = make_plan(layer, scheme, query, cache, mask, host, forward, sizes, forward.plans.get(key))
+        asked = Asked(layer, query, cache, mask, host, forward, (past, keys))
+        plan = make_plan(asked, scheme, forward.plans.get(key))
         forward.plans[key] = plan
         if plan.scheme is scheme:  # a copy on another device goes with the layer that needed it
             forward.plans[scheme, key] = plan
     return plan
 
 
-def make_plan(
-    layer: PatchedLayer,
-    scheme: Scheme,
-    query: Tensor,
-    cache: Cache | None,
-    mask: Any,
-    host: dict[str, Any],
-    forward: ForwardContext,
-    sizes: tuple[int | Tensor, int] | None = None,
-    like: CallPlan | None = None,
-) -> CallPlan:
-    """Work out a plan.
-
-    The arguments are those of `plan_of`, the layer's scheme, `past_and_keys` where known, and a plan for another scheme
-    with everything else the same, if there is one.
-    """
+def make_plan(asked: Asked, scheme: Scheme, like: CallPlan | None = None) -> CallPlan:
+    """Work out a plan for a scheme, maybe ``like`` one for another scheme with everything else the same."""
+    layer, query, cache = asked.layer, asked.query, asked.cache
     causal = layer.is_causal
     fixed = scheme.keep(("fixed", causal), partial(fixed_part, scheme, causal))
     if fixed.learned:
         scheme = scheme_on(scheme, query.device)
-    if like is not None and paged_cache(host) is None:
-        plan = CallPlan(scheme, like.ctx, like.mask, mask, like.backend, False, fixed)
+    if like is not None and paged_cache(asked.host) is None:
+        plan = CallPlan(scheme, like.ctx, like.mask, asked.mask, like.backend, False, fixed)
     else:
-        plan = placed(layer, scheme, fixed, query, cache, mask, host, forward, sizes)
+        plan = placed(asked, scheme, fixed)
     if cache is not None and fixed.one_key:
         plan.at_read = keys_at_read(scheme, plan.ctx)
     if not plan.paged and not is_traced():
@@ -181,18 +180,9 @@ def make_plan(
     return plan
 
 
-def placed(
-    layer: PatchedLayer,
-    scheme: Scheme,
-    fixed: FixedPart,
-    query: Tensor,
-    cache: Cache | None,
-    mask: Any,
-    host: dict[str, Any],
-    forward: ForwardContext,
-    sizes: tuple[int | Tensor, int] | None,
-) -> CallPlan:
+def placed(asked: Asked, scheme: Scheme, fixed: FixedPart) -> CallPlan:
     """A plan with the positions and the mask of a call, and nothing yet that the scheme makes of them."""
+    layer, query, cache, mask, host, forward, sizes = asked
     causal, backend = layer.is_causal, layer.backend
     ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
     if paged_cache(host) is not None and paged.needs_engine(scheme, ctx):

@@ -17,8 +17,8 @@ from torch import nn
 from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.forward.offloading import offloaded_values
 from hf_posenc.patching.config_guard import SCHEME_KEY
+from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.patched_config import check_unchanged
 from hf_posenc.patching.peft_sidecar import BASE_KEY
 from hf_posenc.patching.state import STASH, is_patched, stacks_of

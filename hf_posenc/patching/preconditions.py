@@ -22,10 +22,10 @@ from hf_posenc.errors import (
     UnsupportedModel,
     shown,
 )
-from hf_posenc.forward.offloading import is_foreign
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
+from hf_posenc.patching.offloading import is_foreign
 from hf_posenc.patching.state import STASH, PatchPlan, adapted_modules, describe
 from hf_posenc.patching.swap import out_of_use
 from hf_posenc.patching.weights import check_finite

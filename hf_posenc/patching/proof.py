@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from hf_posenc.core.constants import HALF
 from hf_posenc.core.torch_state import evaluation_mode
 from hf_posenc.errors import NoEffect
-from hf_posenc.forward.offloading import computing_device, offloads_of
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.ablation import Hooks, check_terms, formula_change, replaced
 from hf_posenc.patching.expected_effect import differs_from_host, has_learned_bias, spread_positions
 from hf_posenc.patching.float32 import in_float32, packed, runs_in_float32
 from hf_posenc.patching.layer_schemes import probed_layers
+from hf_posenc.patching.offloading import computing_device, offloads_of
 from hf_posenc.patching.report import Proof
 from hf_posenc.patching.state import unpatched_view
 from hf_posenc.schemes.base import Scheme
