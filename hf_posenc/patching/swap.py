@@ -21,10 +21,10 @@ from torch import nn
 from hf_posenc.errors import ModelInUse
 from hf_posenc.forward.current_forward import ATTENTION, ATTENTIONS, OWNER
 from hf_posenc.forward.forward_hook import prepare_forward
-from hf_posenc.forward.paged_support import remove_batching_check
 from hf_posenc.patches.shared.rotary_host import keep_loader_name
 from hf_posenc.patching import peft_sidecar
 from hf_posenc.patching.atomic_save import check_saver, remove_atomic_save
+from hf_posenc.patching.batching import remove_batching_check
 from hf_posenc.patching.float32 import restore_dtype
 from hf_posenc.patching.offloading import (
     change_class,
