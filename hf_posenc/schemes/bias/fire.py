@@ -113,7 +113,7 @@ class FIRE(Scheme):
         kept: dict[str, Any] = ctx.with_cache(("fire", id(self.original)), dict)
         known: Tensor | None = kept.get("numerator")  # of distances that fall to 0
         if known is None or len(known) < keys:
-            known = kept["numerator"] = self.numerator(torch.arange(keys + AHEAD, -1, -1))
+            known = kept["numerator"] = self.numerator(torch.arange(keys + AHEAD, -1, -1, device=ctx.device))
             kept["numbers"] = float(self.c.abs()), float((self.multiplier.float() * self.tau).abs())
         c, threshold = kept["numbers"]
         reach = math.log1p(c * max(position, threshold)) + self.eps
