@@ -16,8 +16,9 @@ from torch import nn
 
 from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.files.staged import staged
-from hf_posenc.errors import CheckpointMismatch
+from hf_posenc.errors import CheckpointMismatch, NotExpressible, OptionOutOfRange, shown
 from hf_posenc.forward.offloading import offloaded_values
+from hf_posenc.patching.code_bundle import BUNDLE, FROM_BUNDLE, check_code, write_code
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.patched_config import check_unchanged
 from hf_posenc.patching.peft_sidecar import BASE_KEY
@@ -33,15 +34,31 @@ class AtomicSave:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
-    def __call__(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+    def __call__(
+        self,
+        save_directory: str | os.PathLike[str],
+        *args: Any,
+        code: str | None = BUNDLE if FROM_BUNDLE else None,
+        **kwargs: Any,
+    ) -> None:
         """Save as the class's own method does, into a staging folder first.
 
         Where several processes write, or the Hub is written to, the class's own method runs alone.
 
+        Args:
+            save_directory: the folder.
+            *args: of the class's own method.
+            code: ``"bundle"`` for a checkpoint that brings its code (`hf_posenc.patching.code_bundle`).
+            **kwargs: of the class's own method.
+
         Raises:
             HostConfigInvalid: the configuration was changed after the patch in what decides positions.
             CheckpointMismatch: it does not say what each part of the model carries.
+            NotExpressible: the code cannot be bundled.
+            OptionOutOfRange: ``code`` is something else.
         """
+        if code not in (None, BUNDLE):
+            raise OptionOutOfRange(f"code must be {BUNDLE!r} or None, got {shown(code)}. Leave it out, or pass that.")
         for module in self.model.modules():
             patch = module.__dict__.get(STASH)
             if patch is not None:
@@ -49,15 +66,24 @@ class AtomicSave:
         check_said(self.model)
         own: Any = getattr(type(self.model), METHOD)
         shared = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
+        if shared and code and not FROM_BUNDLE:
+            raise NotExpressible(
+                "A checkpoint that brings its code is written by one process into a folder. Leave out push_to_hub and "
+                "distributed_checkpoint; model.push_to_hub(name, code='bundle') uploads it."
+            )
         if args or shared or not kwargs.get("is_main_process", True) or os.path.isfile(save_directory):
             return own(self.model, save_directory, *args, **kwargs)
         if not hasattr(self.model, "hf_device_map") and any(weight.is_meta for weight in self.model.parameters()):
             kwargs.setdefault(
                 "state_dict", offloaded_values(self.model)
             )  # transformers saves offloaded weights only with a device map
+        if code:
+            check_code(self.model)
         with staged(save_directory) as staging:
             own(self.model, str(staging), **kwargs)
             raise_limits_in(Path(save_directory), self.model, into=staging)
+            if code:
+                write_code(self.model, staging)
 
 
 def install_atomic_save(model: nn.Module) -> None:

@@ -44,6 +44,8 @@ PATCH_KEYS = (SCHEME_KEY, ROTATION_KEY, CODE_KEY)
 """Keys that an unpatched model's configuration does not have."""
 LAYERS_KEY, KINDS_KEY = "num_hidden_layers", "layer_types"
 GUARDED_MARK = "posenc_guarded"  # marks the classes made here
+CODE_MAP, MODELING = "auto_map", "modeling_hf_posenc"
+"""Key of config.json for classes that a checkpoint brings, and the module that this package writes them into."""
 
 
 def guard(content: Mapping[str, Any], depth: str = LAYERS_KEY) -> dict[str, Any]:
@@ -57,13 +59,13 @@ def guard(content: Mapping[str, Any], depth: str = LAYERS_KEY) -> dict[str, Any]
         return dict(content)
     kind, layers = content.get("model_type"), content.get(depth)
     replaced: dict[str, Any] = {
-        "model_type": f"{kind} with positions of the package hf_posenc: load it with hf_posenc.from_pretrained, or "
-        "call hf_posenc.enable_auto() first; updating transformers does not help"
+        "model_type": f"{kind} with positions of the package hf_posenc: pip install hf_posenc, and load it with "
+        "hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first; updating transformers does not help"
     }
     if isinstance(layers, int):
         replaced[depth] = (
             "Load this checkpoint with hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first: the positions "
-            f"of its {layers} layers need the package hf_posenc."
+            f"of its {layers} layers need the package hf_posenc (pip install hf_posenc)."
         )
     if isinstance(content.get(KINDS_KEY), list):
         replaced[KINDS_KEY] = None
@@ -107,7 +109,7 @@ def guarded_class(cls: Any) -> Any:
 
     def to_json_file(self: Any, json_file_path: str | os.PathLike[str], use_diff: bool = True) -> None:
         """The class's own, with the config guard where the configuration carries a scheme."""
-        content = json.loads(self.to_json_string(use_diff=use_diff))
+        content = without_own_code(json.loads(self.to_json_string(use_diff=use_diff)))
         text = (
             json.dumps(guard(content, cls.attribute_map.get(LAYERS_KEY, LAYERS_KEY)), indent=2, sort_keys=True) + "\n"
         )
@@ -129,7 +131,13 @@ def guarded_class(cls: Any) -> Any:
         """Copies and pickles name the original class: this one cannot be imported."""
         return empty_config, (cls,), self.__dict__
 
-    own = {"to_json_file": to_json_file, "get_config_dict": classmethod(get_config_dict), "__reduce_ex__": reduced}
+    def register_for_auto_class(owner: Any, auto_class: str = "AutoConfig") -> None:
+        """Nothing: transformers would copy the file of the class into checkpoints, and this one has none."""
+
+    own = {
+        "to_json_file": to_json_file, "get_config_dict": classmethod(get_config_dict), "__reduce_ex__": reduced,
+        "register_for_auto_class": classmethod(register_for_auto_class),
+    }  # fmt: skip
     identity = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls.__name__, (cls,), {**own, **identity, GUARDED_MARK: True})
 
@@ -140,7 +148,13 @@ def empty_config(cls: Any) -> PreTrainedConfig:
     return made.__new__(made)
 
 
-OWN = "hf_posenc."
+def without_own_code(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without the classes that the checkpoint it is from has brought: its code is written apart."""
+    kept = {name: where for name, where in (content.get(CODE_MAP) or {}).items() if MODELING not in where}
+    return {name: value for name, value in content.items() if name != CODE_MAP} | ({CODE_MAP: kept} if kept else {})
+
+
+OWN = f"{__name__.partition('.')[0]}."
 START, END = "<!-- hf_posenc -->", "<!-- /hf_posenc -->"
 FRONT_MATTER = "---\nlibrary_name: hf_posenc\n---\n\n"
 SECTION = """## How to load this
@@ -155,6 +169,19 @@ model = hf_posenc.from_pretrained("{name}")
 ```
 
 A tokenizer cuts texts at its `model_max_length`: set that to {target_length} or more.
+"""
+
+BUNDLE_SECTION = """## How to load this
+
+Positions were changed by `hf_posenc`: {scheme}, trained on {trained_length}
+tokens, for texts of {target_length}. The code that computes them is in this folder, for transformers to run:
+
+```python
+from transformers import {auto}
+model = {auto}.from_pretrained("{name}", trust_remote_code=True)
+```
+
+With the package (`pip install hf_posenc`), `hf_posenc.from_pretrained("{name}")` runs none of it.
 """
 
 PLAIN_FRONT_MATTER = "---\nlibrary_name: transformers\n---\n\n"
@@ -191,6 +218,20 @@ def write_section(folder: Path, config: Mapping[str, Any]) -> None:
         SECTION.format(scheme="+".join(names), name=folder.name, imports=imports_of(names), **lengths),
         FRONT_MATTER,
     )
+
+
+def write_bundle_section(folder: Path, config: Mapping[str, Any], auto: str) -> None:
+    """Say in the README of ``folder`` how to load a checkpoint that brings its code.
+
+    Args:
+        folder: of a checkpoint.
+        config: its ``position_scheme``.
+        auto: the Auto class that loads it.
+    """
+    names = "+".join(part["name"] for part in config["scheme"])
+    lengths = {name: config[name] for name in ("trained_length", "target_length")}
+    section = BUNDLE_SECTION.format(scheme=names, name=folder.name, auto=auto, **lengths)
+    replace_section(folder, section, PLAIN_FRONT_MATTER)
 
 
 def imports_of(names: Collection[str]) -> str:
