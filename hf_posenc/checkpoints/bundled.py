@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 
 from hf_posenc.checkpoints.restore import check_no_missing_weights, finish_loading, patched_class
 from hf_posenc.patching.config_guard import guarded_class
 from hf_posenc.patching.scheme_config import SchemeConfig
 
 
-def config_class(cls: type[PreTrainedConfig]) -> Any:
+def config_class(cls: Any) -> Any:
     """The configuration that reads past the config guard."""
     return guarded_class(cls)
 
 
-def model_class(cls: type[PreTrainedModel]) -> Any:
+def model_class(cls: Any) -> Any:
     """A subclass of ``cls`` that loads a checkpoint with its scheme. What it returns is of class ``cls``."""
 
     def from_pretrained(

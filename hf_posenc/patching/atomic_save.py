@@ -20,9 +20,11 @@ from hf_posenc.errors import CheckpointMismatch, NotExpressible, OptionOutOfRang
 from hf_posenc.forward.offloading import offloaded_values
 from hf_posenc.patching.code_bundle import BUNDLE, FROM_BUNDLE, check_code, write_code
 from hf_posenc.patching.config_guard import SCHEME_KEY
+from hf_posenc.patching.model_card import write_results
 from hf_posenc.patching.patched_config import check_unchanged
 from hf_posenc.patching.peft_sidecar import BASE_KEY
-from hf_posenc.patching.state import STASH, is_patched, stacks_of
+from hf_posenc.patching.push import Push
+from hf_posenc.patching.state import STASH, describe, is_patched, stacks_of
 from hf_posenc.patching.text_limits import raise_limits_in
 
 METHOD = "save_pretrained"
@@ -39,6 +41,7 @@ class AtomicSave:
         save_directory: str | os.PathLike[str],
         *args: Any,
         code: str | None = BUNDLE if FROM_BUNDLE else None,
+        results: Any = None,
         **kwargs: Any,
     ) -> None:
         """Save as the class's own method does, into a staging folder first.
@@ -49,6 +52,7 @@ class AtomicSave:
             save_directory: the folder.
             *args: of the class's own method.
             code: ``"bundle"`` for a checkpoint that brings its code (`hf_posenc.patching.code_bundle`).
+            results: of an evaluation, for the model card; see `hf_posenc.patching.model_card.write_results`.
             **kwargs: of the class's own method.
 
         Raises:
@@ -56,6 +60,7 @@ class AtomicSave:
             CheckpointMismatch: it does not say what each part of the model carries.
             NotExpressible: the code cannot be bundled.
             OptionOutOfRange: ``code`` is something else.
+            BadComparison: the results have no number of this scheme.
         """
         if code not in (None, BUNDLE):
             raise OptionOutOfRange(f"code must be {BUNDLE!r} or None, got {shown(code)}. Leave it out, or pass that.")
@@ -84,18 +89,26 @@ class AtomicSave:
             raise_limits_in(Path(save_directory), self.model, into=staging)
             if code:
                 write_code(self.model, staging)
+            if results is not None:
+                write_results(staging, results, describe(self.model).scheme)
+
+
+METHODS: dict[str, Any] = {METHOD: AtomicSave, "push_to_hub": Push}
+"""What a patched model does otherwise than its class."""
 
 
 def install_atomic_save(model: nn.Module) -> None:
-    """Give ``model`` the method, if its class can save and nobody has put another on the instance."""
-    if hasattr(type(model), METHOD) and METHOD not in model.__dict__:
-        model.__dict__[METHOD] = AtomicSave(model)
+    """Give ``model`` the methods that its class has and that nobody else has put on the instance."""
+    for name, method in METHODS.items():
+        if hasattr(type(model), name) and name not in model.__dict__:
+            model.__dict__[name] = method(model)
 
 
 def remove_atomic_save(model: nn.Module) -> None:
     """Undo `install_atomic_save`."""
-    if isinstance(model.__dict__.get(METHOD), AtomicSave):
-        del model.__dict__[METHOD]
+    for name, method in METHODS.items():
+        if isinstance(model.__dict__.get(name), method):
+            del model.__dict__[name]
 
 
 def check_saver(base: nn.Module) -> None:

@@ -29,7 +29,8 @@ from hf_posenc.core import source_finder
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.errors import NotExpressible
-from hf_posenc.patching.config_guard import MODELING, write_bundle_section
+from hf_posenc.patching.config_guard import MODELING
+from hf_posenc.patching.model_card import update_metadata, write_bundle_section
 from hf_posenc.patching.state import STASH, describe
 from hf_posenc.schemes.base import Scheme
 
@@ -109,6 +110,7 @@ def write_code(model: Any, folder: Path) -> None:
     content["auto_map"] = {auto: f"{MODELING}.{name}" for auto, name in {"AutoConfig": config, **autos}.items()}
     write_bytes(folder / "config.json", (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
     write_bundle_section(folder, content["position_scheme"], next(iter(autos), host.__name__))
+    update_metadata(folder, library_name="transformers")
 
 
 def host_class(model: Any) -> Any:
