@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import site
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from hf_posenc.schemes import registry
 from .conftest import FACTOR, TRAINED
 
 CASES = [*(("llama", scheme) for scheme in ("yarn", "alibi", "rerope", "t5")), ("gpt2", "fire"), ("bert", "alibi")]
+COMMIT = "0123456789" * 4
 LENGTHS = (TRAINED // 2, TRAINED, FACTOR * TRAINED)
 CHILD = """
 import sys
@@ -65,6 +67,10 @@ for folder in sorted(one for one in Path(".").glob("model-*") if one.is_dir()):
     model.save_pretrained(again)
     for name in ("hf_posenc_code.py", "modeling_hf_posenc.py", "config.json"):
         assert (again / name).read_text() == (folder / name).read_text(), (folder, name)
+hub = torch.load("model-llama-yarn.pt")
+model = transformers.AutoModelForCausalLM.from_pretrained("ada/long", trust_remote_code=True).eval()
+with torch.no_grad():
+    assert (model(hub["ids"]).logits - hub["logits"][hub["ids"].shape[1]]).abs().max() <= 1e-5, "from the Hub"
 assert "hf_posenc" not in sys.modules
 print("all", len(list(Path(".").glob("again-*"))))
 """
@@ -84,11 +90,20 @@ def bundles(make_model, perturb, tmp_path: Path) -> Path:
             assert (plain(ids[:, :TRAINED]).logits - logits[TRAINED]).abs().max() > 1e-3, "control"
             made = None if kind == "bert" else model.generate(ids[:1, :20], max_new_tokens=12, do_sample=False)
         torch.save({"ids": ids, "logits": logits, "generated": made}, tmp_path / f"model-{kind}-{scheme}.pt")
+    in_cache = tmp_path / "hub" / "models--ada--long"
+    shutil.copytree(tmp_path / "model-llama-yarn", in_cache / "snapshots" / COMMIT)
+    (in_cache / "refs").mkdir()
+    (in_cache / "refs" / "main").write_text(COMMIT)
     return tmp_path
 
 
 def run(folder: Path, python: str, way: str) -> None:
-    own = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_MODULES_CACHE": str(folder / "code")}
+    own = {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "HF_MODULES_CACHE": str(folder / "code"),
+        "HF_HUB_CACHE": str(folder / "hub"),
+    }
     command = [python, "-I", "-c", CHILD, way]
     done = subprocess.run(command, cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -97,7 +112,10 @@ def run(folder: Path, python: str, way: str) -> None:
 
 @pytest.mark.slow
 def test_the_same_logits_and_texts_where_the_package_cannot_be_imported(bundles: Path) -> None:
-    """At three lengths, with and without a cache; and what is saved there is the same checkpoint again."""
+    """At three lengths, with and without a cache, from a folder and as transformers fetches files from the Hub.
+
+    What is saved there is the same checkpoint again.
+    """
     run(bundles, sys.executable, "blocked")
 
 
