@@ -71,10 +71,10 @@ class AtomicSave:
         check_said(self.model)
         own: Any = getattr(type(self.model), METHOD)
         shared = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
-        if shared and code and not FROM_BUNDLE:
+        if (args or shared) and (code or results is not None):
             raise NotExpressible(
-                "A checkpoint that brings its code is written by one process into a folder. Leave out push_to_hub and "
-                "distributed_checkpoint; model.push_to_hub(name, code='bundle') uploads it."
+                "Code and results go into a checkpoint that one process writes into a folder. Leave out push_to_hub, "
+                "distributed_checkpoint and arguments without a name; model.push_to_hub(name, code='bundle') uploads."
             )
         if args or shared or not kwargs.get("is_main_process", True) or os.path.isfile(save_directory):
             return own(self.model, save_directory, *args, **kwargs)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,7 +40,7 @@ FROM_BUNDLE = ROOT != IN_TEXTS
 """Whether this module was itself loaded from a checkpoint: what is saved then brings its code again."""
 CODE = "hf_posenc_code"
 LOADER = "checkpoints.bundled"
-LICENCE = """# Part of the Python package hf-posenc, version {version}: https://pypi.org/project/hf-posenc
+LICENCE = """# Part of the Python package hf-posenc, version {version}.
 # Licensed under the Apache License, Version 2.0: https://www.apache.org/licenses/LICENSE-2.0
 # Distributed on an "AS IS" basis, without warranties or conditions of any kind.
 """
@@ -90,27 +90,41 @@ def write_code(model: Any, folder: Path) -> None:
             weights are quantised.
     """
     host, own = host_class(model), own_modules(model)
-    texts = {inside(name): text_of(name) for name in closure((*own, f"{ROOT}.{LOADER}"))}
-    licence = LICENCE.format(version=version_here())
-    finder = text_of(source_finder.__name__)
-    quoted = "".join(f"    {name!r}: {quote(texts[name])},\n" for name in sorted(texts))
-    code = f"{licence}{CODE_HEAD}{finder}\n\nTEXTS = {{\n{quoted}}}\nPACKAGE = install(TEXTS)\n"
     autos = auto_classes(host)
-    config = host.config_class.__name__
+    write_bytes(folder / f"{CODE}.py", code_text(own).encode())
+    write_bytes(folder / f"{MODELING}.py", modeling_text(host, autos, own, describe(model).scheme).encode())
+    content = read_object(folder / "config.json")
+    of_auto = {"AutoConfig": host.config_class.__name__, **autos}
+    content["auto_map"] = {auto: f"{MODELING}.{name}" for auto, name in of_auto.items()}
+    write_bytes(folder / "config.json", (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+    write_bundle_section(folder, content["position_scheme"], next(iter(autos), host.__name__))
+    update_metadata(folder, library_name="transformers")
+
+
+def code_text(own: Iterable[str]) -> str:
+    """The file of the modules that ``own`` and the loader need, and of what imports them."""
+    texts = {inside(name): text_of(name) for name in closure((*own, f"{ROOT}.{LOADER}"))}
+    quoted = "".join(f"    {name!r}: {quote(texts[name])},\n" for name in sorted(texts))
+    head = LICENCE.format(version=version_here()) + CODE_HEAD + text_of(source_finder.__name__)
+    return f"{head}\n\nTEXTS = {{\n{quoted}}}\nPACKAGE = install(TEXTS)\n"
+
+
+def modeling_text(host: Any, autos: Mapping[str, str], own: Iterable[str], scheme: str) -> str:
+    """The file of the classes that ``auto_map`` names.
+
+    Args:
+        host: class of the model.
+        autos: Auto classes, and the class each chooses.
+        own: modules that define the schemes and adapters.
+        scheme: name of the scheme.
+    """
     classes = sorted({host.__name__, *autos.values()})
-    modeling = licence + MODELING_TEXT.format(
-        model=host.__name__, scheme=describe(model).scheme, code=CODE, loader=LOADER, config=config,
+    return LICENCE.format(version=version_here()) + MODELING_TEXT.format(
+        model=host.__name__, scheme=scheme, code=CODE, loader=LOADER, config=host.config_class.__name__,
         modules=tuple(inside(name) for name in own),
         packages="\n".join(f"import {name}  # noqa: F401" for name in PACKAGES),
         classes="\n".join(f"{name} = bundled.model_class(transformers.{name})" for name in classes),
     )  # fmt: skip
-    write_bytes(folder / f"{CODE}.py", code.encode())
-    write_bytes(folder / f"{MODELING}.py", modeling.encode())
-    content = read_object(folder / "config.json")
-    content["auto_map"] = {auto: f"{MODELING}.{name}" for auto, name in {"AutoConfig": config, **autos}.items()}
-    write_bytes(folder / "config.json", (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
-    write_bundle_section(folder, content["position_scheme"], next(iter(autos), host.__name__))
-    update_metadata(folder, library_name="transformers")
 
 
 def host_class(model: Any) -> Any:
