@@ -13,6 +13,7 @@ from traceback import walk_stack
 from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.files.staged import staged
@@ -93,20 +94,20 @@ class AtomicSave:
                 write_results(staging, results, describe(self.model).scheme)
 
 
-METHODS: dict[str, Any] = {METHOD: AtomicSave, "push_to_hub": Push}
-"""What a patched model does otherwise than its class."""
+METHODS: dict[str, Any] = {METHOD: (nn.Module, AtomicSave), "push_to_hub": (PreTrainedModel, Push)}
+"""What a patched model does otherwise than its class, and of which classes."""
 
 
 def install_atomic_save(model: nn.Module) -> None:
     """Give ``model`` the methods that its class has and that nobody else has put on the instance."""
-    for name, method in METHODS.items():
-        if hasattr(type(model), name) and name not in model.__dict__:
+    for name, (of, method) in METHODS.items():
+        if isinstance(model, of) and hasattr(type(model), name) and name not in model.__dict__:
             model.__dict__[name] = method(model)
 
 
 def remove_atomic_save(model: nn.Module) -> None:
     """Undo `install_atomic_save`."""
-    for name, method in METHODS.items():
+    for name, (_, method) in METHODS.items():
         if isinstance(model.__dict__.get(name), method):
             del model.__dict__[name]
 

@@ -90,6 +90,8 @@ def export(
     named, options = model_named(model, base), scheme_options(scheme, option)
     if out.exists() and any(out.iterdir()):
         raise BadArgument(f"The folder {str(out)!r} is not empty. Choose another one.")
+    if results is not None and to == "gguf":
+        raise BadArgument("--results go into a model card, which --to gguf does not write. Leave one of them out.")
     if push_to_hub is not None:
         push_to_hub = create_repository(push_to_hub)
     with output.other_bars_off(), warnings.catch_warnings(record=True) as caught:
