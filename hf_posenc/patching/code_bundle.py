@@ -134,7 +134,7 @@ def host_class(model: Any) -> Any:
         NotExpressible: it is of another package, has adapters of PEFT in it, or is quantised.
     """
     changed = (one for module in model.modules() for one in getattr(vars(module).get(STASH), "classes", ()))
-    found = next((cls for module, cls in changed if module is model), type(model))
+    found: Any = next((cls for module, cls in changed if module is model), type(model))
     if getattr(transformers, found.__name__, None) is not found:
         raise NotExpressible(
             f"The class {found.__name__} is not part of transformers, so its code cannot be bundled. Save the "
