@@ -134,8 +134,9 @@ def host_class(model: Any) -> Any:
         NotExpressible: it is of another package, has adapters of PEFT in it, or is quantised.
     """
     changed = (one for module in model.modules() for one in getattr(vars(module).get(STASH), "classes", ()))
-    found: Any = next((cls for module, cls in changed if module is model), type(model))
-    if getattr(transformers, found.__name__, None) is not found:
+    found = next((cls for module, cls in changed if module is model), type(model))
+    known: Any = getattr(transformers, found.__name__, None)
+    if known is not found:
         raise NotExpressible(
             f"The class {found.__name__} is not part of transformers, so its code cannot be bundled. Save the "
             "checkpoint without code=, and load it where that class is installed."
