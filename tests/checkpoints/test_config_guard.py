@@ -61,6 +61,7 @@ for folder in map(str, Path(".").glob("patched-*")):
     Path(folder, "config.json").write_text(json.dumps({**content, **dict(kept)}))
     if kind == "llama":  # control: nothing else refuses it
         LlamaForCausalLM.from_pretrained(folder)
+print("all refused")
 """
 
 
@@ -75,7 +76,7 @@ def test_every_loader_without_the_package_is_refused(make_model, run_in_new_proc
         for file in starter_path(kind).glob("tokenizer*"):
             for folder in folders:
                 shutil.copy(file, folder)
-    run_in_new_process(WITHOUT)
+    assert run_in_new_process(WITHOUT) == "all refused"
 
 
 def test_it_is_written_wherever_a_patched_model_is_saved_and_nowhere_else(make_model, tmp_path) -> None:
