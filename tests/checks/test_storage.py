@@ -15,7 +15,7 @@ from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 from hf_posenc.patching.patch import unpatch_model
 
-from .case_lists import ALL_CASES, ONE_PER_HOOKS, QUICK
+from .case_lists import ONE_PER_HOOKS, QUICK
 
 
 @pytest.mark.parametrize("case", QUICK, ids=str)
@@ -51,16 +51,6 @@ def test_saved_equals_loaded_in_a_fresh_process(
 def test_reentrant_checkpointing_changes_no_gradient(case: Case) -> None:
     deviation = CHECKS["gradient_checkpointing"](case, reentrant=True)
     assert not deviation.failed, deviation
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("case", ALL_CASES, ids=str)
-def test_everything_in_a_fresh_process_and_reentrant(case: Case) -> None:
-    for deviation in (
-        CHECKS["saving"](case, fresh=True),
-        CHECKS["gradient_checkpointing"](case, reentrant=True),
-    ):
-        assert not deviation.failed, deviation
 
 
 @pytest.mark.full

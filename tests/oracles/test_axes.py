@@ -93,20 +93,6 @@ def test_mrope_equals_qwen(head_dim: int, interleaved: bool) -> None:
         assert (rotate(x, scheme.rotation(), plain) - theirs).abs().max() > 1e-3  # control: read as text
 
 
-@pytest.mark.parametrize("model", models.MODELS)
-def test_mrope_in_every_model(model: str) -> None:
-    """Coordinates given by the caller, against the formula."""
-    build, formula = models.MODELS[model]
-    ids, coordinates = models.text(TRAINED), film(TRAINED)
-    free = (naive.both_ways if model == "bert" else naive.causal)(TRAINED)
-    axes = (0, 0, 1, 1, 1, 2, 2, 2)
-    expected = formula(build(), ids, at_coordinates(free, coordinates[:, 0].T, rope(HEAD_DIM), axes))
-    ours = logits_at(patch_model(build(), "mrope"), ids, coordinates)
-    assert (ours - expected).abs().max() <= LIMIT
-    moved = formula(build(), ids, at_coordinates(free, coordinates[:, 0].T, rope(HEAD_DIM), axes[::-1]))  # control
-    assert (moved - expected).abs().max() > 100 * LIMIT
-
-
 def test_decoding_at_given_coordinates() -> None:
     """A cached text goes on at the coordinates of each call."""
     ids, coordinates = models.text(TRAINED), film(TRAINED)

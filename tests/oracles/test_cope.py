@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.terms import Block, BlockBias
 from hf_posenc.schemes.content.cope import CoPE
 
@@ -150,21 +148,3 @@ def test_gradients_equal_the_definition(causal: bool) -> None:
     exact = torch.autograd.grad((definition(one, query[0], key[0]) * weights[0]).sum(), leaves)
     for grad, expected in zip(ours, exact, strict=True):
         assert (grad - expected).abs().max() < 1e-4 * expected.abs().max()
-
-
-@pytest.mark.parametrize("model", models.MODELS)
-@pytest.mark.parametrize("per_layer", [True, False])
-def test_whole_models(model: str, per_layer: bool) -> None:
-    length = 2 * models.TRAINED
-    build, formula = models.MODELS[model]
-    ids, text = models.text(length), content.free(model, length)
-    patched = patch_model(build(), "cope", factor=2, per_layer=per_layer)
-    schemes = [m for m in patched.modules() if isinstance(m, CoPE)]
-    assert len(schemes) == (2 if per_layer else 1)
-    assert scheme_of(patched).table.weight.abs().max() == 0
-    for one in schemes:
-        torch.nn.init.normal_(one.table.weight, std=0.1)  # a steep table turns rounding of gates into logits
-    layers = [partial(definition, one) for one in (schemes[0], schemes[-1])]
-    expected = formula(build(), ids, content.with_layers(text, layers))
-    assert (models.logits(patched, ids) - expected).abs().max() <= 1e-4
-    assert (formula(build(), ids, text) - expected).abs().max() > 1e-1  # control: without it

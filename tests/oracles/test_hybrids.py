@@ -82,8 +82,9 @@ def test_llama_becomes_llama4() -> None:
     ids = models.text(LENGTH)
     expected = models.logits(llama4(attn_temperature_tuning=False), ids)
     assert (models.logits(hybrid(), ids) - expected).abs().max() <= LIMIT
-    rotating = patch_model(llama(), "rope", target_length=LENGTH)
-    assert (models.logits(rotating, ids) - expected).abs().max() > 100 * LIMIT  # control
+    rotating = models.logits(patch_model(llama(), "rope", target_length=LENGTH), ids)
+    assert (rotating - expected).abs().max() > 100 * LIMIT  # control
+    assert (models.logits(hybrid(global_scheme="rope"), ids) - rotating).abs().max() <= LIMIT
 
 
 def test_llama_becomes_llama4_with_its_temperature() -> None:

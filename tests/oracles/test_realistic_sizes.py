@@ -178,29 +178,6 @@ def test_formula(name: str, size: Size) -> None:
     assert apart(ours(name, size), FORMULAS[name](size)) < EXACT
 
 
-NATIVE: dict[str, tuple[str, dict[str, Any]]] = {
-    "pi": ("linear", {}),
-    "yarn": ("yarn", {}),
-    "llama3": ("llama3", {"low_freq_factor": 1.0, "high_freq_factor": 4.0}),
-}
-
-
-@pytest.mark.parametrize("name", NATIVE)
-@every_size
-def test_transformers(name: str, size: Size) -> None:
-    kind, numbers = NATIVE[name]
-    frequencies, factor = theirs(kind, size, **numbers)
-    assert apart(ours(name, size), frequencies) < FLOAT32
-    assert scheme_class(name)(geometry(size)).logit_scale() == pytest.approx(factor**2, rel=1e-9)
-
-
-@every_size
-def test_proportional_is_transformers(size: Size) -> None:
-    for share in (0.25, 0.5, 0.9, 1.0):
-        frequencies, _ = theirs("proportional", size, partial_rotary_factor=share)
-        assert apart(ours("proportional", size, p=share), frequencies) < FLOAT32
-
-
 @every_size
 def test_dynamic_ntk_is_transformers_at_every_length(size: Size) -> None:
     """transformers takes one length for a call; a row's own length is ours."""
