@@ -55,7 +55,7 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
     """
     if STASH in base.__dict__:
         raise AlreadyPatched(
-            f"This model carries scheme {describe(base).scheme!r} already. Call unpatch_model(model) first, "
+            f"This {type(base).__name__} carries scheme {describe(base).scheme!r} already. Call unpatch_model(model) first, "
             'or compose them: scheme="one+other".'
         )
     config: Any = base.config

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from traceback import walk_stack
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -34,8 +34,7 @@ from hf_posenc.patching import peft_sidecar
 from hf_posenc.patching.atomic_save import check_saver, remove_atomic_save
 from hf_posenc.patching.float32 import restore_dtype
 from hf_posenc.patching.patched_config import check_unchanged, restore_config
-from hf_posenc.patching.state import STASH as STASH
-from hf_posenc.patching.state import Patch, PatchPlan
+from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, parts_of
 from hf_posenc.patching.text_limits import restore_limits
 
 UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
@@ -181,12 +180,15 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def changing(model: nn.Module, base: nn.Module) -> Iterator[None]:
-    """Run the block while no other thread changes ``base``, which is inside ``model``; a thread may enter it twice.
+def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """Run the block while no other thread changes the base models inside ``model``, which it is given.
+
+    They are those of both stacks of an encoder–decoder, and else one.
 
     Raises:
         ModelInUse: a call of the model is on the stack of this thread.
     """
+    bases = [base_model_of(part)[0] for part in parts_of(model)]
     parts = {id(module) for module in model.modules()}
     stack = (frame for frame, _ in walk_stack(sys._getframe()))
     if any(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in parts for frame in stack):
@@ -195,6 +197,8 @@ def changing(model: nn.Module, base: nn.Module) -> Iterator[None]:
             "Do that after the call has returned, and not from a hook of the model."
         )
     with _LOCK:
-        lock = _LOCKS.setdefault(base, threading.RLock())
-    with lock:
-        yield
+        locks = [_LOCKS.setdefault(base, threading.RLock()) for base in bases]
+    with ExitStack() as held:
+        for lock in locks:
+            held.enter_context(lock)
+        yield bases
