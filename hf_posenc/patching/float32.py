@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from hf_posenc.core.constants import HALF
+from hf_posenc.core.torch_state import remove_hooks
 from hf_posenc.forward.engine_backend import ENGINE_BACKENDS
 from hf_posenc.patching.state import is_patched
 
@@ -116,7 +117,9 @@ def restore_dtype(layers: Iterable[nn.Module]) -> None:
     for layer in layers:
         if MARK in layer.__dict__:
             dtype = layer.__dict__.pop(MARK)
-            remove_hooks(layer)
+            noted = layer._forward_pre_hooks_with_kwargs
+            remove_hooks(layer._forward_pre_hooks, lambda hook: hook is to_float32, noted)
+            remove_hooks(layer._forward_hooks, lambda hook: isinstance(hook, Rounding))
             for weight in layer.parameters(recurse=False):
                 weight.data = weight.data.to(dtype)
 
@@ -151,17 +154,6 @@ def convert(layer: nn.Module, dtype: torch.dtype) -> None:
     layer.register_forward_pre_hook(to_float32, with_kwargs=True)
     layer.register_forward_hook(Rounding(dtype))
     layer.__dict__[MARK] = dtype
-
-
-def remove_hooks(layer: nn.Module) -> None:
-    """Remove what `convert` has registered, by what it is: the handles of a copied layer are those of the original."""
-    for number, before in list(layer._forward_pre_hooks.items()):
-        if before is to_float32:
-            layer._forward_pre_hooks.pop(number)
-            layer._forward_pre_hooks_with_kwargs.pop(number, None)
-    for number, after in list(layer._forward_hooks.items()):
-        if isinstance(after, Rounding):
-            layer._forward_hooks.pop(number)
 
 
 def to_float32(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:

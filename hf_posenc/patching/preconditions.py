@@ -8,7 +8,7 @@ effect probe is possible.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -31,10 +31,6 @@ from hf_posenc.patching.swap import out_of_use
 from hf_posenc.patching.weights import check_finite
 from hf_posenc.schemes.build import rotates
 
-if TYPE_CHECKING:
-    pass
-
-
 SHARDING_CLASSES = ("FullyShardedDataParallel", "FSDPModule")
 SHARDED_TENSOR = "DTensor"  # a weight of which each device has a part
 
@@ -55,8 +51,8 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
     """
     if STASH in base.__dict__:
         raise AlreadyPatched(
-            f"This {type(base).__name__} carries scheme {describe(base).scheme!r} already. Call unpatch_model(model) first, "
-            'or compose them: scheme="one+other".'
+            f"This {type(base).__name__} carries scheme {describe(base).scheme!r} already. Call "
+            'unpatch_model(model) first, or compose them: scheme="one+other".'
         )
     config: Any = base.config
     if getattr(config, SCHEME_KEY, None) is not None:

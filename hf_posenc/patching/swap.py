@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from hf_posenc.core.torch_state import remove_hooks
 from hf_posenc.errors import ModelInUse
 from hf_posenc.forward.current_forward import ATTENTION, ATTENTIONS, OWNER
 from hf_posenc.forward.forward_hook import prepare_forward
@@ -153,19 +154,9 @@ def undo(patch: Patch) -> None:
     remove_batching_check(model)
     restore_config(patch)
     restore_limits(patch)
-    remove_hooks(base)
+    remove_hooks(base._forward_pre_hooks, lambda hook: hook is prepare_forward, base._forward_pre_hooks_with_kwargs)
+    remove_hooks(base._state_dict_pre_hooks, lambda hook: hook is write_scheme_with_adapters)
     forget_attributes(base)
-
-
-def remove_hooks(base: nn.Module) -> None:
-    """Remove the hooks that `swap` registered on a base model, as many of them as there are."""
-    for number, hook in list(base._forward_pre_hooks.items()):
-        if hook is prepare_forward:
-            base._forward_pre_hooks.pop(number)
-            base._forward_pre_hooks_with_kwargs.pop(number, None)
-    for number, hook in list(base._state_dict_pre_hooks.items()):
-        if hook is write_scheme_with_adapters:
-            base._state_dict_pre_hooks.pop(number)
 
 
 def forget_attributes(module: nn.Module) -> None:

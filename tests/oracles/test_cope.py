@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -110,16 +109,6 @@ def test_keys_behind_the_last_row_are_not_counted(closed: bool, stored: bool, mo
     assert deviation.abs().max() < 2e-5 * expected.abs().max().clamp(min=1)
     assert asked[0] == LENGTH - rows - 4 * 2
     assert (asked[-1] == 0) == closed
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_open_gates_count_tokens(causal: bool) -> None:
-    """p = |distance| + 1, so the bias is Shaw's with a table of distances."""
-    one, block = scheme(causal), blocked(causal)
-    open_gates = Block(**{**vars(block), "scores": torch.full_like(block.scores, math.inf)})
-    row = (block.distance.abs() + 1).clamp(max=63)[0]
-    expected = torch.einsum("hid,ijd->hij", block.query[0], one.table.weight.detach()[row])
-    assert (bias_of(one, open_gates)[0] - expected).masked_fill(~block.seen[0], 0.0).abs().max() < 1e-5
 
 
 def test_far_counts_are_exact_enough() -> None:
