@@ -43,11 +43,7 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
         base: the base model inside it.
 
     Raises:
-        AlreadyPatched: it carries a scheme.
-        CheckpointMismatch: it was loaded from a checkpoint with a scheme, but without it.
-        UnsupportedModel: it holds several models, or its weights are sharded.
-        HostConfigInvalid: its configuration has positions out of range.
-        WeightsNotFinite: a weight is no finite number.
+        PosEncError: one subclass a cause.
     """
     if STASH in base.__dict__:
         raise AlreadyPatched(
@@ -74,12 +70,7 @@ def check_schemes(plan: PatchPlan, *, trained_length_given: bool) -> None:
         trained_length_given: whether the caller says what length the weights were trained for.
 
     Raises:
-        AlreadyScaled: the configuration scales RoPE already, and the schemes would overwrite that.
-        AdapterInvalid: the adapter names something that is no module or parameter of the model.
-        UnsupportedModel: not every layer can be patched, `DistributedDataParallel` has counted the parameters, or PEFT
-            has wrapped a position table.
-        HostConfigInvalid: modules of the model remember another configuration.
-        ForeignPatch: another library replaced the ``forward`` of a module.
+        PosEncError: one subclass a cause; see the functions that are called.
     """
     check_existing_scaling(plan, trained_length_given=trained_length_given)
     check_layer_count(plan)

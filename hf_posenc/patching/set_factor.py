@@ -78,8 +78,8 @@ def set_factor(model: M, factor: float) -> M:
                     _set_factor(patch, old.target_length / old.trained_length)
             raise
         update_outer_config(model, patches[0].entries[SCHEME_KEY])
-    if (patch := first_patch(model)) is not None:
-        restore_limits(patch)
+    if (first := first_patch(model)) is not None:
+        restore_limits(first)
         raise_limits(model)
     return model
 
