@@ -87,16 +87,6 @@ def test_llama_becomes_llama4() -> None:
     assert (models.logits(hybrid(global_scheme="rope"), ids) - rotating).abs().max() <= LIMIT
 
 
-def test_llama_becomes_llama4_with_its_temperature() -> None:
-    """The last layer's queries grow with the logarithm of their position."""
-    ids = models.text(LENGTH)
-    expected = models.logits(llama4(attn_temperature_tuning=True, floor_scale=8, attn_scale=0.3), ids)
-    still = [("none", {}), ("llama4_temp", {"floor": 8, "scale": 0.3})]
-    ours = patch_model(llama(), "rope", layers={"3::4": still}, target_length=LENGTH)
-    assert (models.logits(ours, ids) - expected).abs().max() <= LIMIT
-    assert (models.logits(hybrid(), ids) - expected).abs().max() > 10 * LIMIT  # control
-
-
 @pytest.mark.parametrize("layer", range(LAYERS))
 def test_attention_becomes_cohere2(layer: int) -> None:
     """One layer at a time, as the blocks around them differ: a window with rotation, or neither."""
