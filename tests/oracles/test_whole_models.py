@@ -151,20 +151,3 @@ def test_the_definition_tells_schemes_apart(case: Case) -> None:
     deviations = [float((formula(unpatched, ids, other) - own).abs().max()) for other in others]
     # One of them may be the scheme itself.
     assert sum(deviation > 100 * LIMIT for deviation in deviations) >= 2, deviations
-
-
-@pytest.mark.parametrize(("layers", "free"), [({"3::4": "none"}, {3}), ({0: "none", "2:": "none"}, {0, 2, 3})])
-def test_schemes_of_single_layers(layers: dict, free: set[int]) -> None:
-    """Hybrid models: some layers rotate, others have no positions."""
-    ids, text, layer = models.text(LENGTH), naive.causal(LENGTH), iter(range(4))
-
-    class Alternating(Positions):
-        def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            here = text if next(layer) in free else rotating(rope(HEAD_DIM) / FACTOR)(text)
-            return here.mix(query, key, value)
-
-    expected = naive.llama(models.llama(num_hidden_layers=4), ids, Alternating(text.seen, text.distance))
-    patched = patch_model(models.llama(num_hidden_layers=4), "pi", factor=FACTOR, layers=layers)
-    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
-    everywhere = patch_model(models.llama(num_hidden_layers=4), "pi", factor=FACTOR)  # control
-    assert (models.logits(everywhere, ids) - expected).abs().max() > 100 * LIMIT

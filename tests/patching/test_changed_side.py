@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -190,14 +190,6 @@ def test_a_length_that_is_not_the_tables(kind: str, length: int) -> None:
         refused(model, HostConfigInvalid, told, scheme, factor=1)
     model.config.max_position_embeddings = before
     assert describe(patch_model(model, "rope", factor=4)).trained_length == TRAINED
-
-
-def test_a_table_that_was_resized() -> None:
-    model = made("gpt2")
-    model.transformer.wpe = nn.Embedding(4 * TRAINED, 64)
-    refused(model, HostConfigInvalid, "rows for 256")
-    model.config.max_position_embeddings = 4 * TRAINED  # the advice
-    assert describe(patch_model(model, "rope", factor=4)).trained_length == 4 * TRAINED
 
 
 @rotary_models
