@@ -34,9 +34,8 @@ from hf_posenc.patching.patched_config import write_config
 from hf_posenc.patching.preconditions import check_model, check_schemes
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
-from hf_posenc.patching.stacks import undo_all, write_whole_config
 from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, is_patched, parts_of
-from hf_posenc.patching.swap import changing, swap, undo
+from hf_posenc.patching.swap import changing, swap, undo, undo_all, write_whole_config
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.spec import SchemeSpec

@@ -4,6 +4,11 @@ One thread at a time changes a model, and none from within a forward pass of it,
 one model wait for each other; one lock for all models would make a forward pass that patches another model wait for the
 thread that waits for it. A forward pass of another thread is neither seen nor waited for: it would compute some layers
 as they were and others as they are. So patch a model before threads share it.
+
+A patch belongs to a base model. Encoder and decoder of a model with both each get the scheme for their own geometry (an
+encoder is not causal), with parameters, a proof of effect and a report of their own. The configuration of the whole
+model says the scheme as those of its stacks do, so that its checkpoints carry it. Stacks that were patched one by one
+may have different schemes; a configuration has no place for these, and such a model cannot be saved as a whole.
 """
 
 from __future__ import annotations
@@ -18,8 +23,9 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.torch_state import remove_hooks
-from hf_posenc.errors import ModelInUse
+from hf_posenc.errors import CannotCombine, ModelInUse
 from hf_posenc.forward.current_forward import ATTENTION, ATTENTIONS, OWNER
 from hf_posenc.forward.forward_hook import prepare_forward
 from hf_posenc.forward.offloading import (
@@ -32,10 +38,10 @@ from hf_posenc.forward.offloading import (
 from hf_posenc.forward.paged_support import remove_batching_check
 from hf_posenc.patches.shared.rotary_host import keep_loader_name
 from hf_posenc.patching import peft_sidecar
-from hf_posenc.patching.atomic_save import check_saver, remove_atomic_save
+from hf_posenc.patching.atomic_save import check_saver, install_atomic_save, remove_atomic_save
 from hf_posenc.patching.float32 import restore_dtype
-from hf_posenc.patching.patched_config import check_unchanged, restore_config
-from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, parts_of
+from hf_posenc.patching.patched_config import check_unchanged, restore_config, restore_outer_config, write_outer_config
+from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, outer_model, parts_of, patch_of
 from hf_posenc.patching.text_limits import restore_limits
 
 UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
@@ -193,3 +199,36 @@ def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
         for lock in locks:
             held.enter_context(lock)
         yield bases
+
+
+def write_whole_config(model: nn.Module, bases: Sequence[nn.Module]) -> None:
+    """Write the scheme of both stacks into a copy of the whole model's configuration.
+
+    Raises:
+        CannotCombine: the stacks differ in what it would say of both.
+    """
+    outer: Any = outer_model(model)
+    entry = vars(bases[0])[ENTRY]
+    for base in bases:
+        if vars(base)[ENTRY] != entry:
+            raise CannotCombine(
+                f"The stacks of this {type(outer).__name__} have different lengths or layers, so that one scheme means "
+                f"different things to them: {entry} and {vars(base)[ENTRY]}. Patch them one by one, "
+                "model.get_encoder() and model.get_decoder()."
+            )
+        patch_of(base).whole = outer
+    write_outer_config(model, entry)
+    install_atomic_save(outer)
+
+
+def undo_all(model: nn.Module, bases: Sequence[nn.Module]) -> None:
+    """Undo the patches of some base models of ``model``, and what its configuration says of them.
+
+    Raises:
+        NotPatched: one of them carries none.
+    """
+    for base in bases:
+        undo(patch_of(base))
+    if (outer := outer_model(model)) is not None:
+        remove_atomic_save(outer)
+        restore_outer_config(model)

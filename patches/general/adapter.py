@@ -25,9 +25,8 @@ from hf_posenc.patches.general.attention import OBSERVATION, OBSERVED, Intercept
 from hf_posenc.patches.general.blindness import REMEDY
 from hf_posenc.patches.general.classes import above, below
 from hf_posenc.patches.general.inline import InterceptedInlineAttention, attention_modules
-from hf_posenc.patches.general.observation import Observation
+from hf_posenc.patches.general.observation import SILENT, Observation, SilentRotary
 from hf_posenc.patches.general.observe import observe
-from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
 from hf_posenc.patches.general.stand_in import without_weights
 from hf_posenc.patches.shared.lookup_attention import LAYER, KeepsForwardAndCode
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, as_wide, check_own_table
