@@ -48,12 +48,8 @@ class InFloat32(TorchFunctionMode):
 
 def packed(attention: nn.Module) -> list[nn.Module]:
     """Modules of an attention that hold quantised weights: integers, or tensors of a class of their own."""
-    return [module for module in attention.modules() if any(not is_plain(tensor) for tensor in held(module))]
-
-
-def held(module: nn.Module) -> list[Tensor]:
-    """Parameters and buffers of a module's own."""
-    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    held = ((one, (*one.parameters(recurse=False), *one.buffers(recurse=False))) for one in attention.modules())
+    return [module for module, tensors in held if not all(map(is_plain, tensors))]
 
 
 def is_plain(tensor: Tensor) -> bool:
