@@ -10,8 +10,7 @@ from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison, PosEncError, UnreadableDocuments, shown
 from hf_posenc.eval.catalogue import FILE_TASKS, own_tasks
-from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
-from hf_posenc.eval.comparison.fitting import Fitting
+from hf_posenc.eval.comparison.cell import Cell, Fitting, MeasurementRequest
 from hf_posenc.eval.comparison.identity import to_json, tokenizer_digest
 from hf_posenc.eval.comparison.measure import measure_cells, part_of
 from hf_posenc.eval.comparison.models import MeasuredModel
@@ -20,13 +19,11 @@ from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.load import language_model
 from hf_posenc.eval.lm.measurable import is_masked, trained_length_of_lm
-from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.gate import gate_of
-from hf_posenc.eval.results.record import key_of
-from hf_posenc.eval.results.store import Store
+from hf_posenc.eval.results.effective_length import gate_of
+from hf_posenc.eval.results.store import Store, key_of
 from hf_posenc.eval.settings import CompareSettings
-from hf_posenc.eval.task_run import SharedOptions, load_tasks, refuse_unread
+from hf_posenc.eval.task_run import SharedOptions, load_tasks, refuse_unread, suppress_output
 from hf_posenc.eval.tasks.sweep import longest_of
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.patching.patch import scheme_set_aside

@@ -20,13 +20,11 @@ from typing import Any, TypeAlias
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.source_digest import digest_of
 from hf_posenc.errors import BadComparison, PosEncError
-from hf_posenc.eval.comparison.cell import MeasurementRequest
-from hf_posenc.eval.comparison.fitting import Fitting
+from hf_posenc.eval.comparison.cell import Fitting, MeasurementRequest
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.measurable import is_masked
-from hf_posenc.eval.results.record import Record
-from hf_posenc.eval.results.store import Store
+from hf_posenc.eval.results.store import Record, Store
 from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text

@@ -8,8 +8,8 @@ from typing import Any
 from hf_posenc.eval.catalogue import JOINT, TASKS_READING, TEXT_TASKS, read_by
 from hf_posenc.eval.report.phrases import metric_name, model_title
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.gate import Gate, gates
-from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.effective_length import Gate, gates
+from hf_posenc.eval.results.store import Record
 
 
 def remarks(comparison: Comparison) -> list[str]:

@@ -16,7 +16,7 @@ from hf_posenc.eval.results.comparison import Comparison, rows_by_cell
 from hf_posenc.eval.results.effective_length import RULER, EffectiveLength, effective_lengths
 from hf_posenc.eval.results.paired import FEWEST, Difference
 from hf_posenc.eval.results.ranking import Ranked, rankings
-from hf_posenc.eval.results.record import costs_of
+from hf_posenc.eval.results.store import costs_of
 
 EFFECTIVE = "Effective context length"
 COSTS = "Costs: time of all cells, peak memory, KV cache"

@@ -18,10 +18,9 @@ from typing import Any
 
 from hf_posenc.eval.results.comparison import GAINS, SHARES, Comparison, interval, rows_by_cell
 from hf_posenc.eval.results.documents import DocumentScore
-from hf_posenc.eval.results.effective_length import EffectiveLength, effective_lengths
-from hf_posenc.eval.results.gate import gates
+from hf_posenc.eval.results.effective_length import EffectiveLength, effective_lengths, gates
 from hf_posenc.eval.results.paired import LEVEL, Difference, holm, paired
-from hf_posenc.eval.results.record import costs_of
+from hf_posenc.eval.results.store import costs_of
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import pytest
 
 import hf_posenc.eval
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Record
 
 WORDS = ("compare", "-m", "starter:llama", "-s", "unpatched,yarn:beta_fast=16,ramp=dim", "-s", "self_extend")
 

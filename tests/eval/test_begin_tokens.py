@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.masked_lm import PosEncMLM
-from hf_posenc.eval.lm.special_tokens import (
+from hf_posenc.eval.lm.spans import (
     closing_of,
     frame_of,
     front_of,

@@ -15,7 +15,7 @@ from hf_posenc.eval.comparison import measure as measuring
 from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.measure import measure_cell, patched
 from hf_posenc.eval.errors import TextTooShort
-from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.store import Record
 from hf_posenc.schemes.entry import Entry
 
 from .conftest import TRAINED

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 from hf_posenc.eval import compare
-from hf_posenc.eval.report.exports import csv_text
+from hf_posenc.eval.report.exports import comparison_text, csv_text
 from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.report import comparison_text
-from hf_posenc.eval.results.gate import gate_of, gates, shown_metrics
-from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.effective_length import gate_of, gates, shown_metrics
 from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Record
 
 from .conftest import TRAINED
 from .test_page import comparison

@@ -18,8 +18,7 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.source_digest import source_digest
 from hf_posenc.eval import compare
 from hf_posenc.eval.comparison import measure
-from hf_posenc.eval.comparison.cell import MeasurementRequest
-from hf_posenc.eval.comparison.fitting import Fitting
+from hf_posenc.eval.comparison.cell import Fitting, MeasurementRequest
 from hf_posenc.eval.comparison.identity import rounded, terms_digest
 from hf_posenc.schemes import registry
 from hf_posenc.schemes.base import Scheme
@@ -141,7 +140,7 @@ def test_a_table_changed_at_run_time_is_seen_in_the_terms(edit: Edit) -> None:
 def test_a_class_without_source_is_never_found_again(llama) -> None:
     made = types.ModuleType("made_by_exec")
     exec("from hf_posenc.extend import Scheme\nclass Made(Scheme): pass", vars(made))
-    from hf_posenc.eval.comparison.fitting import sources_of
+    from hf_posenc.eval.comparison.cell import sources_of
 
     assert source_digest(made.Made) is None
     assert sources_of([made.Made]) != sources_of([made.Made])

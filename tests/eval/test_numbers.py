@@ -16,8 +16,8 @@ from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.spans import passes
 from hf_posenc.eval.results.comparison import Comparison, rows_by_cell
-from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row, rows_of
+from hf_posenc.eval.results.store import Record
 from hf_posenc.eval.tasks.base import (
     perplexity,
 )

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from hf_posenc.errors import BadComparison, WrongKind
 from hf_posenc.eval import compare, evaluate
-from hf_posenc.eval.catalogue import FILE_TASKS, TEXT_TASKS, check_text_used, members, own_tasks
+from hf_posenc.eval.catalogue import FILE_TASKS, TASKS, TEXT_TASKS, check_text_used, members, own_tasks
 from hf_posenc.eval.errors import TextTooShort
-from hf_posenc.eval.task_index import TASKS
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.eval.texts.sampling import SHIFTS, Tokenized, placed
 from hf_posenc.eval.texts.stdlib_source import module_text

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from hf_posenc.core.student_t import student_t
-from hf_posenc.eval.report.exports import csv_text
+from hf_posenc.eval.report.exports import comparison_text, csv_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.page_plots import curves_figure
-from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.results.comparison import Comparison, interval
-from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Record
 
 pytest.importorskip("matplotlib")
 

@@ -21,7 +21,7 @@ from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.report.tables import format_difference, legend
 from hf_posenc.eval.results.comparison import interval
 from hf_posenc.eval.results.documents import DocumentScore, document_scores, standard_error
-from hf_posenc.eval.results.gate import shown_metrics
+from hf_posenc.eval.results.effective_length import shown_metrics
 from hf_posenc.eval.results.paired import Difference, holm, paired_differences
 from hf_posenc.eval.texts.passkey import compose
 from hf_posenc.eval.texts.stdlib_source import module_text

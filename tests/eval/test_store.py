@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.eval.errors import StoreUnusable
-from hf_posenc.eval.results.record import Costs, Record, key_of
-from hf_posenc.eval.results.store import Store
+from hf_posenc.eval.results.store import Costs, Record, Store, key_of
 
 RECORD = Record(
     key="k", scheme="yarn", task="posenc_ppl", length=256, state="done", reason="",
@@ -54,7 +53,7 @@ def test_two_at_once_are_refused(path: Path) -> None:
 def test_a_killed_owner_leaves_the_file_usable(path: Path) -> None:
     code = (
         "import pathlib; from hf_posenc.eval.results.store import Store\n"
-        "from hf_posenc.eval.results.record import Costs, Record\n"
+        "from hf_posenc.eval.results.store import Costs, Record\n"
         f"s = Store(pathlib.Path({str(path)!r})); s.put({RECORD!r})\n"
         "s.connection.execute('BEGIN'); s.connection.execute(\"DELETE FROM cells\"); print('in', flush=True); input()"
     )

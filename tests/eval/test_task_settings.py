@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("lm_eval", reason="evaluation needs the extra `eval`")
 
 from hf_posenc.cli import main
-from hf_posenc.eval.catalogue import FILE_TASKS, TASKS_READING, members, own_tasks
-from hf_posenc.eval.task_index import TASKS
+from hf_posenc.eval.catalogue import FILE_TASKS, TASKS, TASKS_READING, members, own_tasks
 from hf_posenc.eval.tasks.sweep import Sweep
 from hf_posenc.eval.texts.stdlib_source import module_text
 

@@ -10,11 +10,10 @@ from html.parser import HTMLParser
 import pytest
 
 from hf_posenc.cli import output
-from hf_posenc.eval.report.exports import csv_text
+from hf_posenc.eval.report.exports import comparison_text, csv_text
 from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.store import Record
 
 SIGN = "dialog-was-here"
 RUN = f"document.title='{SIGN}'"
