@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ class Evaluation:
         """
         if not self.first:
             return
-        rows, documents = ([one.to_dict() for one in some] for some in (self.rows, self.documents))
+        rows, documents = (list(map(asdict, some)) for some in (self.rows, self.documents))
         write_json(path, {"rows": rows, "lm_eval": self.raw, "documents": documents, "remarks": self.remarks})
 
 

@@ -22,6 +22,7 @@ from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest, fixed
 from hf_posenc.eval.evaluation import evaluate
 from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.measurable import check_reach, trained_length_under
+from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Costs, Record, State, Store
 from hf_posenc.forward.host_calls import cache_name, cache_of
 from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
@@ -73,17 +74,11 @@ def measure_cell(
             state = "failed"
             peak = PeakMemory(next(lm.model.parameters()).device)
             evaluation = evaluate(
-                lm,
-                tasks=[cell.task],
-                lengths=cell.lengths,
-                longest=request.longest,
-                label=cell.entry.label,
+                lm, tasks=[cell.task], lengths=cell.lengths, longest=request.longest, label=cell.entry.label,
                 **passed_on,
-            )
+            )  # fmt: skip
             costs = costs_since(peak, lm.model)
-        rows = [row.to_dict() for row in evaluation.rows]
-        documents = [score.to_dict() for score in evaluation.documents]
-        remarks = evaluation.remarks
+        rows, documents, remarks = evaluation.rows, evaluation.documents, evaluation.remarks
         reason = invalid_rows_reason(rows)
         state = "failed" if reason else "done"
     except PosEncError as error:
@@ -130,13 +125,13 @@ def patched(lm: Any, cell: Cell, request: MeasurementRequest) -> Iterator[None]:
             unpatch_model(lm.model)
 
 
-def invalid_rows_reason(rows: Sequence[dict[str, Any]]) -> str:
+def invalid_rows_reason(rows: Sequence[Row]) -> str:
     """Return why the numbers cannot be reported; empty where they can."""
     if not rows:
         return "The task gave no number. Check its metrics."
     for row in rows:
-        if not isfinite(row["value"]):
-            return f"{row['metric']} is {row['value']} at length {row['length']}. Check the weights for such values."
+        if not isfinite(row.value):
+            return f"{row.metric} is {row.value} at length {row.length}. Check the weights for such values."
     return ""
 
 

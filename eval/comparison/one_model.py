@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hf_posenc.checkpoints.model_digest import model_digest
@@ -122,7 +122,7 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
         **shared.measure, "text": None if shared.text is None else shared.text.label,
         "versions": shared.identity["versions"],
         **({"options": to_json(settings.options)} if settings.options else {}),
-        "gates": [gate_of(record, trained, given.shown_name).to_dict() for record in gates],
+        "gates": [asdict(gate_of(record, trained, given.shown_name)) for record in gates],
         "digests": {name: one if isinstance(one, str) else key_of(one) for name, one in named.items()} | digests,
         **tuned,
     }  # fmt: skip

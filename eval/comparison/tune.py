@@ -210,7 +210,7 @@ def grid_of(entry: Entry, factor: float, trained: int, values: Grid = GRID) -> d
 
 def losses_of(record: Record) -> list[float]:
     """The loss of a cell at its length; none where it was refused or failed."""
-    return [row["value"] for row in record.rows if row["metric"] == METRIC and row["depth"] is None]
+    return [row.value for row in record.rows if row.metric == METRIC and row.depth is None]
 
 
 def development_text(settings: CompareSettings, measured: MeasuredText, reading: Mapping[str, Any]) -> MeasuredText:

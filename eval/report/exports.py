@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def number_rows(comparison: Comparison) -> list[dict[str, Any]]:
     found = []
     for row in comparison.rows:
         low, high = interval(row) or (None, None)
-        entry = row.to_dict() | {"low": low, "high": high}
+        entry = asdict(row) | {"low": low, "high": high}
         d = differences.get((row.scheme, row.task, row.metric, row.length)) if row.depth is None else None
         if d is not None:
             entry |= {
@@ -102,7 +103,7 @@ def escape_formula(value: Any) -> Any:
 def documents_text(comparison: Comparison) -> str:
     """Format the scores of single documents as JSON, one line each."""
     return "".join(
-        json.dumps({"scheme": label, **score.to_dict()}, ensure_ascii=False, allow_nan=False) + "\n"
+        json.dumps({"scheme": label, **asdict(score)}, ensure_ascii=False, allow_nan=False) + "\n"
         for label, scores in comparison.documents.items()
         for score in scores
     )

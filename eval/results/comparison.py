@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import exp, log
 from statistics import NormalDist
@@ -35,7 +35,7 @@ class Comparison:
     def rows(self) -> list[Row]:
         """All numbers, with the model's name in reports and the labels of the entries."""
         return [
-            Row(**{**row, "model": self.model_of(record.scheme), "scheme": record.scheme})
+            replace(row, model=self.model_of(record.scheme), scheme=record.scheme)
             for record in self.records
             for row in record.rows
         ]
@@ -94,8 +94,12 @@ class Comparison:
         """Scores of single documents by the labels of the entries."""
         found: dict[str, list[DocumentScore]] = {label: [] for label in self.labels}
         for record in self.records:
-            found.setdefault(record.scheme, []).extend(DocumentScore(**score) for score in record.documents)
+            found.setdefault(record.scheme, []).extend(record.documents)
         return found
+
+    def documents_of(self, label: str, task: str, metric: str, length: int | None) -> list[DocumentScore]:
+        """Scores of the documents of an entry, over all depths."""
+        return [score for score in self.documents[label] if score.row == (task, length, None, metric)]
 
     @cached_property
     def differences(self) -> list[Difference]:
@@ -119,8 +123,8 @@ class Comparison:
             for r in self.records
         ]  # fmt: skip
         return {
-            "format": FORMAT, "about": self.about, "cells": cells, "rows": [row.to_dict() for row in self.rows],
-            "differences": [difference.to_dict() for difference in self.differences],
+            "format": FORMAT, "about": self.about, "cells": cells, "rows": list(map(asdict, self.rows)),
+            "differences": list(map(asdict, self.differences)),
         }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import fsum, isclose, isfinite, sqrt
 from statistics import fmean
 from typing import Any
@@ -51,10 +51,6 @@ class DocumentScore:
     def row(self) -> RowKey:
         """What the row of this score is known by."""
         return self.task, self.length, self.depth, self.metric
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 def document_scores(results: Mapping[str, Any]) -> list[DocumentScore]:

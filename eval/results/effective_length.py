@@ -19,13 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import log
-from statistics import fmean
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
 from hf_posenc.eval.results.comparison import PRIMARY, SHARES, Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.documents import standard_error
-from hf_posenc.eval.results.paired import FEWEST
+from hf_posenc.eval.results.paired import FEWEST, paired
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Record
 
@@ -53,10 +51,6 @@ class EffectiveLength:
     low: int
     high: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
 
 def effective_lengths(comparison: Comparison) -> list[EffectiveLength]:
     """The effective context length of every scheme on every task that was measured at several lengths."""
@@ -81,7 +75,7 @@ def effective_lengths(comparison: Comparison) -> list[EffectiveLength]:
 
 def results_of(comparison: Comparison) -> dict[str, Any]:
     """The content of ``results.json``: cells, rows, differences and effective context lengths."""
-    return comparison.to_dict() | {"effective": [one.to_dict() for one in effective_lengths(comparison)]}
+    return comparison.to_dict() | {"effective": list(map(asdict, effective_lengths(comparison)))}
 
 
 def effective_length(
@@ -98,24 +92,12 @@ def effective_length(
 
 def loss_bounds(comparison: Comparison, row: Row, reference: Row) -> tuple[float, float, float]:
     """A loss and its 95 % interval: of the difference from the reference where documents are known, else its own."""
-    own, base = documents_of(comparison, row), documents_of(comparison, reference)
-    pairs = [(cluster, value - base[name][1]) for name, (cluster, value) in own.items() if name in base]
-    if len({cluster for cluster, _ in pairs}) < FEWEST:
+    own, base = (comparison.documents_of(one.scheme, row.task, row.metric, one.length) for one in (row, reference))
+    found = paired(row.scheme, reference.scheme, own, base) if own else None
+    if found is None or found.clusters < FEWEST:
         return row.value, *(interval(row) or (row.value, row.value))
-    error, count = standard_error([value for _, value in pairs], [cluster for cluster, _ in pairs])
-    mean, half = fmean(value for _, value in pairs), student_t(count - 1) * (error or 0.0)
-    return row.value, reference.value + mean - half, reference.value + mean + half
-
-
-def documents_of(comparison: Comparison, row: Row) -> dict[str, tuple[str, float]]:
-    """Cluster and loss of the documents of a row by name; none in records without scores of documents."""
-    return {
-        score["document"]: (score["cluster"], score["value"])
-        for record in comparison.records
-        if (record.scheme, record.task) == (row.scheme, row.task)
-        for score in record.documents
-        if (score["length"], score["metric"], score["depth"]) == (row.length, row.metric, None)
-    }
+    mean, half = reference.value + found.difference, student_t(found.clusters - 1) * (found.stderr or 0.0)
+    return row.value, mean - half, mean + half
 
 
 def passes(metric: str, value: float, threshold: float) -> bool:
@@ -170,15 +152,10 @@ class Gate:
     threshold: float = THRESHOLD
     reason: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
 
 def gate_of(record: Record, length: int, model: str) -> Gate:
     """The gate that a record of the unpatched model at its trained length gives; open where it has no share."""
-    rows = [Row(**row) for row in record.rows]
-    shares = {row.metric: row for row in rows if row.depth is None and row.length == length and row.metric in SHARES}
+    shares = {r.metric: r for r in record.rows if r.depth is None and r.length == length and r.metric in SHARES}
     decisive = sorted(shares, key=lambda metric: PRIMARY.index(metric) if metric in PRIMARY else len(PRIMARY))
     if not decisive:
         return Gate(record.task, length, model, reason=record.reason or "it has no accuracy there.")

@@ -94,7 +94,7 @@ def ranking(
     length = max(comparison.about["lengths"])
     rows = rows_by_cell(comparison.rows, task, metric)
     better = next((row.higher_is_better for row in comparison.rows if (row.task, row.metric) == (task, metric)), None)
-    scores = {label: documents_at(comparison, label, task, metric, length) for label in comparison.labels}
+    scores = {label: comparison.documents_of(label, task, metric, length) for label in comparison.labels}
     measured = {label: found for label, found in scores.items() if found}
     places = {} if better is None or len(measured) < 2 else ranks(measured, higher_is_better=better)
     lines = []
@@ -125,11 +125,6 @@ def ranks(scores: Mapping[str, Sequence[DocumentScore]], *, higher_is_better: bo
         better[loser] += 1
         worse[winner] += 1
     return {label: (1 + better[label], len(scores) - worse[label]) for label in scores}
-
-
-def documents_at(comparison: Comparison, label: str, task: str, metric: str, length: int) -> list[DocumentScore]:
-    """Scores of documents over all depths."""
-    return [score for score in comparison.documents[label] if score.row == (task, length, None, metric)]
 
 
 def with_distances(lines: Sequence[Ranked], scores: Mapping[str, Sequence[DocumentScore]]) -> list[Ranked]:

@@ -14,7 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from hf_posenc.eval.errors import StoreUnusable
+from hf_posenc.eval.results.documents import DocumentScore
+from hf_posenc.eval.results.rows import Row
 
 APPLICATION = 0x706F7365  # "pose", in SQLite's application_id
 FORMAT = 3
@@ -71,11 +75,7 @@ class Store:
         """Return the record with that key, or None."""
         with self.explained_errors():
             row = self.connection.execute("SELECT record FROM cells WHERE key = ?", (key,)).fetchone()
-        if row is None:
-            return None
-        values = json.loads(row[0])
-        costs = values.pop("costs")
-        return Record(**values, costs=None if costs is None else Costs(**costs))
+        return None if row is None else TypeAdapter(Record).validate_json(row[0])
 
     def put(self, record: Record) -> None:
         """Store a record; when this returns, it is on disk.
@@ -148,10 +148,10 @@ class Record:
         length: in tokens; None for a task without a length sweep.
         state: ``"done"``; ``"refused"``, which is final; or ``"failed"``, which the next run tries again.
         reason: why it was refused or failed.
-        rows: numbers, as in `Row.to_dict`.
+        rows: numbers.
         seconds: duration of the measurement.
         settings: everything that `key` is computed from.
-        documents: scores of single documents, as in `DocumentScore.to_dict`.
+        documents: scores of single documents.
         remarks: what a reader must know of this cell.
         costs: of its measurement; None where it was not finished. They differ from run to run, as ``seconds`` do.
     """
@@ -162,10 +162,10 @@ class Record:
     length: int | None
     state: State
     reason: str
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     seconds: float
     settings: dict[str, Any]
-    documents: list[dict[str, Any]] = field(default_factory=list)
+    documents: list[DocumentScore] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     costs: Costs | None = None
 

@@ -18,7 +18,7 @@ WORDS = ("compare", "-m", "starter:llama", "-s", "unpatched,yarn:beta_fast=16,ra
 
 
 def made(*states: str) -> Comparison:
-    rows = [Row("m", "s", "posenc_ppl", 256, None, "nll", 2.5, 0.1, 4).to_dict()]
+    rows = [Row("m", "s", "posenc_ppl", 256, None, "nll", 2.5, 0.1, 4)]
     records = [
         Record(f"{n}", f"s{n}", "posenc_ppl", 256, state, "It is [red]so[/red]." * (state != "done"),  # type: ignore[arg-type]
                rows if state == "done" else [], 0.0, {})

@@ -27,10 +27,10 @@ def compared(losses: dict[str, list[float]], against: str | None = "yarn", metri
         value = sum(values) / len(values)
         row = Row("m", label, "posenc_ppl", 256, None, metric, value, 0.1, len(values), len(values), metric == "acc")
         scores = [
-            DocumentScore("posenc_ppl", f"d{number}", f"d{number}", 256, None, metric, one).to_dict()
+            DocumentScore("posenc_ppl", f"d{number}", f"d{number}", 256, None, metric, one)
             for number, one in enumerate(values)
         ]
-        records.append(Record(label, label, "posenc_ppl", 256, "done", "", [row.to_dict()], 1.0, {}, scores))
+        records.append(Record(label, label, "posenc_ppl", 256, "done", "", [row], 1.0, {}, scores))
     about = {
         "model": "m", "model_scheme": None, "trained_length": 256, "lengths": [256], "tasks": ["posenc_ppl"],
         "schemes": [{"label": label, "scheme": "x", "options": {}, "needs_training": False} for label in losses],

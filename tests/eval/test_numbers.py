@@ -123,7 +123,7 @@ def test_perplexity_is_of_the_mean_loss() -> None:
 
 
 def comparison(*rows: Row) -> Comparison:
-    record = Record("k", "pi", "t", 8, "done", "", [row.to_dict() for row in rows], 1.0, {})
+    record = Record("k", "pi", "t", 8, "done", "", rows, 1.0, {})
     return Comparison({"model": "name", "schemes": [{"label": "pi"}]}, [record])
 
 

@@ -44,11 +44,7 @@ def comparison(
                     ]
                     rows.append(Row("x", "x", task, length, None, "acc", sum(shares) / len(shares), 0.05, 8))
                     rows.append(Row("x", "x", task, length, None, "nll", 1.0, 0.05, 8))
-                records.append(
-                    Record(
-                        f"{label}{task}{length}", label, task, length, "done", "", [r.to_dict() for r in rows], 1.0, {}
-                    )
-                )
+                records.append(Record(f"{label}{task}{length}", label, task, length, "done", "", rows, 1.0, {}))
     about = {
         "model": model, "model_scheme": None, "trained_length": lengths[0], "lengths": list(lengths),
         "tasks": list(tasks),

@@ -27,6 +27,7 @@ LIMIT = 1200
 
 PROGRAM = """
 import json, sys
+from dataclasses import asdict
 from pathlib import Path
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.load import language_model
@@ -45,7 +46,7 @@ evaluation = evaluate(
 )
 state = {
     "rank": lm.rank, "world": lm.world_size, "scored": scored, "first": evaluation.first,
-    "rows": [row.to_dict() for row in evaluation.rows],
+    "rows": list(map(asdict, evaluation.rows)),
     "samples": {
         task: [sample["doc_id"] for sample in samples] for task, samples in evaluation.raw.get("samples", {}).items()
     },
