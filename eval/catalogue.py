@@ -17,6 +17,8 @@ from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import BadComparison, MissingPackage, PosEncError, UnknownOption, first_line, nearest, shown
 from hf_posenc.eval.errors import TaskDataMissing, UntrustedTask
 
+TASKS = Path(__file__).parent / "tasks"
+"""The folder of our task files, for lm-eval's ``include_path``."""
 LONGEST_NAME = 300  # characters
 GROUP = re.compile(r"^group:", re.MULTILINE)
 
@@ -24,49 +26,32 @@ GROUP = re.compile(r"^group:", re.MULTILINE)
 JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
 
-TEXT_TASKS = (
-    "posenc_association", "posenc_copy_gain", "posenc_docs", "posenc_key_tokens", "posenc_mlm",
-    "posenc_mlm_recall", "posenc_niah_multikey", "posenc_niah_multiquery", "posenc_niah_multivalue",
-    "posenc_niah_single", "posenc_passkey", "posenc_passkey_gen", "posenc_ppl", "posenc_qa", "posenc_sliding_ppl",
-    "posenc_token_nll", "posenc_vt",
-)  # fmt: skip
-"""Those of our tasks that read a text: measure on it, or hide needles in it."""
-
 FILE_TASKS = ("posenc_babilong", "posenc_longbench2", "posenc_qa_file", "posenc_ruler_file")
 """Those that read records of local files, named by the option ``data``."""
 
-WINDOWS = frozenset({
-    "posenc_copy", "posenc_copy_gain", "posenc_docs", "posenc_induction", "posenc_key_tokens", "posenc_mlm",
-    "posenc_mlm_recall", "posenc_ppl", "posenc_sliding_ppl", "posenc_token_nll",
-})  # fmt: skip
-HIDDEN = frozenset({
-    "posenc_association", "posenc_niah_multikey", "posenc_niah_multiquery", "posenc_niah_multivalue",
-    "posenc_niah_single", "posenc_passkey", "posenc_passkey_gen", "posenc_qa", "posenc_qa_file", "posenc_rerank",
-})  # fmt: skip
-QUESTIONS = HIDDEN | {
-    "posenc_babilong", "posenc_cwe", "posenc_fwe", "posenc_icl", "posenc_longbench2", "posenc_ruler_file", "posenc_vt",
-}  # fmt: skip
-TASKS_READING: Mapping[str, frozenset[str]] = {
-    "samples": WINDOWS,
-    "scored": WINDOWS - {"posenc_induction", "posenc_sliding_ppl", "posenc_token_nll"},
-    "keys": QUESTIONS,
-    "depths": HIDDEN | {"posenc_induction"},
-}
-"""Setting to those of our tasks that read it."""
+SETTINGS = ("samples", "scored", "keys", "depths")
+"""Settings of a sweep that not every task reads."""
 
 
-def check_text_used(names: Sequence[str]) -> None:
-    """Refuse a text of the user's that none of our tasks reads; other tasks may read any.
+@lru_cache(maxsize=64)
+def described(task: str) -> Mapping[str, Any]:
+    """What the file of one of our tasks says of it: its ``title``, and the text and settings that it ``reads``."""
+    if task not in own_tasks():
+        return {}
+    import yaml
 
-    Raises:
-        BadComparison: nothing would be measured on it.
-    """
-    tasks = without_groups(names)
-    if tasks and all(task in own_tasks() and task not in TEXT_TASKS for task in tasks):
-        raise BadComparison(
-            f"None of the tasks {', '.join(tasks)} reads a text, and one was given. Leave it out, or add one of "
-            f"{', '.join(TEXT_TASKS)}."
-        )
+    _, _, metadata = (TASKS / f"{task}.yaml").read_text(encoding="utf-8").partition("\nmetadata:")
+    return yaml.safe_load(metadata) or {}
+
+
+def read_by(name: str, tasks: Sequence[str]) -> list[str]:
+    """Those of the tasks that are ours and read a setting, or the ``text``."""
+    return [task for task in tasks if name in described(task).get("reads", ())]
+
+
+def reads(task: str, setting: str) -> bool:
+    """Whether a task reads a setting; one that is not ours may read any."""
+    return setting not in SETTINGS or task not in own_tasks() or bool(read_by(setting, [task]))
 
 
 def sweeps(task: str) -> bool:
@@ -157,38 +142,27 @@ def task_list() -> str:
 
 
 def check_settings_read(asked: Sequence[str], tasks: Sequence[str]) -> None:
-    """Refuse settings that none of the tasks reads; tasks that are not ours may read any.
+    """Refuse settings, or a text, that none of the tasks reads; tasks that are not ours may read any.
 
     Args:
-        asked: names of settings that were given by name.
+        asked: names of settings that were given by name, or ``text``.
         tasks: names of tasks and groups; without any, the default reads all settings.
 
     Raises:
-        UnknownOption: there is one.
+        UnknownOption: there is such a setting.
+        BadComparison: nothing would be measured on the text.
     """
     chosen, known = without_groups(tasks), own_tasks()
     if not chosen or not all(task in known for task in chosen):
         return
     for name in asked:
-        if not TASKS_READING[name] & set(chosen):
-            raise UnknownOption(
+        if not read_by(name, chosen):
+            raise (BadComparison if name == "text" else UnknownOption)(
                 f"None of the tasks {', '.join(chosen)} reads {name}. Leave {name} out, or add one of "
-                f"{', '.join(sorted(TASKS_READING[name]))}."
+                f"{', '.join(read_by(name, known))}."
             )
 
 
-def reads(task: str, setting: str) -> bool:
-    """Whether a task reads a setting; one that is not ours may read any."""
-    return setting not in TASKS_READING or task in TASKS_READING[setting] or task not in own_tasks()
-
-
-def read_by(name: str, tasks: Sequence[str]) -> list[str]:
-    """Those of the tasks that read a setting."""
-    return [task for task in tasks if task in TASKS_READING[name]]
-
-
-TASKS = Path(__file__).parent / "tasks"
-"""The folder of our task files, for lm-eval's ``include_path``."""
 NETWORK_ERRORS = ("Connect", "Offline", "Timeout", "DatasetNotFound", "LocalEntryNotFound", "URLError")
 """Parts of the names of errors of datasets, huggingface_hub, httpx, requests and urllib."""
 

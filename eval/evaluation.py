@@ -94,7 +94,7 @@ def evaluate(
     Of several processes (see `hf_posenc.eval.lm.launch`) each scores its share of the documents of a model given by
     name, and all return the same rows.
     """
-    from hf_posenc.eval.catalogue import check_text_used
+    from hf_posenc.eval.catalogue import check_settings_read
     from hf_posenc.eval.settings import EvaluateSettings, split
     from hf_posenc.eval.task_run import run_tasks
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
@@ -107,7 +107,7 @@ def evaluate(
     own_text = measured_text(text, field=wanted.text_field, separator=wanted.document_separator)
     check_sources(names, wanted.include_path, trust=wanted.trust_tasks)
     if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
-        check_text_used(names)
+        check_settings_read(["text"], names)
     with evaluation_mode_if_live(model), unpatched_afterwards(model):
         with suppress_output(quiet):
             lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)

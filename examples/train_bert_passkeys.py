@@ -19,9 +19,9 @@ import time
 from pathlib import Path
 
 import torch
+from starter_rows import CLS, IGNORED, MASK, PAD, SEP, SPECIAL, TRAINED_LENGTH, VOCABULARY, Rows
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from train_starters import CLS, IGNORED, MASK, PAD, SEP, SPECIAL, TRAINED_LENGTH, VOCABULARY, Rows
 from training_state import check_command, load_state, save_state
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 

@@ -12,7 +12,7 @@ from hf_posenc.core.lengths import Lengths, resolve_lengths
 from hf_posenc.core.source_digest import is_foreign, source_digest
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError, UnsupportedModel
-from hf_posenc.eval.catalogue import QUESTIONS, reads, sweeps
+from hf_posenc.eval.catalogue import read_by, reads, sweeps
 from hf_posenc.eval.comparison.identity import terms_digest, to_json
 from hf_posenc.eval.lm.measurable import trained_length_under
 from hf_posenc.eval.results.store import canonical, key_of
@@ -23,8 +23,8 @@ from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.entry import UNPATCHED, Entry
 from hf_posenc.schemes.spec import plan
 
-RETRIEVAL = QUESTIONS | {"posenc_copy", "posenc_induction"}
-"""Our tasks that retrieve: the scores of the others are losses, or shares that every model has some of."""
+COPYING = ("posenc_copy", "posenc_induction")
+"""Tasks that retrieve, besides those that read ``keys``; others have losses, or shares that every model has some of."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class MeasurementRequest:
         if trained > self.longest:
             return []
         baseline = next((entry for entry in entries if entry.scheme is None), Entry(UNPATCHED, None))
-        return [self.cell(baseline, task, [trained]) for task in tasks if task in RETRIEVAL]
+        return [self.cell(baseline, task, [trained]) for task in tasks if task in COPYING or read_by("keys", [task])]
 
 
 @dataclass(frozen=True)

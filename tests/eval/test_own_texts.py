@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hf_posenc.errors import BadComparison, WrongKind
 from hf_posenc.eval import compare, evaluate
-from hf_posenc.eval.catalogue import FILE_TASKS, TASKS, TEXT_TASKS, check_text_used, members, own_tasks
+from hf_posenc.eval.catalogue import FILE_TASKS, TASKS, check_settings_read, members, own_tasks, read_by
 from hf_posenc.eval.errors import TextTooShort
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.eval.texts.sampling import SHIFTS, Tokenized, placed
@@ -111,17 +111,17 @@ def test_the_tasks_that_read_a_text_are_listed(task: str, framed_tokenizer) -> N
     spy = Spy()
     metadata = {"lengths": [2048], "text": spy, "tokenizer": framed_tokenizer, "samples": 2, "keys": 1, "scored": 8}
     TaskManager(include_path=[str(TASKS)], include_defaults=False, metadata=metadata).load([task])
-    assert spy.read == (task in TEXT_TASKS)
+    assert spy.read == bool(read_by("text", [task]))
 
 
 def test_a_text_that_no_task_reads_is_refused(llama, tokenizer, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(BOOKS[0])
     with pytest.raises(BadComparison):
         evaluate(llama, tokenizer, tasks=["posenc_cwe", "posenc_fwe"], lengths=[64], text=tmp_path / "a.txt")
-    check_text_used([])
-    check_text_used(["posenc_passkey", "posenc_ppl"])
-    check_text_used(["posenc_longctx"])
-    check_text_used(["somebody's"])
+    check_settings_read(["text"], [])
+    check_settings_read(["text"], ["posenc_passkey", "posenc_ppl"])
+    check_settings_read(["text"], ["posenc_longctx"])
+    check_settings_read(["text"], ["somebody's"])
 
 
 @pytest.mark.parametrize("reading", [{"text_field": "body"}, {"document_separator": "---"}], ids=str)

@@ -8,19 +8,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from laboratory.tasks import (
-    BEGIN,
-    BETWEEN,
-    END,
-    IGNORED,
-    TASKS,
-    ZERO,
-    Puzzle,
-    Row,
-    Task,
-    Text,
-    TrainingBudget,
-)
+from laboratory.puzzles import BEGIN, BETWEEN, END, ZERO, Puzzle
+from laboratory.task import IGNORED, Row, Task, TrainingBudget
+from laboratory.tasks import TASKS, Text
 
 from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING
 
