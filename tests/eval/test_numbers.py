@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
@@ -23,12 +22,11 @@ from hf_posenc.eval.tasks.base import (
 )
 from hf_posenc.eval.tasks.documents import DocsTask
 from hf_posenc.eval.tasks.retrieval import opened
-from hf_posenc.eval.tasks.sweep import Sweep, metric_name, parse_metric
+from hf_posenc.eval.tasks.sweep import Sweep
 from hf_posenc.eval.texts.haystack import listed
 from hf_posenc.eval.texts.needles import Niah
 
-from .conftest import TRAINED, alert
-from .test_parity import requests
+from .conftest import TRAINED
 
 
 def exact(model: Any, ids: list[int], scored: int) -> torch.Tensor:
@@ -145,13 +143,6 @@ def test_settings_of_a_comparison() -> None:
     assert placed["pi", 8].depth is None
 
 
-@pytest.mark.parametrize("depth", [None, 0.0, 0.25, 1.0, 0.125])
-def test_metric_names_survive_a_round_trip(depth: float | None) -> None:
-    assert parse_metric(metric_name("exact_match", 512, depth)) == ("exact_match", 512, depth)
-    assert metric_name("acc", 512, 0.5) == "acc_L512_D50"
-    assert parse_metric("acc") is None
-
-
 def test_a_sweep_by_default() -> None:
     found = Sweep.of({"lengths": "512;256,512"})
     assert (found.lengths, found.longest) == ((256, 512), 512)
@@ -201,21 +192,3 @@ def test_random_positions_depend_on_the_sequence_alone(llama, tokenizer) -> None
     assert drawn((1, 2, 3)) == drawn((1, 2, 3))
     assert len({tuple(drawn(row)) for row in ((1, 2, 3), (1, 2, 4), (3, 2, 1), (1, 2))}) == 4
     assert torch.equal(torch.rand(3), expected)  # outside, as if none had been drawn
-
-
-def test_a_long_text_does_not_affect_a_short_one(tokenizer) -> None:
-    """transformers' dynamic RoPE goes on with the frequencies of the longest text so far."""
-    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
-    config = LlamaConfig(
-        vocab_size=512, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=64, rope_parameters=rope,
-    )  # fmt: skip
-    long, short = ("The sky is blue. " * 40, "so"), ("The grass is green. " * 15, "so")  # both beyond 64 tokens
-
-    def scored(*pairs: tuple[str, str]) -> list[float]:
-        lm = PosEncLM(alert(LlamaForCausalLM(config)), tokenizer=tokenizer, max_length=512)
-        return [score for score, _ in lm.loglikelihood(requests("loglikelihood", pairs))]
-
-    ((alone,), (behind_a_long_one, _), (_, after)) = scored(short), scored(short, long), scored(long, short)
-    assert behind_a_long_one == pytest.approx(alone, rel=1e-6)
-    assert after == pytest.approx(alone, rel=1e-6)

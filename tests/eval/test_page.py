@@ -105,22 +105,6 @@ def test_every_number_is_in_every_file() -> None:
     assert {line["scheme"] for line in lines} == {"unpatched", "yarn"}
 
 
-def test_markdown_keeps_its_tables() -> None:
-    text = comparison_text(comparison(("unpatched", "a|b\nc<d>")))
-    lines = [line for line in text.splitlines() if "a\\|b c&lt;d>" in line and line.startswith("|")]
-    assert lines
-    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in lines)
-
-
-def test_plots_follow_light_and_dark() -> None:
-    page = page_html(comparison())
-    plots = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(plots) == 1 + 2  # loss; passkeys and the loss of the answer
-    assert all("currentColor" in plot and "#010203" not in plot for plot in plots)
-    assert all("length (tokens" in plot for plot in plots)
-    assert "prefers-color-scheme: dark" in page
-
-
 def test_a_page_of_refusals_only() -> None:
     made = comparison()
     records = [
