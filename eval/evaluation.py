@@ -14,8 +14,7 @@ from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import doubling_lengths
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
-from hf_posenc.eval.results.documents import DocumentScore, document_scores
-from hf_posenc.eval.results.rows import Row, remarks_on, rows_of, write_json
+from hf_posenc.eval.results.rows import DocumentScore, Row, document_scores, remarks_on, rows_of, write_json
 from hf_posenc.eval.task_run import suppress_output
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hf_posenc.eval.texts import passkey
 from hf_posenc.eval.texts.haystack import FILLER
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
+from hf_posenc.eval.texts.measured_text import HELD_OUT, module_text
 
 TRAINED_LENGTH = 256
 VOCABULARY = 2048

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from training_state import check_command, load_state, save_state
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
 
 ROOM, ANSWER = TRAINED_LENGTH - 2, 6
 PASSKEYS = 0.6

@@ -38,7 +38,7 @@ from transformers import (
 )
 
 from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
 
 
 def main() -> None:

@@ -26,8 +26,7 @@ from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.measurable import is_masked
 from hf_posenc.eval.results.store import Record, Store
 from hf_posenc.eval.settings import CompareSettings
-from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
-from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
+from hf_posenc.eval.texts.measured_text import TRAINING, MeasuredText, measured_text, module_text
 from hf_posenc.patching.patch import scheme_set_aside
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.entry import Entry

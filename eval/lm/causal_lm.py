@@ -26,16 +26,17 @@ from hf_posenc.core import plugins
 from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm import launch
-from hf_posenc.eval.lm.arguments import (
+from hf_posenc.eval.lm.key_tokens import KeyTokenScorer
+from hf_posenc.eval.lm.log_probs import unwrapped
+from hf_posenc.eval.lm.measurable import (
     OTHER_WEIGHTS,
+    check_head,
+    check_one_stack,
     hold,
     model_arguments,
     refuse_unused,
     ties_held,
 )
-from hf_posenc.eval.lm.key_tokens import KeyTokenScorer
-from hf_posenc.eval.lm.log_probs import unwrapped
-from hf_posenc.eval.lm.measurable import check_head, check_one_stack
 from hf_posenc.eval.lm.scorer import Scored, TokenRequest
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import describe

@@ -18,10 +18,8 @@ from statistics import fmean
 from typing import Literal
 
 from hf_posenc.core.student_t import student_t, two_sided_p
-from hf_posenc.eval.results.documents import DocumentScore, by_row, standard_error
+from hf_posenc.eval.results.rows import FEWEST, DocumentScore, by_row, standard_error
 
-FEWEST = 3
-"""Clusters of documents needed for an interval."""
 LEVEL = 0.05
 ROUNDING = 1e-5
 """Differences of the mean below this are those of float32 arithmetic in another order, and are never sure."""

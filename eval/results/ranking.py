@@ -17,9 +17,9 @@ from itertools import combinations
 from typing import Any
 
 from hf_posenc.eval.results.comparison import GAINS, SHARES, Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.effective_length import EffectiveLength, effective_lengths, gates
 from hf_posenc.eval.results.paired import LEVEL, Difference, holm, paired
+from hf_posenc.eval.results.rows import DocumentScore
 from hf_posenc.eval.results.store import costs_of
 
 

@@ -17,8 +17,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from hf_posenc.eval.errors import StoreUnusable
-from hf_posenc.eval.results.documents import DocumentScore
-from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.rows import DocumentScore, Row
 
 APPLICATION = 0x706F7365  # "pose", in SQLite's application_id
 FORMAT = 3

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import module_text
 
 TRAINED = 128
 VOCABULARY = 512

@@ -10,9 +10,8 @@ import pytest
 
 from hf_posenc.eval.report.tables import effective_table
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.effective_length import effective_lengths, loss_bounds, results_of
-from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.rows import DocumentScore, Row
 from hf_posenc.eval.results.store import Record
 
 LENGTHS = (64, 128, 256, 512)

@@ -20,7 +20,7 @@ from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.causal_lm import PosEncLM
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import module_text
 from hf_posenc.insight.probe import probe
 
 from .conftest import TRAINED

@@ -11,9 +11,8 @@ from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.remarks import remarks
 from hf_posenc.eval.report.tables import difference_table, format_difference, legend, value_table
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.paired import Difference
-from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.rows import DocumentScore, Row
 from hf_posenc.eval.results.store import Record
 
 pytest.importorskip("matplotlib")

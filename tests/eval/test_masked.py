@@ -9,7 +9,7 @@ from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.masked_lm import PosEncMLM
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import module_text
 
 from .conftest import TRAINED
 from .test_parity import requests

@@ -19,10 +19,10 @@ from hf_posenc.core.student_t import student_t
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.results.comparison import interval
-from hf_posenc.eval.results.documents import DocumentScore, document_scores, standard_error
 from hf_posenc.eval.results.paired import Difference, holm, paired_differences
+from hf_posenc.eval.results.rows import DocumentScore, document_scores, standard_error
+from hf_posenc.eval.texts.measured_text import module_text
 from hf_posenc.eval.texts.passkey import compose
-from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import module_text
 
 from ..processes import finish, launch, start
 from .conftest import TRAINED

@@ -12,7 +12,7 @@ pytest.importorskip("lm_eval", reason="evaluation needs the extra `eval`")
 from hf_posenc.cli import main
 from hf_posenc.eval.catalogue import FILE_TASKS, SETTINGS, TASKS, members, own_tasks, read_by
 from hf_posenc.eval.tasks.sweep import Sweep
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import module_text
 
 SINGLE = [task for task in own_tasks() if not members(task)]
 

@@ -24,7 +24,7 @@ SMALL = {"lengths": LENGTHS, "samples": 3, "scored": 16, "keys": 2, "depths": [0
 
 @pytest.fixture
 def text(tmp_path):
-    from hf_posenc.eval.texts.stdlib_source import module_text
+    from hf_posenc.eval.texts.measured_text import module_text
 
     path = tmp_path / "text.txt"
     path.write_text(module_text("bisect") * 2, encoding="utf-8")

@@ -12,7 +12,7 @@ from laboratory.puzzles import Addition, Copy, FlipFlop, Largest, SelectiveCopyi
 from laboratory.task import ASKED, IGNORED, Row, Task, TrainingBudget, mean_loss
 from torch import Tensor
 
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
 
 
 class Text(Task):
