@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -67,8 +67,7 @@ class MeasurementRequest:
             of once, for the longest length.
         model_args: of the model's object.
         identity: digests of model, tokenizer, text and tasks, and versions.
-        fit: an entry and the tokens it has to reach to the entry with all the options that are chosen for them.
-        computes: those to digests of what the scheme computes.
+        fitting: how entries are put on the model.
         fresh: whether cells are measured that are stored already.
     """
 
@@ -77,8 +76,7 @@ class MeasurementRequest:
     factor_per_length: bool
     model_args: dict[str, Any]
     identity: dict[str, Any]
-    fit: Fit = lambda entry, reach: entry
-    computes: Computes = lambda entry, reach: {}
+    fitting: Fitting
     fresh: bool = False
 
     def reach(self, length: int) -> int:
@@ -88,9 +86,9 @@ class MeasurementRequest:
     def cell(self, entry: Entry, task: str, lengths: Sequence[int]) -> Cell:
         """Build a cell with its key."""
         reach = self.reach(lengths[-1])
-        fitted = self.fit(entry, reach)
+        fitted = self.fitting.fit(entry, reach)
         settings = {
-            **fitted.settings(), **self.computes(fitted, reach), **self.identity, "task": task,
+            **fitted.settings(), **self.fitting.computes(fitted, reach), **self.identity, "task": task,
             "measured": list(lengths), "longest": self.longest,
             "patched_for": None if self.factor_per_length or entry.scheme is None else self.longest,
             "measure": to_json({name: value for name, value in self.measure.items() if reads(task, name)}),
@@ -124,12 +122,14 @@ class Fitting:
         lm: lm-eval model object of the model.
         seed: that learned parameters are drawn with.
         carried: digests of the source and of the terms of the schemes that a patched model carries.
+        chosen: label and reach in tokens to options that were chosen for them; see `hf_posenc.eval.comparison.tune`.
         known: digests of terms that were computed, by settings and reach: every task asks for the same ones.
     """
 
     lm: Any
     seed: int
     carried: dict[str, Any]
+    chosen: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     known: dict[tuple[str, int], str] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -145,16 +145,17 @@ class Fitting:
         """
         if entry.scheme is None:
             return entry
+        entry = replace(entry, options=entry.options | self.chosen.get((entry.label, reach), {}))
         try:
             lengths = self.lengths(entry, reach)
             parts = plan(entry.scheme, entry.own_options).parts
         except PosEncError:
             return entry
-        chosen: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         for cls, given in parts:
             wanted = cls.comparison_options(factor=lengths.factor, trained_length=lengths.trained)
-            chosen |= {name: value for name, value in wanted.items() if name not in given}
-        return replace(entry, options=chosen | entry.options)
+            options |= {name: value for name, value in wanted.items() if name not in given}
+        return replace(entry, options=options | entry.options)
 
     def lengths(self, entry: Entry, reach: int) -> Lengths:
         """Trained and target length of the patch for a reach; never less than was trained on.
@@ -234,7 +235,3 @@ def sources_of(classes: Iterable[type]) -> list[str]:
 def fixed(entry: Entry) -> bool:
     """Whether the user fixed the extension of an entry, so that it is the same at every length."""
     return bool(entry.lengths.keys() & {"factor", "target_length"})
-
-
-Fit = Callable[[Entry, int], Entry]
-Computes = Callable[[Entry, int], dict[str, Any]]

@@ -95,24 +95,23 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
             f"The tokenizer of {shown(given.shown_name)} differs from that of the models before it, so that a length "
             "is another text for each. Make separate comparisons."
         )
-    fitting = Fitting.on(lm, settings.seed)
     request = MeasurementRequest(
         shared.measure, longest, settings.factor_per_length, dict(given.arguments),
-        shared.identity | digests, fit=fitting.fit, computes=fitting.computes, fresh=settings.fresh,
+        shared.identity | digests, Fitting.on(lm, settings.seed), fresh=settings.fresh,
     )  # fmt: skip
     tuned = {}
     if shared.development is not None:
         first, progress = part_of(progress, 0.0, TUNING, "choosing options: "), part_of(progress, TUNING, 1.0 - TUNING)
-        choice = choose_options(
-            lm, replace(request, identity=request.identity | {"text": shared.development.digest}), fitting, entries,
-            lengths, shared.evaluated(shared.development), store, first, settings.budget,
+        fitting, tried = choose_options(
+            replace(request, identity=request.identity | {"text": shared.development.digest}), entries, lengths,
+            shared.evaluated(shared.development), store, first, settings.budget,
         )  # fmt: skip
-        request = replace(request, fit=choice.fit)
-        tuned = {"tuned": {"text": shared.development.label, "options": choice.to_dict()}}
+        request = replace(request, fitting=fitting)
+        tuned = {"tuned": {"text": shared.development.label, "options": tried}}
         digests["development text"] = shared.development.digest
     with scheme_set_aside(lm.model):
         cells, gating = list(request.cells(entries, lengths, tasks)), request.gates(entries, tasks, trained)
-        schemes = [about_entry(entry, cells, request, fitting) for entry in entries]
+        schemes = [about_entry(entry, cells, request) for entry in entries]
     measured = measure_cells(lm, gating + cells, store, request, shared.evaluated(shared.text), progress)
     gates, records = measured[: len(gating)], measured[len(gating) :]
     named = {name: value for name, value in shared.identity.items() if name != "versions"}
@@ -166,7 +165,7 @@ def as_saved(entry: Entry, scheme: str | None) -> Entry:
     return replace(entry, label=f"{scheme} (as saved)") if named else entry
 
 
-def about_entry(entry: Entry, cells: Sequence[Cell], request: MeasurementRequest, fitting: Fitting) -> dict[str, Any]:
+def about_entry(entry: Entry, cells: Sequence[Cell], request: MeasurementRequest) -> dict[str, Any]:
     """Describe an entry for reports, with the options that the comparison chose for it at each length, and the lengths
     at which it changes nothing.
     """
@@ -177,9 +176,9 @@ def about_entry(entry: Entry, cells: Sequence[Cell], request: MeasurementRequest
     }
     return {
         "label": entry.label, "scheme": entry.scheme, "options": to_json(entry.options),
-        "chosen": chosen if any(chosen.values()) else {}, "needs_training": fitting.needs_training(entry),
+        "chosen": chosen if any(chosen.values()) else {}, "needs_training": request.fitting.needs_training(entry),
         "without_effect": [
             length for length, fitted in sorted(used.items())
-            if not fitting.has_effect(fitted, request.reach(length), length)
+            if not request.fitting.has_effect(fitted, request.reach(length), length)
         ],
     }  # fmt: skip

@@ -21,8 +21,9 @@ from hf_posenc.schemes.entry import Entry
 
 from .conftest import TRAINED
 
+AS_GIVEN: Any = SimpleNamespace(fit=lambda entry, reach: entry, computes=lambda entry, reach: {})
 REQUEST = MeasurementRequest(
-    {"seed": 0, "samples": 2}, 4 * TRAINED, False, {"dtype": "float32"}, {"model": "a", "text": "b"}
+    {"seed": 0, "samples": 2}, 4 * TRAINED, False, {"dtype": "float32"}, {"model": "a", "text": "b"}, AS_GIVEN
 )
 YARN = Entry("yarn", "yarn")
 
