@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from hf_posenc.core.student_t import student_t
 from hf_posenc.eval.report.exports import comparison_text, csv_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.page_plots import curves_figure
-from hf_posenc.eval.results.comparison import Comparison, interval
+from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.eval.results.store import Record
 
@@ -113,18 +112,6 @@ def test_a_page_of_refusals_only() -> None:
     page = page_html(Comparison(made.about, records))
     assert "No cell gave a number" in page
     assert page.count("Refused. It is not defined.") == 1, "once for all"
-
-
-def test_intervals_against_another_library() -> None:
-    stats = pytest.importorskip("scipy.stats", reason="comes with lm-eval")
-    for freedom in (2, 3, 7, 15, 100):
-        assert student_t(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-2)
-    row = Row("m", "s", "t", 1, None, "nll", 2.0, 0.1, 16)
-    assert interval(row) == pytest.approx(stats.t.interval(0.95, 15, 2.0, 0.1), rel=1e-3)
-    none = Row("m", "s", "t", 1, None, "acc", 0.0, 0.0, 8)
-    assert interval(none) == pytest.approx(tuple(stats.binomtest(0, 8).proportion_ci(method="wilson")), abs=1e-9)
-    assert interval(Row("m", "s", "t", 1, None, "nll", 2.0, 0.1, 2)) is None
-    assert interval(Row("m", "s", "t", 1, None, "acc", 0.9, 0.3, 8))[1] == 1.0  # type: ignore[index]
 
 
 TWO = ("a · unpatched", "a · yarn", "b · unpatched", "b · yarn", "b · pi")
