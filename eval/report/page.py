@@ -6,7 +6,6 @@ escape.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from hf_posenc.eval.report.remarks import method, remarks
 from hf_posenc.eval.report.tables import Table, legend, metric_tables, summaries
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.effective_length import shown_metrics
-from hf_posenc.eval.results.rows import Row
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -72,12 +70,43 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
 
 
 def maps_of_metric(comparison: Comparison, task: str, metric: str) -> dict[str, Any]:
-    """Collect the heat maps of one metric, one per entry, and the colour scale they share."""
-    scale = scale_of(comparison, task, metric)
+    """A metric with lengths as columns and depths as lines: a table for each entry, whose cells are coloured.
+
+    The palette is cividis, perceptually uniform and the same to colour-blind readers (Nuñez et al. 2018,
+    arXiv:1712.01662). Bright is better in every table: shares run from 0 to 100 %, losses from the highest of all
+    entries, dark, to the lowest.
+    """
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    rows = [r for r in comparison.rows if (r.task, r.metric) == (task, metric) and r.depth is not None]
+    values = {(row.scheme, row.length, row.depth): to_units(metric, row.value) for row in rows}
+    worst, best = (0.0, 100.0) if is_share(metric) else (max(values.values()), min(values.values()))
+    digits, unit = (".0f", "%") if is_share(metric) else (".2f", UNITS.get(metric, ""))
+    lengths = sorted({row.length for row in rows if row.length is not None})
+    depths = sorted({row.depth for row in rows if row.depth is not None})
+
+    def cell(value: float | None) -> dict[str, str]:
+        if value is None:
+            return {"text": "–", "colour": "transparent", "ink": "inherit"}
+        bright = (value - worst) / (best - worst) if best != worst else 1.0
+        colour = to_hex(colormaps[MAGNITUDES](bright))
+        return {"text": f"{value:{digits}}", "colour": colour, "ink": "#fff" if bright < 0.55 else "#000"}
+
+    def lines(label: str) -> list[dict[str, Any]]:
+        return [
+            {"depth": f"{100 * depth:g} %", "cells": [cell(values.get((label, length, depth))) for length in lengths]}
+            for depth in depths
+        ]
+
+    measured = {row.scheme for row in rows}
     return {
         "name": f"{metric_name(metric)} of the answer" if metric == "nll" else metric_name(metric),
-        "worst": scale.label(scale.worst), "best": scale.label(scale.best),
-        "tables": depth_tables(comparison, task, metric, scale),
+        "worst": f"{worst:{digits}} {unit}".rstrip(), "best": f"{best:{digits}} {unit}".rstrip(),
+        "tables": [
+            {"label": label, "lengths": length_names(lengths), "lines": lines(label)}
+            for label in comparison.labels if label in measured
+        ],
     }  # fmt: skip
 
 
@@ -107,69 +136,3 @@ def html_template(file: Path) -> Template:
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(file.read_text(encoding="utf-8"))
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The colour scale that all tables of a metric share: its worst and best value, in units of the axis."""
-
-    metric: str
-    worst: float
-    best: float
-
-    def brightness(self, value: float) -> float:
-        """A value's place on the palette: 0 is the worst, 1 the best."""
-        return (value - self.worst) / (self.best - self.worst) if self.best != self.worst else 1.0
-
-    def label(self, value: float) -> str:
-        """A value with its unit: ``75 %``, ``2.31 nats/token``."""
-        unit = "%" if is_share(self.metric) else UNITS.get(self.metric, "")
-        return f"{self.written(value)} {unit}".rstrip()
-
-    def written(self, value: float) -> str:
-        """A value as cells have it."""
-        return f"{value:.0f}" if is_share(self.metric) else f"{value:.2f}"
-
-    def cell(self, row: Row | None) -> dict[str, str]:
-        """Text and colours of a cell; a dash without colour where nothing was measured."""
-        from matplotlib import colormaps
-        from matplotlib.colors import to_hex
-
-        if row is None:
-            return {"text": "–", "colour": "transparent", "ink": "inherit"}
-        value = to_units(row.metric, row.value)
-        bright = self.brightness(value)
-        colour = to_hex(colormaps[MAGNITUDES](bright))
-        return {"text": self.written(value), "colour": colour, "ink": "#fff" if bright < 0.55 else "#000"}
-
-
-def scale_of(comparison: Comparison, task: str, metric: str) -> Scale:
-    """Shares run from 0 to 100 %, losses from the highest to the lowest of all entries."""
-    if is_share(metric):
-        return Scale(metric, 0.0, 100.0)
-    values = [row.value for row in deep_rows(comparison, task, metric)]
-    return Scale(metric, max(values), min(values))
-
-
-def deep_rows(comparison: Comparison, task: str, metric: str) -> list[Row]:
-    """The rows of one metric that belong to a depth."""
-    return [r for r in comparison.rows if (r.task, r.metric) == (task, metric) and r.depth is not None]
-
-
-def depth_tables(comparison: Comparison, task: str, metric: str, scale: Scale) -> list[dict[str, Any]]:
-    """A metric with lengths as columns and depths as lines, one table for each entry."""
-    rows = {(r.scheme, r.length, r.depth): r for r in deep_rows(comparison, task, metric)}
-    lengths = sorted({row.length for row in rows.values() if row.length is not None})
-    depths = sorted({row.depth for row in rows.values() if row.depth is not None})
-    return [
-        {
-            "label": label,
-            "lengths": length_names(lengths),
-            "lines": [
-                {"depth": f"{100 * depth:g} %", "cells": [scale.cell(rows.get((label, n, depth))) for n in lengths]}
-                for depth in depths
-            ],
-        }
-        for label in comparison.labels
-        if any(cell[0] == label for cell in rows)
-    ]
