@@ -154,15 +154,10 @@ def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
     from hf_posenc.eval.lm.launch import from_first
 
     first = lm.rank == 0
-    rows, documents = rows_and_documents(raw, scheme, model_name(lm)) if first else ([], [])
+    documents = document_scores(raw) if first else []
+    rows = rows_of(raw, scheme=scheme, model=model_name(lm), documents=documents) if first else []
     rows, documents, remarks = from_first(lm, (rows, documents, remarks_on(raw, rows)))
     return Evaluation(rows, raw, first, documents, remarks)
-
-
-def rows_and_documents(raw: dict[str, Any], scheme: str, model: str) -> tuple[list[Row], list[DocumentScore]]:
-    """The numbers in lm-eval's results, and the scores of documents they are means of."""
-    documents = document_scores(raw)
-    return rows_of(raw, scheme=scheme, model=model, documents=documents), documents
 
 
 def fit_length(lm: Any, longest: int, *, given: bool) -> None:

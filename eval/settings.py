@@ -17,7 +17,7 @@ from hf_posenc.schemes.entry import json_or_text
 ERRORS: Mapping[str, type[PosEncError]] = {"tasks": BadComparison, "include_path": WrongKind}
 """Setting to the error of a wrong one; of the others, numbers, it is `TaskOptionOutOfRange`."""
 FILES = ("data", "docs")
-"""Options of tasks that name files, of which several may be given."""
+"""Options of tasks that name files, of which several may be given; the key of a cell has their content."""
 METADATA = frozenset({"tokenizer"})
 """What the metadata of a task also holds, and what is an argument."""
 

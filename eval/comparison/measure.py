@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from math import isfinite
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
@@ -38,7 +38,7 @@ def measure_cells(
 ) -> list[Record]:
     """Return the records of all cells; those missing in the store are measured and stored first."""
     stored = [] if request.fresh else [store.get(cell.key) for cell in cells]
-    kept = {record.key: record for record in stored if is_final(record)}
+    kept = {one.key: one for one in stored if one is not None and one.state != "failed"}  # that is tried again
     todo = {cell.key: cell for cell in cells if cell.key not in kept}  # two labels may name the same settings
     total, done = sum(cell.length for cell in todo.values()), 0  # a cell counts as its tokens of context
     for number, cell in enumerate(todo.values()):
@@ -50,11 +50,6 @@ def measure_cells(
         done += cell.length
         progress(done / total, doing)
     return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
-
-
-def is_final(record: Record | None) -> TypeGuard[Record]:
-    """Whether a record is final; a failed cell is tried again."""
-    return record is not None and record.state != "failed"
 
 
 def measure_cell(
