@@ -69,11 +69,8 @@ class Scorer(Batched):
         with self.bar(len(requests), "Scoring", disable_tqdm) as bar, closing(self.scored(wanted)) as found:
             for text, scores, greedy in found:
                 for number in asking[text]:
-                    cache_key, _, target = requests[number]
-                    own = slice(len(scores) - len(target), None)
+                    own = slice(len(scores) - len(requests[number][2]), None)
                     answers[number] = float(scores[own].sum()), bool(greedy[own].all())
-                    if cache_key is not None:
-                        self.cache_hook.add_partial("loglikelihood", cache_key, answers[number])
                     self.ticked(bar)
         return [answers[number] for number in range(len(requests))]
 
@@ -100,8 +97,6 @@ class Scorer(Batched):
         totals = [0.0] * len(requests)
         for owner, (score, _) in zip(owners, self._loglikelihood_tokens(windows, disable_tqdm), strict=True):
             totals[owner] += score
-        for request, total in zip(requests, totals, strict=True):
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
         return totals
 
     def span_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[list[SpanScore]]:
