@@ -148,7 +148,7 @@ class Fitting:
         entry = replace(entry, options=entry.options | self.chosen.get((entry.label, reach), {}))
         try:
             lengths = self.lengths(entry, reach)
-            parts = plan(entry.scheme, entry.own_options).parts
+            parts = plan(entry.scheme or "", entry.own_options).parts
         except PosEncError:
             return entry
         options: dict[str, Any] = {}

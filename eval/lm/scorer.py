@@ -8,7 +8,7 @@ together, padded on the left, where `Batched.pads` says that this is exact.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import Any
@@ -33,7 +33,7 @@ TokenRequest = tuple[tuple[str, str] | None, list[int], list[int]]
 class Scorer(Batched):
     """Answers to the requests of a causal model: scores, and continuations of prompts."""
 
-    def scored(self, wanted: Mapping[Row, int]) -> Iterator[tuple[Row, Tensor, Tensor]]:
+    def scored(self, wanted: Mapping[Row, int]) -> Generator[tuple[Row, Tensor, Tensor], None, None]:
         """Yield each text with the log-probability of its last ``wanted[text]`` tokens, and whether each is the argmax.
 
         Texts of one input share a forward pass, and so do beginnings of others where that is exact.

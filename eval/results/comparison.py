@@ -10,8 +10,8 @@ from statistics import NormalDist
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
-from hf_posenc.eval.results.paired import FEWEST, NO_SPREAD, Difference, paired_differences
-from hf_posenc.eval.results.rows import DocumentScore, Row, is_perplexity
+from hf_posenc.eval.results.paired import NO_SPREAD, Difference, paired_differences
+from hf_posenc.eval.results.rows import FEWEST, DocumentScore, Row, is_perplexity
 from hf_posenc.eval.results.store import Record
 
 FORMAT = 2

@@ -23,8 +23,8 @@ from typing import Any
 
 from hf_posenc.core.student_t import student_t
 from hf_posenc.eval.results.comparison import PRIMARY, SHARES, Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.paired import FEWEST, paired
-from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.paired import paired
+from hf_posenc.eval.results.rows import FEWEST, Row
 from hf_posenc.eval.results.store import Record
 
 RULER = 0.856
