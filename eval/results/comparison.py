@@ -23,6 +23,11 @@ PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "key_nats",
 """Metrics in order of importance: the first that a task has represents it."""
 
 
+def importance(metric: str) -> int:
+    """Sort key of metrics, the most important first."""
+    return PRIMARY.index(metric) if metric in PRIMARY else len(PRIMARY)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Records of all cells in order of measurement, and the settings they were measured with (``about``)."""
@@ -86,7 +91,7 @@ class Comparison:
     def metrics(self, task: str, depth: bool = False) -> list[str]:
         """Return the metrics of a task, most important first; with ``depth``, those measured per depth."""
         found = {row.metric: None for row in self.rows if row.task == task and (row.depth is not None) == depth}
-        return sorted(found, key=lambda metric: PRIMARY.index(metric) if metric in PRIMARY else len(PRIMARY))
+        return sorted(found, key=importance)
 
     @cached_property
     def documents(self) -> dict[str, list[DocumentScore]]:

@@ -22,7 +22,7 @@ from math import log
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
-from hf_posenc.eval.results.comparison import PRIMARY, SHARES, Comparison, interval, rows_by_cell
+from hf_posenc.eval.results.comparison import SHARES, Comparison, importance, interval, rows_by_cell
 from hf_posenc.eval.results.paired import paired
 from hf_posenc.eval.results.rows import FEWEST, Row
 from hf_posenc.eval.results.store import Record
@@ -156,10 +156,9 @@ class Gate:
 def gate_of(record: Record, length: int, model: str) -> Gate:
     """The gate that a record of the unpatched model at its trained length gives; open where it has no share."""
     shares = {r.metric: r for r in record.rows if r.depth is None and r.length == length and r.metric in SHARES}
-    decisive = sorted(shares, key=lambda metric: PRIMARY.index(metric) if metric in PRIMARY else len(PRIMARY))
-    if not decisive:
+    if not shares:
         return Gate(record.task, length, model, reason=record.reason or "it has no accuracy there.")
-    row = shares[decisive[0]]
+    row = shares[min(shares, key=importance)]
     low, high = interval(row) or (row.value, row.value)
     threshold = max(THRESHOLD, CHANCE.get(record.task, 0.0))
     return Gate(record.task, length, model, row.metric, row.value, low, high, row.n, low > threshold, threshold)

@@ -130,16 +130,13 @@ def ranks(scores: Mapping[str, Sequence[DocumentScore]], *, higher_is_better: bo
 def with_distances(lines: Sequence[Ranked], scores: Mapping[str, Sequence[DocumentScore]]) -> list[Ranked]:
     """The lines with their paired differences from the first."""
     first = lines[0]
-    if first.first is None:
-        return list(lines)
-    found = [first]
-    for line in lines[1:]:
+
+    def behind(line: Ranked) -> Difference | None:
         own = scores[line.scheme]
-        difference = paired(line.scheme, first.scheme, own, scores[first.scheme]) if own else None
-        if difference is not None:
-            line = replace(line, behind=difference)
-        found.append(line)
-    return found
+        compared = own and line is not first and first.first is not None
+        return paired(line.scheme, first.scheme, own, scores[first.scheme]) if compared else None
+
+    return [replace(line, behind=behind(line)) for line in lines]
 
 
 def time_ratio(comparison: Comparison, label: str, task: str, length: int) -> float | None:
