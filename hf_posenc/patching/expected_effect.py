@@ -76,7 +76,7 @@ def changes_bias(scheme: Scheme, ctx: PositionContext, geometry: Geometry) -> bo
 
 
 def has_learned_bias(scheme: Scheme) -> bool:
-    """Whether a bias that is zero until it is trained has been trained; by how much it shows is not known."""
+    """Whether a bias or a sink without effect until it is trained has been trained; by how much it shows is not known."""
     silent = [part for part in scheme.schemes if part.silent_at_first]
     return any(bool(weight.detach().any()) for part in silent for weight in part.parameters())
 
@@ -86,7 +86,8 @@ def changes_queries_or_keys(part: Scheme) -> bool:
     geometry = part.geometry
     query, key = (torch.ones(1, heads, 1, geometry.head_dim) for heads in (geometry.heads, geometry.kv_heads))
     prepared = part.prepare(query, key)
-    return part.sink() is not None or prepared[0] is not query or prepared[1] is not key
+    brings_sink = part.sink() is not None and not part.silent_at_first
+    return brings_sink or prepared[0] is not query or prepared[1] is not key
 
 
 def adds_to_embeddings(scheme: Scheme, positions: Tensor) -> bool:
