@@ -3,8 +3,8 @@
     score[i, j] = q_i · k_j · scaling − s (i − j) + (c_j − c_i) + t[i − j]
 
 All calls of users who chose it as their backend go here, and structured biases on CUDA
-(`hf_posenc.attention.routes.flex_cuda`). Regions and a sink are merged by log-sum-exp. Learned tables and key biases get
-their gradients on CUDA; on the CPU flex has no backward pass.
+(`hf_posenc.attention.routes.flex_cuda`). Regions and a sink are merged by log-sum-exp. Learned tables and key biases
+get their gradients on CUDA; on the CPU flex has no backward pass.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def prepare_decode(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes decode queries of such calls; what they see is worked out once for all layers."""
     seen, logit_scale, values = visible_keys(call), call.terms.logit_scale, call.values
     together = _without_borders(seen)
-    fits = call.terms.sink is None and values.dtype == torch.float32 and _is_one_axis(values) and _is_one_axis(call.keys[0])
-    if together is not None and fits:
+    fits = values.dtype == torch.float32 and _is_one_axis(values) and _is_one_axis(call.keys[0])
+    if together is not None and fits and call.terms.sink is None:
         return partial(_by_product, seen, together, logit_scale)
     return partial(by_reads, [Read(number, keys, None) for number, keys in seen], call.terms.sink, logit_scale)
 

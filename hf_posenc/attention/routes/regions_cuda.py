@@ -36,8 +36,7 @@ def accepts(call: AttentionCall) -> bool:
         and (call.is_unmasked_square or call.is_decode)
         and call.ctx.causal
         and (
-            call.terms.only("regions", "sink")
-            or (call.terms.only("visible", "sink") and by_window(call.terms.visible))
+            call.terms.only("regions", "sink") or (call.terms.only("visible", "sink") and by_window(call.terms.visible))
         )
         and can_cut(call.terms.regions)
         and (by_distance(call.terms.regions) or one_start(call))
