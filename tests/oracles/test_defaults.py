@@ -43,6 +43,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "rel_bias": {"std": 0.02},
     "rope_nd": {"axes": 2, "base": 100.0},
     "sandwich": {"d_bar": 128, "base": 10_000.0},
+    "scale_invariant": {"tau": 10.0},  # the best of those tried, section 4
     "shaw": {"max_distance": 16},  # section 4.1
     "sinks": {"sinks": 4},  # StreamingLLM
     "sinusoidal": {"base": 10_000.0},

@@ -25,7 +25,7 @@ RELATIVE = (
     *("pi", "ntk", "ntk_parts", "ntk_parts_v1", "yarn", "llama3"),
     *("alibi", "rel_bias", "t5", "kerple", "sandwich", "dyn_bias", "wavelet"),
     *("shaw", "transformer_xl", "deberta", "cope", "fox", "cable"),
-    *("rerope", "leaky_rerope", "string", "ms_poe", "lm_infinite", "window", "sinks", "sink_logits"),
+    *("rerope", "leaky_rerope", "string", "ms_poe", "lm_infinite", "window", "sinks", "sink_logits", "scale_invariant"),
     *("pose", "shape", "cape"),
 )
 ABSOLUTE: dict[str, dict[str, Any]] = {
