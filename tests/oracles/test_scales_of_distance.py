@@ -14,6 +14,8 @@ from torch import Tensor
 
 from hf_posenc import describe, from_pretrained, patch_model
 from hf_posenc.errors import CannotCombine, OptionOutOfRange, SchemeNotDefined
+from hf_posenc.insight.advise.memory import Memory, cache_under
+from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.remap.ms_poe import order_of
 
 from ..families.tiny import tiny, tokens
@@ -159,6 +161,8 @@ def test_keys_are_repeated_for_every_query_head() -> None:
     with torch.no_grad():
         held = model(IDS % 90, use_cache=True).past_key_values.layers[0]
     assert held.keys.shape[1] == held.values.shape[1] == HEADS
+    told = cache_under(scheme_of(model), Memory("float32", 0, 0, token=100, ram=None, gpu=None), 7)
+    assert told == 7 * 100 * HEADS // models.KV_HEADS
 
 
 def test_the_order_of_heads() -> None:

@@ -19,6 +19,7 @@ Dimension-Wise Positional Embeddings Manipulation", arXiv:2504.18857; github.com
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.remap.self_extend import SelfExtend
 
 BANDS = 8
+LLAMA_3 = (2, 8, 2, 8, 32, 32, 32, 4)
 
 
 @register_scheme("dpe", aliases=("dimension_wise",), zero_shot=True, cache="copies", paper="2504.18857")
@@ -63,6 +65,11 @@ class DPE(SelfExtend):
             )
         self.group = max(self.groups)
         self.shift = self.window - self.window // self.group
+
+    @classmethod
+    def comparison_options(cls, *, factor: float, trained_length: int) -> dict[str, Any]:
+        """The groups of Llama 3 8B, published for a factor of 16, in proportion."""
+        return {"groups": [max(1, round(group * factor / 16)) for group in LLAMA_3]}
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """Those of Self-Extend with the largest group, which biases count; the far one rotates each band by its own."""

@@ -37,7 +37,7 @@ Order = Sequence[NotNegativeInt]
 OUTLIER = 4.0
 
 
-@register_scheme("ms_poe", aliases=("multi_scale",), zero_shot=True, cache="copies", paper="2403.04797")
+@register_scheme("ms_poe", aliases=("multi_scale",), zero_shot=True, cache="heads", paper="2403.04797")
 class MsPoE(Scheme):
     """Positions divided by a ratio for each head, from ``r_min`` (1.2) to ``r_max`` (1.8) along ``order``.
 
