@@ -75,10 +75,15 @@ def changes_bias(scheme: Scheme, ctx: PositionContext, geometry: Geometry) -> bo
     return found is None or not torch.allclose(found.detach().to(own), own, rtol=1e-6, atol=0.0)
 
 
-def has_learned_bias(scheme: Scheme) -> bool:
-    """Whether a bias or a sink without effect at first has been trained; by how much it shows is not known."""
+def shows_silent_terms(scheme: Scheme) -> bool:
+    """Whether a bias or a sink without effect at first may show; by how much is not known.
+
+    A bias is zero until it is trained; what a sink takes depends on the scores beside it.
+    """
     silent = [part for part in scheme.schemes if part.silent_at_first]
-    return any(bool(weight.detach().any()) for part in silent for weight in part.parameters())
+    weights = [weight.detach() for part in silent for weight in part.parameters()]
+    trained = (weight.is_meta or bool(weight.any()) for weight in weights)  # offloaded ones are on the meta device
+    return any(part.sink() is not None for part in silent) or any(trained)
 
 
 def changes_queries_or_keys(part: Scheme) -> bool:

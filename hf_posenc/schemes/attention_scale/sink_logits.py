@@ -8,10 +8,11 @@ these leave a window. The sink takes that weight, and has no value. Both lines a
 of attention but the log-sum-exp that its kernels know.
 
 Learned: a, zero at first. A sink of −∞ would have no effect and no gradient either. ``init`` is −16: beside keys whose
-log-sum-exp is 0 the sink then weighs 10⁻⁷, which float32 rounds away: a trained model starts as it is. Its gradient is
-as small, and smaller beside large scores: Adam, whose steps do not depend on the size of gradients, stands still below
-its ε of 10⁻⁸. Then begin higher, at −6 for example. gpt-oss trains from scratch, with sinks near zero: ``init=0``. What
-is stored is a, as bfloat16 would round −16 to steps of a tenth; gpt-oss stores s.
+log-sum-exp is 0 the sink then weighs 10⁻⁷, which float32 rounds away: a trained model starts as it is. (A first token
+whose only score is −5 loses 2 · 10⁻⁵.) Its gradient is as small, and smaller beside large scores: Adam, whose steps do
+not depend on the size of gradients, stands still below its ε of 10⁻⁸. Then begin higher, at −6 for example. gpt-oss
+trains from scratch, with sinks near zero: ``init=0``. What is stored is a, as bfloat16 would round −16 to steps of a
+tenth; gpt-oss stores s.
 
 OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card", arXiv:2508.10925, section 2.2; Xiao, Tian, Chen, Han, Lewis 2023,
 "Efficient Streaming Language Models with Attention Sinks", arXiv:2309.17453, section 3.3; Miller 2023, "Attention Is
