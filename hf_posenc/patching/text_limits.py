@@ -4,7 +4,8 @@ live      ``max_length`` of the generation configuration; what a `SentenceTransf
 on disk   the tokenizer's limits, in `FILES`, wherever this package writes into a folder that has one
 
 A limit at the trained length, or between it and the target, would cut texts that the patched model reads, and becomes
-the target length. A smaller one was chosen by somebody and is kept; where texts are cut by it, a warning says so.
+the target length. A smaller one was chosen by somebody and is kept; where texts are cut by it, a warning says so. A
+tokenizer on disk that states no limit (transformers then writes 10³⁰) gets the target length.
 """
 
 from __future__ import annotations
@@ -33,12 +34,18 @@ FILES = {
     "sentence_*_config.json": ((OF_SENTENCES,),),
 }
 """Files with limits, and the keys that lead to each; the last are of sentence-transformers."""
+UNSTATED = 10**29  # and more: what transformers writes for a tokenizer without a limit
 LARGEST_FILE = 1 << 28  # bytes, as a tokenizer's vocabulary is in one of them
 
 
 def is_cut(limit: Any, lengths: Lengths) -> bool:
     """Whether a limit would cut texts that the patched model reads, and was not chosen to be short."""
     return isinstance(limit, int) and lengths.trained <= limit < lengths.target
+
+
+def is_unstated(limit: Any, lengths: Lengths) -> bool:
+    """Whether a tokenizer has no limit, and the patched model, which reads longer texts than before, one of its own."""
+    return lengths.factor > 1 and (limit is None or (isinstance(limit, int | float) and limit >= UNSTATED))
 
 
 def warn_of_short(limit: Any, name: str, lengths: Lengths) -> None:
@@ -131,7 +138,8 @@ def moved_content(file: Path, places: tuple[tuple[str, ...], ...], lengths: Leng
             holder = holder.get(key)
         if not isinstance(holder, dict):
             continue
-        if is_cut(holder.get(name), lengths):
+        limit = holder.get(name)
+        if (name == OF_TOKENIZER and is_unstated(limit, lengths)) or is_cut(limit, lengths):
             holder[name], moved = lengths.target, True
         elif (*outer, name) != ("max_length",):  # which nothing reads
             warn_of_short(holder.get(name), f"{'.'.join((*outer, name))} in {file.name}", lengths)
