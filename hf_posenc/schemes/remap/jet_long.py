@@ -1,0 +1,121 @@
+"""Jet-Long: near keys keep their exact distance, distances beyond are counted in groups that grow with the text.
+
+    Δ' = i − j                     for i − j ≤ w            w = window
+         ⌊i / G⌋ − ⌊j / G⌋         beyond                   G = max(1, ⌈L / L0⌉),  L0 = trained length
+
+Other than in `self_extend`, no offset joins the two: at the border distances fall from w to w / G, and none exceeds L0.
+L is the length at each query (``length="row"``): texts within L0 are unchanged, and cached decoding equals a single
+forward pass. The released code takes the length of the call (``"sequence"``): a prefill is grouped as its last token
+requires, and a decoded token by the length so far, with keys that layers below computed under a smaller G. All samples
+of a batch then have the longest's length.
+
+The cache holds a key once, and each call rotates it from its position to its group: R(⌊j / G⌋ − j) R(j) k. With
+``key_cache="copies"`` it holds one copy for every G. Beyond the target length G stays that of the target.
+
+Tang, Wang, Gu, Han, Cai 2026, "Jet-Long: Efficient Long-Context Extension with Dynamic Bifocal RoPE", arXiv:2607.07740;
+github.com/jet-ai-projects/Jet-Long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.regions import Band, Region
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.remap.rerope import KeyCache, RotatesKeysByRegion
+
+Length = Literal["row", "sequence"]
+
+
+@register_scheme("jet_long", zero_shot=True, paper="2607.07740")
+class JetLong(RotatesKeysByRegion):
+    """Distances beyond ``window`` (default: L0 / 16) counted in groups of ⌈length / L0⌉ tokens. Zero-shot.
+
+    ``length="sequence"`` takes one length for a whole call, as the released code does; outputs then depend on later
+    tokens, and differ with and without cache. ``key_cache="copies"`` caches one copy of each key for every size of
+    groups, which saves rotating them for each new token.
+    """
+
+    formula = r"""
+    \Delta' &= \begin{cases}
+    i - j & i - j \le w \\
+    \lfloor i / G \rfloor - \lfloor j / G \rfloor & \text{beyond}
+    \end{cases} \\
+    G &= \max(1, \lceil L / L_0 \rceil), \quad w = \mathtt{window}, \quad \text{$L$: the length at each query}
+    """
+
+    replaces_host = False
+    needs_rotation: ClassVar[bool] = True
+    needs_causal: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        window: PositiveInt | None = None,
+        length: Length = "row",
+        key_cache: KeyCache = "one",
+    ) -> None:
+        super().__init__(geometry, key_cache=key_cache)
+        self.window = max(1, geometry.trained_length // 16) if window is None else window
+        self.length = length
+        if self.window >= max(geometry.trained_length, 2):
+            raise OptionOutOfRange(
+                f"window must be smaller than the trained length {geometry.trained_length}, got {self.window}. "
+                "The default is a sixteenth of it."
+            )
+        if length == "sequence" and key_cache == "copies":
+            raise OptionOutOfRange(
+                "length='sequence' groups cached keys anew as the text grows, and key_cache='copies' keeps their "
+                "groups. Leave key_cache out."
+            )
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        """Near keys at their true distance; beyond, group numbers by rows, or of the whole call."""
+        near = Region(Band(None, self.window + 1))
+        return near, *(self.of_call(ctx) if self.length == "sequence" else self.by_rows())
+
+    def by_rows(self) -> Iterator[Region]:
+        """Far keys of the rows of each group size."""
+        trained, target = self.geometry.trained_length, self.geometry.target_length
+        most = self.group_size(target)
+        for size in range(1, most + 1):
+            end = size * trained if size < most else None
+            yield self.far(size, Band(self.window + 1, None, rows_from=(size - 1) * trained, rows_until=end))
+
+    def of_call(self, ctx: PositionContext) -> Iterator[Region]:
+        """No pair at its true distance, which says how far keys are cached; and all of them in groups of one size."""
+        last = ctx.once("jet_long: last position", lambda: int(ctx.query_positions.max()))
+        yield self.far(1, Band(self.window + 1, None, rows_until=0))
+        yield self.far(self.group_size(last + 1), Band(self.window + 1, None))
+
+    def group_size(self, length: int) -> int:
+        """G of a length."""
+        return -(-length // self.geometry.trained_length)
+
+    def far(self, size: int, band: Band) -> Region:
+        """Pairs at distances of whole groups; groups of one token are the positions themselves."""
+        return Region(band) if size == 1 else Region(band, Grouped(size), Grouped(size))
+
+    @property
+    def unchanged_below(self) -> int:
+        """The trained length; in one length a call, the keys that are near whatever follows."""
+        return self.geometry.trained_length if self.length == "row" else self.window + 1
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The map of positions to the numbers of their groups."""
+
+    size: int
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        return positions // self.size
