@@ -81,18 +81,22 @@ class JetLong(RotatesKeysByRegion):
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """Near keys at their true distance; beyond, group numbers by rows, or of the whole call."""
         near = Region(Band(None, self.window + 1))
-        return near, *(self.of_call(ctx) if self.length == "sequence" else self.by_rows())
+        return near, *(self.of_call(ctx) if self.length == "sequence" else self.by_rows(ctx))
 
-    def by_rows(self) -> Iterator[Region]:
-        """Far keys of the rows of each group size."""
-        trained, target = self.geometry.trained_length, self.geometry.target_length
-        most = self.group_size(target)
-        for size in range(1, most + 1):
-            end = size * trained if size < most else None
-            yield self.far(size, Band(self.window + 1, None, rows_from=(size - 1) * trained, rows_until=end))
+    def by_rows(self, ctx: PositionContext) -> Iterator[Region]:
+        """Far keys of the rows of each group size: of those that occur, where that is known."""
+        trained, most = self.geometry.trained_length, self.group_size(self.geometry.target_length)
+        first, last = 2, most
+        if ctx.first is not None and self.caches_one_key:  # copies are the same in every call
+            end = ctx.first + ctx.query_positions.shape[1]
+            first, last = max(2, min(self.group_size(ctx.first + 1), most)), min(self.group_size(end), most)
+        yield self.far(1, Band(self.window + 1, None, rows_until=trained if most > 1 else None))
+        for size in range(first, last + 1):
+            until = size * trained if size < most else None
+            yield self.far(size, Band(self.window + 1, None, rows_from=(size - 1) * trained, rows_until=until))
 
     def of_call(self, ctx: PositionContext) -> Iterator[Region]:
-        """No pair at its true distance, which says how far keys are cached; and all of them in groups of one size."""
+        """No pair at its true distance, as which keys are cached; and all of them in groups of one size."""
         last = ctx.once("jet_long: last position", lambda: int(ctx.query_positions.max()))
         yield self.far(1, Band(self.window + 1, None, rows_until=0))
         yield self.far(self.group_size(last + 1), Band(self.window + 1, None))
