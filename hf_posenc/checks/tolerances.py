@@ -88,6 +88,7 @@ KNOWN_DEVIATIONS: tuple[KnownDeviation, ...] = (
     KnownDeviation("options", "*", "yarn", 1, SLOW),
     KnownDeviation("options", "*", "ntk_parts", 1, SLOW),
     KnownDeviation("options", "*", "dynamic_yarn", 1, SLOW),
+    KnownDeviation("options", "*", "mrrope", 1, SLOW),
     KnownDeviation("options", "*", "llama4_temp", 3, "it acts from 8,192 tokens on, past the tables of models"),
     KnownDeviation("options", "*", "mrope", 1, "`interleaved` orders several axes, and a text has one"),
     KnownDeviation(

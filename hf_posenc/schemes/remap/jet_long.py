@@ -27,6 +27,7 @@ from torch import Tensor
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.options import PositiveInt
 from hf_posenc.schemes.registry import register_scheme
@@ -39,9 +40,9 @@ Length = Literal["row", "sequence"]
 class JetLong(RotatesKeysByRegion):
     """Distances beyond ``window`` (default: L0 / 16) counted in groups of ⌈length / L0⌉ tokens. Zero-shot.
 
-    ``length="sequence"`` takes one length for a whole call, as the released code does; outputs then depend on later
-    tokens, and differ with and without cache. ``key_cache="copies"`` caches one copy of each key for every size of
-    groups, which saves rotating them for each new token.
+    ``length="sequence"`` takes one length for a whole call, as the released code does. Outputs then depend on later
+    tokens, differ with and without cache, and are not compiled. ``key_cache="copies"`` caches one copy of each key for
+    every size of groups, which saves rotating them for each new token.
     """
 
     formula = r"""
@@ -87,7 +88,7 @@ class JetLong(RotatesKeysByRegion):
         """Far keys of the rows of each group size: of those that occur, where that is known."""
         trained, most = self.geometry.trained_length, self.group_size(self.geometry.target_length)
         first, last = 2, most
-        if ctx.first is not None and self.caches_one_key:  # copies are the same in every call
+        if ctx.first is not None and self.caches_one_key and not is_traced():  # else every call has the same
             end = ctx.first + ctx.query_positions.shape[1]
             first, last = max(2, min(self.group_size(ctx.first + 1), most)), min(self.group_size(end), most)
         yield self.far(1, Band(self.window + 1, None, rows_until=trained if most > 1 else None))
