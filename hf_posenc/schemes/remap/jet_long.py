@@ -10,7 +10,7 @@ requires, and a decoded token by the length so far, with keys that layers below 
 of a batch then have the longest's length.
 
 The cache holds a key once, and each call rotates it from its position to its group: R(⌊j / G⌋ − j) R(j) k. With
-``key_cache="copies"`` it holds one copy for every G. Beyond the target length G stays that of the target.
+``key_cache="copies"`` it holds one copy for every G. By rows, G stays that of the target length beyond it.
 
 Tang, Wang, Gu, Han, Cai 2026, "Jet-Long: Efficient Long-Context Extension with Dynamic Bifocal RoPE", arXiv:2607.07740;
 github.com/jet-ai-projects/Jet-Long.
