@@ -27,7 +27,6 @@ from hf_posenc.schemes.spec import Layout, Plan, SchemeSpec, layout, plan
 
 if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
-    from hf_posenc.schemes.spec import Layout, SchemeSpec
 
 
 def layout_of(
@@ -178,20 +177,11 @@ def overwrites_scaling(adapter: Adapter, config: Any, chosen: Layout, geometry: 
     return any(replaces_rotation(plan, geometry) for plan in plans)
 
 
-def model_geometry(model: nn.Module) -> Geometry:
-    """The geometry of a model at its own trained length, as its adapter reads it from the configuration.
-
-    Raises:
-        UnsupportedModel: there is no adapter for the model.
-    """
-    base, adapter = base_model_of(model)
-    return unscaled_geometry(adapter, base.config)
-
-
 def is_causal(model: nn.Module) -> bool:
     """Whether tokens do not see later ones: a decoder, and no encoder.
 
     Raises:
         UnsupportedModel: there is no adapter for the model.
     """
-    return model_geometry(model).causal
+    base, adapter = base_model_of(model)
+    return unscaled_geometry(adapter, base.config).causal

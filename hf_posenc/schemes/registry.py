@@ -37,7 +37,7 @@ from hf_posenc.schemes.make_record import has_parameters, record_of
 if TYPE_CHECKING:
     from hf_posenc.schemes.base import Scheme
 
-GROUP = "hf_posenc.schemes"
+GROUP = __name__.rpartition(".")[0]
 RECORDS = Path(__file__).parent / "records.json"
 NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 

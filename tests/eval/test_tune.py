@@ -13,8 +13,7 @@ import pytest
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval import compare
 from hf_posenc.eval.comparison.tune import candidates, check_apart, grid_of
-from hf_posenc.eval.texts.measured_text import measured_text
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import measured_text, module_text
 from hf_posenc.schemes.entry import Entry, entries_of
 
 from .conftest import TRAINED

@@ -52,16 +52,6 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "xpos": {"gamma": 0.4, "scale_base": 512.0},
     "yarn": {"beta_fast": 32.0, "beta_slow": 1.0},
 }
-OFF = {  # what has to be asked for
-    "binary": ["msb_first"], "cable": ["with_rope"], "dca": ["mscale"], "dyn_bias": ["log"], "fox": ["with_rope"],
-    "fire": ["share_layers"], "mrope": ["interleaved"], "rel_bias": ["share_layers"], "rope": ["on_v", "learn_freq"],
-    "shaw": ["values", "key_query"], "sinks": ["learned_logit"], "sinusoidal": ["reverse"],
-    "transformer_xl": ["share_uv"],
-}  # fmt: skip
-ON = {"cope": ["per_layer"], "deberta": ["norm", "share_key"], "logn": ["clip"], "ssmax": ["learned"],
-      "t5": ["share_layers"], "ntk_parts": ["truncate"], "yarn": ["truncate"]}  # fmt: skip
-NEUTRAL = {"alibi": ["interpolate"], "binary": ["alpha"], "drope": ["softmax_scale"], "integer": ["alpha"],
-           "norm01": ["alpha"], "sinusoidal": ["scale"]}  # fmt: skip
 # Mean and deviation of what is drawn, in a model of width 512 with heads of 64.
 DRAWN = {
     "deberta": {"table.weight": (0.0, 0.02), "norm.weight": (1.0, 0.0), "norm.bias": (0.0, 0.0)},
@@ -86,15 +76,6 @@ def defaults(name: str) -> dict[str, Any]:
 def test_numbers_are_the_published_ones(name: str) -> None:
     assert {key: defaults(name)[key] for key in PUBLISHED[name]} == PUBLISHED[name]
     assert scheme_class(name)(WIDE).record.name == name, "and they are enough to build it"
-
-
-@pytest.mark.parametrize(
-    ("table", "value"), [(OFF, False), (ON, True), (NEUTRAL, 1.0)], ids=["off", "on", "changing nothing"]
-)
-def test_defaults_that_are_off_on_or_neutral(table: dict[str, list[str]], value: object) -> None:
-    found = {(name, option): defaults(name)[option] for name, options in table.items() for option in options}
-    assert found == dict.fromkeys(found, value)
-    assert [scheme_class(name)(WIDE).record.name for name in table] == list(table), "and they are enough to build it"
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])

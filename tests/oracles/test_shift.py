@@ -89,20 +89,3 @@ def test_absolute_schemes_are_not_shift_invariant(model: str, scheme: str) -> No
 def test_every_scheme_is_classified() -> None:
     assert not set(RELATIVE) & set(ABSOLUTE)
     assert {record.name for record in list_schemes()} == {*RELATIVE, *ABSOLUTE}
-
-
-@pytest.mark.parametrize("scheme", ["transformer_xl", "deberta", "cope", "fox"])
-@settings(max_examples=3, deadline=None, derandomize=True)  # whole models, three readings each
-@given(start=some.integers(1, 7000), gap=some.integers(1, 500))
-def test_a_gap_in_positions_changes_distances_and_not_content_terms(scheme: str, start: int, gap: int) -> None:
-    """Positions that jump: the shift stays invisible, the jump shows where distances count, not where tokens do."""
-    one = patched("llama", scheme)
-    ids, mask = models.text(LENGTH)[None], torch.ones(1, LENGTH, dtype=torch.long)
-    positions = torch.arange(LENGTH)[None] + (torch.arange(LENGTH)[None] >= LENGTH // 2) * gap
-    with torch.no_grad():
-        torn, moved = (
-            one(ids, attention_mask=mask, position_ids=positions + by, use_cache=False).logits for by in (0, start)
-        )
-    assert (torn - moved).abs().max() <= LIMIT
-    apart = (torn - read(one, 0)).abs().max()
-    assert (apart > 10 * LIMIT) == (scheme in ("transformer_xl", "deberta"))

@@ -262,7 +262,7 @@ def texts_of(
     Raises:
         BadArgument: an option of reading has no text to act on.
     """
-    from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+    from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
     from hf_posenc.training import HeldOutSplit
 
     if not isinstance(streaming, bool):
