@@ -12,6 +12,9 @@ of a batch then have the longest's length.
 The cache holds a key once, and each call rotates it from its position to its group: R(⌊j / G⌋ − j) R(j) k. With
 ``key_cache="copies"`` it holds one copy for every G. By rows, G stays that of the target length beyond it.
 
+The authors have w = 2,048 of L0 = 32,768. A small Llama trained on 256 tokens needs a greater share: at 8 × L0 it loses
+a nat with 16 tokens, against 64.
+
 Tang, Wang, Gu, Han, Cai 2026, "Jet-Long: Efficient Long-Context Extension with Dynamic Bifocal RoPE", arXiv:2607.07740;
 github.com/jet-ai-projects/Jet-Long.
 """
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -78,6 +81,11 @@ class JetLong(RotatesKeysByRegion):
                 "length='sequence' groups cached keys anew as the text grows, and key_cache='copies' keeps their "
                 "groups. Leave key_cache out."
             )
+
+    @classmethod
+    def comparison_options(cls, *, factor: float, trained_length: int) -> dict[str, Any]:
+        """The authors' 2,048 tokens, or a quarter of shorter trained lengths: of 256, a sixteenth is too few."""
+        return {"window": max(1, min(2048, trained_length // 4))}
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
         """Near keys at their true distance; beyond, group numbers by rows, or of the whole call."""
