@@ -105,7 +105,7 @@ class JetLong(RotatesKeysByRegion):
             yield self.far(size, Band(self.window + 1, None, rows_from=(size - 1) * trained, rows_until=until))
 
     def of_call(self, ctx: PositionContext) -> Iterator[Region]:
-        """No pair at its true distance, as which keys are cached; and all of them in groups of one size."""
+        """An empty region of true positions, at which keys are cached; and all far pairs in groups of one size."""
         last = ctx.once("jet_long: last position", lambda: int(ctx.query_positions.max()))
         yield self.far(1, Band(self.window + 1, None, rows_until=0))
         yield self.far(self.group_size(last + 1), Band(self.window + 1, None))
