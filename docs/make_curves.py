@@ -2,8 +2,8 @@
 
     python docs/make_curves.py          # docs/demo.png and docs/real_model.png
 
-docs/demo.csv is that of ``hf-posenc demo``. docs/real_model.csv is of the commands that docs/choose.md shows, on a model
-of the package registry.
+docs/demo.csv is that of ``hf-posenc demo``. docs/real_model.csv is of the commands in docs/choose.md, on a model of the
+package registry.
 """
 
 from __future__ import annotations

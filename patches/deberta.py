@@ -41,6 +41,7 @@ from hf_posenc.schemes.host_rotation import HostRotation
 class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
+    attention_head_size: int
     dropout_name = "dropout"
     is_causal = False
     score_factor = "factor"

@@ -33,6 +33,7 @@ FIRST = 2  # row of the table, and number of the first token: those before belon
 class PatchedMPNetSelfAttention(LookupAttention, MPNetSelfAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
+    attention_head_size: int
     dropout_name = "dropout"
     is_causal = False
     score_factor = "factor"

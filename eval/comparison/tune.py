@@ -30,6 +30,7 @@ from hf_posenc.eval.texts.measured_text import TRAINING, MeasuredText, measured_
 from hf_posenc.patching.patch import scheme_set_aside
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.entry import Entry
+from hf_posenc.schemes.remap.dpe import BANDS
 from hf_posenc.schemes.spec import defaults_of, plan
 from hf_posenc.texts import Document
 
@@ -51,10 +52,22 @@ def times_factor(*multiples: float) -> Callable[[float, int], list[float]]:
     return lambda s, trained: [max(1.0, multiple * s) for multiple in multiples]
 
 
+def grouped(factor: float, *multiples: float) -> tuple[int, ...]:
+    """Group sizes of eight bands of frequencies, fastest first, divided evenly among multiples of the factor."""
+    return tuple(ceil(multiples[band * len(multiples) // BANDS] * factor) for band in range(BANDS))
+
+
+def one_band_apart(factor: float, *multiples: float) -> list[tuple[int, ...]]:
+    """Groups of twice the factor in all bands but one, in which they are one of the multiples."""
+    every = product(range(BANDS), multiples)
+    return [grouped(factor, *(multiple if b == band else 2 for b in range(BANDS))) for band, multiple in every]
+
+
 Grid: TypeAlias = Mapping[str, Callable[[float, int], Sequence[Any]]]
 GRID: Grid = {
     "window": parts_of_trained(1 / 8, 1 / 4, 1 / 2, 3 / 4),  # of neighbours at their true distance
     "group": lambda s, trained: [ceil(multiple * s) for multiple in (1.5, 2, 4)],
+    "groups": lambda s, trained: [grouped(s, *both) for both in ((1.5,), (2,), (4,), (1.5, 4), (4, 1.5))],
     "k": times_factor(1, 2, 4),
     "chunk": parts_of_trained(1 / 2, 3 / 4, 1),
     "local": parts_of_trained(1 / 16, 1 / 8, 1 / 4),
@@ -69,6 +82,7 @@ FINER: Grid = {
     **GRID,
     "window": parts_of_trained(1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8),
     "group": lambda s, trained: [ceil(multiple * s) for multiple in (1.25, 1.5, 2, 4, 8)],
+    "groups": lambda s, trained: [grouped(s, 2), *one_band_apart(s, 1 / 4, 1 / 2, 1, 4)],  # as DPE's authors search
     "chunk": parts_of_trained(1 / 2, 5 / 8, 3 / 4, 7 / 8, 1),
     "local": parts_of_trained(1 / 16, 1 / 8, 1 / 4, 3 / 8),
     "size": parts_of_trained(1 / 2, 3 / 4, 7 / 8, 1),

@@ -203,7 +203,7 @@ class PatchedAttention(nn.Module):
         if cache is not None:
             one = len(keys) == 1 and extra is None
             new = keys[0] if one else pack_keys(keys, extra, cache, self.layer_idx)
-            widen(cache, self.layer_idx, new)
+            widen(cache, self.layer_idx, new, v)
             cached, v = cache.update(new, v, self.layer_idx)
             keys, extra = ((cached,), None) if one else unpack_keys(cached, keys, extra)
         if extra is not None:

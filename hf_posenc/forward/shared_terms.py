@@ -156,7 +156,8 @@ def _holds_tensors(shared: SharedTerms) -> bool:
 
 def _is_fixed(region: Region) -> bool:
     maps = (region.query_at, region.key_at, region.query_decay_steps, region.key_decay_steps)
-    return all(map(_holds_no_call, maps))
+    by_band = (region.query_bands_at, region.key_bands_at)
+    return all(map(_holds_no_call, maps)) and all(one is None or _holds_no_call(one) for one in by_band)
 
 
 def _holds_no_call(function: object) -> bool:

@@ -31,7 +31,7 @@ from hf_posenc.forward.placement import scheme_on
 from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.ablation import NEUTRAL, TERMS, Hooks, formula_change, has_any, neutral, random_code, replaced
-from hf_posenc.patching.expected_effect import differs_from_host, has_learned_bias, spread_positions
+from hf_posenc.patching.expected_effect import differs_from_host, shows_silent_terms, spread_positions
 from hf_posenc.patching.float32 import in_float32, packed, runs_in_float32
 from hf_posenc.patching.layer_schemes import probed_layers
 from hf_posenc.patching.report import Proof
@@ -139,7 +139,7 @@ class EffectProbe:
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         geometry, window = self.geometry.of_layer(layer), self.attentions[layer].window
         must_move = differs_from_host(scheme, self.positions, geometry)
-        may_move = must_move or has_learned_bias(scheme)
+        may_move = must_move or shows_silent_terms(scheme)
         if must_move and window is not None and not differs_from_host(scheme, self.positions, geometry, window):
             return Proof("identity")  # the probe, which has no mask, would show keys that the layer itself hides
         if self.widened:

@@ -36,6 +36,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "lm_infinite": {"n_global": 10},
     "longrope": {"keep_start": 0},
     "mrrope": {"kind": "pro", "beta_fast": 32.0, "beta_slow": 1.0},
+    "ms_poe": {"r_min": 1.2, "r_max": 1.8},
     "ntk_parts": {"beta_fast": 32.0, "beta_slow": 1.0},
     "partial": {"fraction": 0.5},
     "pose": {"chunks": 2},
@@ -43,9 +44,11 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "rel_bias": {"std": 0.02},
     "rope_nd": {"axes": 2, "base": 100.0},
     "sandwich": {"d_bar": 128, "base": 10_000.0},
+    "scale_invariant": {"tau": 10.0},  # the best of those tried, section 4
     "shaw": {"max_distance": 16},  # section 4.1
     "sinks": {"sinks": 4},  # StreamingLLM
     "sinusoidal": {"base": 10_000.0},
+    "sink_logits": {"init": -16.0},  # ours: e⁻¹⁶ is about float32's rounding; gpt-oss begins near 0
     "ssmax": {"s_init": 0.43},
     "t5": {"num_buckets": 32, "max_distance": 128},
     "transformer_xl": {"clamp_len": -1, "base": 10_000.0},
@@ -60,6 +63,7 @@ DRAWN = {
     "cable": {"gate.weight": (0.0, 0.02), "gate.bias": (0.0, 0.0)},
     "rel_bias": {"table.weight": (0.0, 0.02)},
     "shaw": {"of_key.weight": (0.0, math.sqrt(2 / (33 + 64)))},  # Glorot
+    "sink_logits": {"a": (0.0, 0.0)},
     "ssmax": {"s": (0.43, 0.0)},
     "t5": {"table.weight": (0.0, 512**-0.5)},
     "transformer_xl": {"u": (0.0, 0.02), "v": (0.0, 0.02), "project.0.weight": (0.0, 0.02)},

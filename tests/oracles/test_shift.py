@@ -25,7 +25,7 @@ RELATIVE = (
     *("pi", "ntk", "ntk_parts", "ntk_parts_v1", "yarn", "llama3", "mrrope", "resonance", "clipped_rope"),
     *("alibi", "rel_bias", "t5", "kerple", "sandwich", "dyn_bias", "wavelet"),
     *("shaw", "transformer_xl", "deberta", "cope", "fox", "cable"),
-    *("rerope", "leaky_rerope", "string", "lm_infinite", "window", "sinks"),
+    *("rerope", "leaky_rerope", "string", "ms_poe", "lm_infinite", "window", "sinks", "sink_logits", "scale_invariant"),
     *("pose", "shape", "cape"),
 )
 ABSOLUTE: dict[str, dict[str, Any]] = {
@@ -34,6 +34,7 @@ ABSOLUTE: dict[str, dict[str, Any]] = {
     "norm01": {},  # its unit is the length of the text, which positions beyond it stretch
     "rope_nd": {},  # a shift moves the ends of the grid's rows
     "self_extend": {"group": 5, "window": 6},  # groups begin at multiples of their size
+    "dpe": {"groups": [2, 5], "window": 6},
     "dca": {},  # and so do chunks
     "jet_long": {},
     **{

@@ -27,6 +27,18 @@ EDGE = 32  # queries that share a mask at its edges
 Cut = Callable[[int, Band, int, int, torch.device], Iterator[PartialAttention]]
 
 
+def bands_of(call: AttentionCall) -> list[Band]:
+    """One band per region; the window where there are no regions."""
+    if call.terms.split:
+        return [region.band for region in call.terms.regions]
+    return [call.terms.visible]
+
+
+def by_window(band: Band) -> bool:
+    """Whether a window depends on distance alone and includes a query's own key."""
+    return band == Band(band.nearest, band.farthest) and (band.nearest or 0) <= 0 and band.farthest is not None
+
+
 def can_cut(regions: Iterable[Region]) -> bool:
     """Whether the bands of all regions are of kinds that can be cut."""
     return None not in [cut_of(region.band) for region in regions]

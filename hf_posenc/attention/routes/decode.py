@@ -86,7 +86,7 @@ def by_reads(reads: list[Read], sink: Tensor | None, logit_scale: float, call: A
     if out is None or lse is None:
         return torch.zeros_like(query)
     if sink is not None:
-        out = out * (lse - sink.float()[None, :, None]).sigmoid()[..., None]
+        out, _ = merge.with_sink(out, lse, sink)
     return out.to(query.dtype)
 
 
