@@ -87,7 +87,7 @@ CANCELLED = ("cache", "long_text", "shift", "far_positions", "position_ids", "cu
 KNOWN_DEVIATIONS: tuple[KnownDeviation, ...] = (
     KnownDeviation("position_effect", "*", "drope", 1, "without `keep_layers` it is `none`, with a training recipe"),
     *(KnownDeviation("position_effect", "*", scheme, 1, EVEN) for scheme in ("integer", "norm01")),
-    *(KnownDeviation("options", "*", scheme, 1, SLOW) for scheme in ("yarn", "ntk_parts", "dynamic_yarn")),
+    *(KnownDeviation("options", "*", scheme, 1, SLOW) for scheme in ("yarn", "ntk_parts", "dynamic_yarn", "mrrope")),
     KnownDeviation("options", "*", "llama4_temp", 3, "it acts from 8,192 tokens on, past the tables of models"),
     KnownDeviation("options", "*", "mrope", 1, "`interleaved` orders several axes, and a text has one"),
     KnownDeviation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -80,6 +80,12 @@ class Band:
 
 EVERYTHING = Band()
 PositionMap = Callable[[Tensor], Tensor]
+"""Positions to other ones. Tables of cosines are kept by their maps: those that differ must not be equal."""
+
+
+def value_of(place: PositionMap) -> Hashable:
+    """What tells the maps of one scheme apart, without a reference to it: of a method, its function."""
+    return getattr(place, "__func__", place)
 
 
 def as_it_is(positions: Tensor) -> Tensor:

@@ -190,6 +190,7 @@ def weight_rows(to: Layout, *, heads: int, head_dim: int, rotary_dim: int | None
 
 AHEAD = 256  # rows computed beyond a decoding step
 LARGEST = 65_536  # rows worth keeping: 32 MiB for heads of 64
+MOST = 128  # spans worth keeping: maps of positions that are made anew for each call have one for each
 
 
 @dataclass(frozen=True)
@@ -240,5 +241,7 @@ class CosSinCache:
             end = first + count + beyond
             span = Span(first, end, make(torch.arange(first, end, device=device)[None]))
         if end - first <= LARGEST:
+            if len(self.spans) >= MOST:
+                self.spans = {}
             self.spans[use, device] = span
         return span.rows(first, count)  # type: ignore[return-value]

@@ -23,7 +23,7 @@ from torch import Tensor
 from hf_posenc.core.constants import constant
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.regions import PositionMap, Region
+from hf_posenc.core.regions import PositionMap, Region, value_of
 from hf_posenc.core.rotation import AHEAD, CosSinCache, Table, once, rotate, rotate_at_once, table
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.rotate_qk import rotation_of
@@ -203,8 +203,8 @@ def keys_at_read(scheme: Scheme, ctx: PositionContext) -> KeysAtRead:
         tuple(
             None
             if region.copy == of_stored.copy
-            else ReadRotation(alone, differences(scheme, ctx, alone, number, of_stored, region))
-            for number, region in enumerate(regions)
+            else ReadRotation(alone, differences(scheme, ctx, alone, of_stored, region))
+            for region in regions
         ),
     )
 
@@ -219,7 +219,7 @@ def stored_region(regions: tuple[Region, ...]) -> int:
 
 
 def differences(
-    scheme: Scheme, ctx: PositionContext, rotation: Rotation, number: int, stored: Region, region: Region
+    scheme: Scheme, ctx: PositionContext, rotation: Rotation, stored: Region, region: Region
 ) -> Callable[[slice], Table]:
     """Cosines and sines of the difference of a key's positions in two regions, by columns of the cache."""
 
@@ -231,7 +231,8 @@ def differences(
     def of_columns(columns: slice) -> Table:
         if first is None:
             return of_positions(ctx.key_positions[:, columns])
-        use, count = (number, "at read", rotation), columns.stop - columns.start
+        use = ("at read", value_of(region.key_at), value_of(stored.key_at), rotation)
+        count = columns.stop - columns.start
         ahead = AHEAD if ctx.query_positions.shape[1] == 1 else 0
         return scheme.tables.rows(use, first + columns.start, count, ctx.device, of_positions, ahead)
 

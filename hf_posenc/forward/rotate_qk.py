@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.regions import PositionMap, Region, at_zero
+from hf_posenc.core.regions import PositionMap, Region, at_zero, value_of
 from hf_posenc.core.rotation import Table, rotate, table
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
@@ -125,16 +125,18 @@ def cos_sin_of(
         query = of_query(ctx.query_positions)
         return query, query if one_table else of_key(ctx.query_positions)
 
-    def cached(use: str, make: Callable[[Tensor], Table]) -> Table:
+    def cached(place: PositionMap, make: Callable[[Tensor], Table]) -> Table:
         if ctx.first is None or not remaps or rotation.decay or is_traced():
             return make(ctx.query_positions)
         return scheme.tables.rows(
-            (number, use, rotation), ctx.first, ctx.query_positions.shape[1], ctx.device, make
-        )  # fmt: skip
+            (value_of(place), rotation), ctx.first, ctx.query_positions.shape[1], ctx.device, make
+        )
 
     # Layers may have schemes that rotate alike and remap differently: a table belongs to one scheme object.
-    query = ctx.once((id(scheme.original), number, "query"), lambda: cached("query", of_query))
-    return query, query if one_table else ctx.once((id(scheme.original), number, "key"), lambda: cached("key", of_key))
+    query = ctx.once((id(scheme.original), number, "query"), lambda: cached(query_at, of_query))
+    if one_table:
+        return query, query
+    return query, ctx.once((id(scheme.original), number, "key"), lambda: cached(key_at, of_key))
 
 
 def _cos_sin(

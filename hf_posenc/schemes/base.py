@@ -148,6 +148,10 @@ class Scheme(nn.Module):
         """How queries and keys are rotated by position."""
         return None
 
+    def retune(self, rotation: Rotation) -> Rotation:
+        """Change the rotation of the model or of the composition, any scaling included."""
+        return rotation
+
     def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
         """Coordinates ``[…, axes]`` of tokens at ``positions […]``; ``given`` are the caller's own."""
         raise NotImplementedError

@@ -35,6 +35,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "llama4_temp": {"scale": 0.1, "floor": 8192, "offset": 1},  # attn_scale and floor_scale of Llama 4
     "lm_infinite": {"n_global": 10},
     "longrope": {"keep_start": 0},
+    "mrrope": {"kind": "pro", "beta_fast": 32.0, "beta_slow": 1.0},
     "ms_poe": {"r_min": 1.2, "r_max": 1.8},
     "ntk_parts": {"beta_fast": 32.0, "beta_slow": 1.0},
     "partial": {"fraction": 0.5},

@@ -22,7 +22,7 @@ LIMIT = 1e-4  # sines of other angles, behind two layers of sharp softmax
 # Everything registered is in one of these two: a new scheme has to say what it is.
 RELATIVE = (
     *("none", "host", "drope", "rope", "mrope", "partial", "proportional", "abf", "xpos", "irope"),
-    *("pi", "ntk", "ntk_parts", "ntk_parts_v1", "yarn", "llama3"),
+    *("pi", "ntk", "ntk_parts", "ntk_parts_v1", "yarn", "llama3", "mrrope", "resonance", "clipped_rope"),
     *("alibi", "rel_bias", "t5", "kerple", "sandwich", "dyn_bias", "wavelet"),
     *("shaw", "transformer_xl", "deberta", "cope", "fox", "cable"),
     *("rerope", "leaky_rerope", "string", "ms_poe", "lm_infinite", "window", "sinks", "sink_logits", "scale_invariant"),
@@ -36,6 +36,7 @@ ABSOLUTE: dict[str, dict[str, Any]] = {
     "self_extend": {"group": 5, "window": 6},  # groups begin at multiples of their size
     "dpe": {"groups": [2, 5], "window": 6},
     "dca": {},  # and so do chunks
+    "jet_long": {},
     **{
         name: {} for name in ("dynamic_ntk", "dynamic_yarn", "longrope", "logn", "ssmax")
     },  # the length of a row is its position
