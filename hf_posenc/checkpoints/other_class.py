@@ -28,8 +28,8 @@ from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.patching.config_guard import write_plain_section
 from hf_posenc.patching.expected_effect import frequency_values
+from hf_posenc.patching.model_card import write_plain_section
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.patching.text_limits import raise_limits_in
 from hf_posenc.schemes.base import Scheme
