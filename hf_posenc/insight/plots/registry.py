@@ -131,6 +131,8 @@ class Plot(ABC):
         trained_length, factor: defaults, in tokens and as extension factor.
         sweep: quantity that the plot's own animation changes.
         options: fields of `View` that `numbers` reads; others are refused.
+        informative: whether it may be the default of a scheme that it shows.
+        positions: how many are shown by default; None for the target length.
         scaled: whether `draw` can give all schemes one scale.
     """
 
@@ -142,6 +144,8 @@ class Plot(ABC):
     factor: ClassVar[float] = 1.0
     sweep: ClassVar[Sweep | None] = None
     options: ClassVar[tuple[str, ...]] = ("length",)
+    informative: ClassVar[bool] = True
+    positions: ClassVar[int | None] = None
     scaled: ClassVar[bool] = True
 
     def shows(self, target: Target) -> bool:
@@ -154,11 +158,11 @@ class Plot(ABC):
 
     def is_informative(self, target: Target) -> bool:
         """Whether the plot may be the default for the scheme."""
-        return self.shows(target)
+        return self.informative and self.shows(target)
 
     def length(self, target: Target) -> int:
         """Default number of positions."""
-        return target.geometry.target_length
+        return self.positions or target.geometry.target_length
 
     @abstractmethod
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
