@@ -228,10 +228,12 @@ class Target:
         """Whether the scheme implements one of these hooks."""
         return any(implements(self.scheme, hook) for hook in hooks)
 
-    @property
-    def reads_table(self) -> bool:
-        """Whether the embeddings are rows of the model's own table."""
-        return self.table is not None and (not self.scheme.replaces_host or self.scheme.keeps_table)
+    def added(self, positions: Tensor) -> Tensor | None:
+        """What is added to embeddings at ``positions [1, n]``, by the scheme or from the model's own table."""
+        code = self.scheme.embed(positions)
+        if code is not None or self.table is None or (self.scheme.replaces_host and not self.scheme.keeps_table):
+            return code
+        return self.scheme.read_table(self.table, positions)
 
     def context(self, positions: Tensor, hidden: Tensor | None = None) -> PositionContext:
         """Build the context of an attention call; all tokens at ``positions [1, token]`` are queries and keys."""
