@@ -93,7 +93,7 @@ USAGE: list[tuple[list[str], str]] = [
     ([*SHOW, "--channels", "99"], "0 … 31"),
     (["show", "alibi", "--head", "8"], "0 … 7"),
     ([*SHOW, "--shape", "kind=lama"], "'llama'"),
-    ([*SHOW, "--shape", "head_dim=7"], "even"),
+    ([*SHOW, "--shape", "head_dim=7"], "multiple of 2"),
     ([*SHOW, *START, "--shape", "heads=4"], "--shape"),
     (["show", "binary", "-p", "code", "--animate", "position"], "does not depend on position"),
     ([*SHOW, "--length", "8"], "length=8"),
