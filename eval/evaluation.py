@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CAUSAL_TASKS = ("posenc_ppl", "posenc_passkey")
 MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
-HELD_OUT_TASKS = ("posenc_held_out", "posenc_passkey")
+HELD_OUT_TASKS = ("posenc_held_out",)
 """Of a decoder on what a fine-tuning run held out."""
 
 
