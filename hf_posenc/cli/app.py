@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from importlib import metadata
@@ -105,6 +106,11 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
 
 LAST = ("Output", "Options")
 """Headings that come last; the second is that of options without a heading."""
+VALUES = {"int": "N", "integer": "N", "float": "NUMBER", "path": "PATH"}
+"""Type of a value as Typer writes it → what stands for it in the help; ``TEXT`` for any other."""
+TYPE = re.compile(r"(?<= )<?(?:list\[)?(str|text|int|integer|float|path)(?: range)?\]?>?$", re.IGNORECASE)
+RANGE = re.compile(r"(\S+)<=x<=(\S+?)(?=[\];])")
+AT_LEAST = re.compile(r"x>=(?=\d)")
 
 
 class Command(TyperCommand):
@@ -120,7 +126,7 @@ class Command(TyperCommand):
             if (record := parameter.get_help_record(ctx)) is not None:
                 argument = parameter.param_type_name == "argument"
                 heading = getattr(parameter, "rich_help_panel", None) or ("Arguments" if argument else LAST[-1])
-                sections.setdefault(heading, []).append(record)
+                sections.setdefault(heading, []).append(in_plain_words(*record))
         for heading in sorted(sections, key=lambda heading: LAST.index(heading) if heading in LAST else -1):
             with formatter.section(heading):
                 formatter.write_dl(sections[heading])
@@ -138,6 +144,12 @@ class Command(TyperCommand):
                 if times > 1 and not several:
                     raise BadArgument(f"{parameter.opts[0]} is given {times} times and takes one value. Pass it once.")
         return super().parse_args(ctx, args)
+
+
+def in_plain_words(names: str, text: str) -> tuple[str, str]:
+    """A line of the help without the types of a programming language."""
+    names = TYPE.sub(lambda found: VALUES.get(found[1].lower(), "TEXT"), names)
+    return names, AT_LEAST.sub("at least ", RANGE.sub(r"\1 to \2", text))
 
 
 # Plain help: importing rich would double the response time, and its output holds escape codes.
