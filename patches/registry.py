@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 
 A = TypeVar("A", bound="type[Adapter]")
 
-GROUP = "hf_posenc.adapters"
+GROUP = f"{__name__.partition('.')[0]}.adapters"
+HERE = __name__.rpartition(".")[0]
 
 _ADAPTERS: dict[str, str | type[Adapter]] = {
-    "llama": "hf_posenc.patches.llama:LlamaAdapter",
-    "gpt2": "hf_posenc.patches.gpt2:GPT2Adapter",
-    "bert": "hf_posenc.patches.bert:BertAdapter",
-    "bloom": "hf_posenc.patches.bloom:BloomAdapter",
-    "falcon": "hf_posenc.patches.falcon:FalconAdapter",
-    "mpt": "hf_posenc.patches.mpt:MptAdapter",
-    "t5": "hf_posenc.patches.t5:T5Adapter",
-    "mt5": "hf_posenc.patches.t5:MT5Adapter",
-    "umt5": "hf_posenc.patches.t5:UMT5Adapter",
-    "deberta-v2": "hf_posenc.patches.deberta:DebertaV2Adapter",
-    "mpnet": "hf_posenc.patches.mpnet:MPNetAdapter",
+    "llama": f"{HERE}.llama:LlamaAdapter",
+    "gpt2": f"{HERE}.gpt2:GPT2Adapter",
+    "bert": f"{HERE}.bert:BertAdapter",
+    "bloom": f"{HERE}.bloom:BloomAdapter",
+    "falcon": f"{HERE}.falcon:FalconAdapter",
+    "mpt": f"{HERE}.mpt:MptAdapter",
+    "t5": f"{HERE}.t5:T5Adapter",
+    "mt5": f"{HERE}.t5:MT5Adapter",
+    "umt5": f"{HERE}.t5:UMT5Adapter",
+    "deberta-v2": f"{HERE}.deberta:DebertaV2Adapter",
+    "mpnet": f"{HERE}.mpnet:MPNetAdapter",
 }
 
 

@@ -79,7 +79,7 @@ def total(parts: list[Tensor]) -> Tensor | None:
     return reduce(torch.add, parts) if parts else None
 
 
-@torch.library.custom_op("hf_posenc::attend", mutates_args=())
+@torch.library.custom_op(f"{__name__.partition('.')[0]}::attend", mutates_args=())
 def operator(
     queries: Sequence[Tensor],
     keys: Sequence[Tensor],

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from hf_posenc.patching.config_guard import imports_of, replace_section
+from hf_posenc.patching.model_card import imports_of, replace_section
 from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR, position_parameters
 from hf_posenc.patching.state import describe
 

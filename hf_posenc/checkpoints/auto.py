@@ -16,7 +16,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.config import check_no_remote_code, config_content
-from hf_posenc.checkpoints.restore import PATCHED_CLASS_MARK, load_weights, patched_class
+from hf_posenc.checkpoints.load_weights import load_weights
+from hf_posenc.checkpoints.restore import PATCHED_CLASS_MARK, patched_class
 from hf_posenc.core.tested_versions import host_changed
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.config_guard import SCHEME_KEY, unguard

@@ -29,7 +29,7 @@ from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import EngineDiffers, NotExpressible, NotReadBefore5, OnlyWithinTrainedLength, ReadOtherwise
 from hf_posenc.patches.shared.rope_parameters import by_layer_type
-from hf_posenc.patching.config_guard import write_plain_section
+from hf_posenc.patching.model_card import write_plain_section
 from hf_posenc.patching.state import describe
 from hf_posenc.patching.text_limits import raise_limits_in
 

@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import with_hub_options
+from hf_posenc.checkpoints.load_weights import load_weights
 from hf_posenc.checkpoints.peft import attach_adapter
-from hf_posenc.checkpoints.restore import load_weights
+from hf_posenc.checkpoints.restore import check_no_missing_weights
 from hf_posenc.checkpoints.validate import check_layer_count
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched
@@ -105,29 +105,6 @@ def require_safetensors(hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
             "Load them with transformers, save_pretrained, and pass that folder."
         )
     return {**hf_kwargs, "use_safetensors": True}
-
-
-def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], name: str) -> None:
-    """Refuse a checkpoint that lacks weights of the base model, which transformers would draw at random.
-
-    Heads and poolers may be missing: a base model is saved without them.
-
-    Raises:
-        CheckpointMismatch: By transformers' loading report ``info``, a weight is missing, or has another shape.
-    """
-    prefix = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
-    missing = sorted(
-        weight
-        for weight in info.get("missing_keys", ())
-        if weight.startswith(prefix) and not {"posenc", "pooler"} & set(weight.split("."))
-    )
-    mismatched = sorted(str(one[0]) for one in info.get("mismatched_keys", ()))
-    if missing or mismatched:
-        found = f"has the weight {mismatched[0]!r} in another shape" if mismatched else ""
-        problem = f"lacks the weight {missing[0]!r}" if missing else found
-        raise CheckpointMismatch(
-            f"The checkpoint {name} {problem}, which transformers would initialise at random. Copy or save it again."
-        )
 
 
 def check_agreement(

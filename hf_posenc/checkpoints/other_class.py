@@ -1,8 +1,8 @@
 """Export as another class of transformers, which computes by itself what the model's own class does not.
 
 SmolLM 3 is a Llama some of whose layers are not rotated, and Mistral one with a sliding window; their weights have the
-names of Llama's. What is written is loaded in a process without this package and compared before the folder gets its
-name.
+names of Llama's. What a GPT-2 becomes is in `hf_posenc.checkpoints.gpt2_classes`. What is written is loaded in a
+process without this package and compared before the folder gets its name.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,17 +21,19 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from hf_posenc.checkpoints.export import export_native
+from hf_posenc.checkpoints.gpt2_classes import other_gpt2
 from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_part, parameters_of
 from hf_posenc.checkpoints.static_rotation import static_rotation
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.patching.config_guard import write_plain_section
 from hf_posenc.patching.expected_effect import frequency_values
+from hf_posenc.patching.model_card import write_plain_section
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.patching.text_limits import raise_limits_in
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.bias.alibi import ALiBi
 from hf_posenc.schemes.host_rotation import HostRotation
 
 SHARED = (
@@ -77,12 +80,13 @@ def export_auto(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Save a patched model for plain transformers, as its own class or as another one that computes the same.
 
     Args:
-        model: a patched model, which is not changed. Only a Llama can become another class: SmolLM 3, some of whose
-            layers are not rotated, or Mistral, which has a sliding window.
+        model: a patched model, which is not changed. A Llama can become a SmolLM 3, some of whose layers are not
+            rotated, or a Mistral, which has a sliding window; a GPT-2 a GPT-NeoX, which is rotated, a BLOOM, which has
+            ALiBi, or a GPT-2 with a longer table.
         folder: where the checkpoint goes.
 
     Returns:
-        The ``rope_parameters`` of the new configuration.
+        The ``rope_parameters`` of the new configuration; empty for a class without.
 
     Raises:
         NotPatched: the model carries no scheme.
@@ -100,14 +104,32 @@ def export_auto(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise_limits_in(Path(folder), model, into=staging)
         write_plain_section(staging, report.scheme, report.trained_length, report.target_length)
         check_alone(staging, model)
-    return dict(plain.config.rope_parameters)
+    return dict(getattr(plain.config, "rope_parameters", None) or {})
 
 
 def other_class(model: Any) -> Any:
-    """The model as a class of transformers that computes its scheme, or None where there is none."""
-    base: Any = base_model_of(model)[0]
-    if model.config.model_type != "llama" or hasattr(model, "peft_config"):
+    """The model as a class of transformers that computes its scheme, or None where there is none.
+
+    Raises:
+        NotExpressible: there is none for a model of this type, and why.
+    """
+    if hasattr(model, "peft_config") or not hasattr(model, "lm_head"):
         return None
+    return CLASSES.get(model.config.model_type, lambda _: None)(model)
+
+
+def other_llama(model: Any) -> Any:
+    """A Llama as SmolLM 3 or Mistral, or None where neither computes its scheme.
+
+    Raises:
+        NotExpressible: the scheme is ALiBi, which transformers computes in other architectures.
+    """
+    base: Any = base_model_of(model)[0]
+    if any(isinstance(part, ALiBi) for module in base.__dict__[ATTENTIONS] for part in module.scheme.schemes):
+        raise NotExpressible(
+            "transformers computes ALiBi in BLOOM and MPT, whose norms take the mean away and whose MLP has no gate; a "
+            f"Llama has RMS norms and a gate. {INSTEAD}"
+        )
     needs = [needs_of(acting_part(module.scheme), base.config) for module in base.__dict__[ATTENTIONS]]
     found = [one for one in needs if one is not None]
     rotations = [one.rope_parameters for one in found if one.rope_parameters is not None]
@@ -153,6 +175,9 @@ def needs_of(scheme: Scheme, config: Any) -> LayerNeeds | None:
     except NotExpressible:
         return None
     return None if short else LayerNeeds(parameters, window)
+
+
+CLASSES: dict[str, Callable[[Any], Any]] = {"llama": other_llama, "gpt2": other_gpt2}
 
 
 def check_alone(folder: Path, model: Any) -> None:

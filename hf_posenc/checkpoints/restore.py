@@ -15,9 +15,7 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers import PreTrainedModel, logging
 
-from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.core.files.hf_errors import explained_errors
-from hf_posenc.errors import CheckpointMismatch, PosEncError
+from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.patching.config_guard import CODE_KEY, PATCH_KEYS, guarded_class
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.proof import EffectProbe
@@ -34,52 +32,6 @@ logger = logging.get_logger(__name__)
 M = TypeVar("M", bound=nn.Module)
 INITIALISER = "initialize_weights"  # as the loader calls it
 PATCHED_CLASS_MARK = "posenc_restoring"  # marks the classes of `patched_class`
-
-
-def load_weights(
-    checkpoint: Checkpoint,
-    cls: type[PreTrainedModel],
-    *args: Any,
-    keywords: Iterable[str] = (),
-    **hf_kwargs: Any,
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Build ``cls`` with the scheme its checkpoint was saved with, and fill in the weights.
-
-    Args:
-        checkpoint: of the model.
-        cls: a concrete model class.
-        *args: of the constructor.
-        keywords: names that a caller may have meant by an unknown one.
-        **hf_kwargs: of ``from_pretrained``.
-
-    Returns:
-        The model, of class ``cls``, and transformers' loading report.
-
-    Raises:
-        CheckpointMismatch: the scheme config does not fit the model.
-        NoEffect: the scheme was restored and does nothing.
-        WeightsNotFinite: a weight is no finite number.
-        PosEncError: errors of transformers, as `explained_errors` words them.
-    """
-    hf_kwargs["output_loading_info"] = True
-    scheme, device_map = checkpoint.model_scheme, hf_kwargs.get("device_map")
-    if isinstance(device_map, Mapping):
-        device_map = hf_kwargs["device_map"] = dict(device_map)
-    with explained_errors(checkpoint.name, keywords):
-        if scheme is None:
-            model, info = cls.from_pretrained(checkpoint.name, *args, **hf_kwargs)
-            check_finite(model)
-            return model, info
-        try:
-            loader = patched_class(cls, scheme, device_map)
-            model, info = loader.from_pretrained(checkpoint.name, *args, **hf_kwargs)
-        except PosEncError as error:
-            raise CheckpointMismatch(
-                f"{checkpoint.name} carries scheme {scheme}, which does not fit its {cls.__name__}: {error} "
-                "Save the patched model again with save_pretrained."
-            ) from error
-        finish_loading(model, info["missing_keys"])
-    return model, info
 
 
 def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: Any = None) -> type[PreTrainedModel]:
@@ -131,6 +83,29 @@ def map_shared_parameters(device_map: dict[str, Any], model: nn.Module) -> None:
         name = next(name for name, module in model.named_modules() if module is shared)
         if not any(key == "" or f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for key in device_map):
             device_map[name] = next(iter(device_map.values()))
+
+
+def check_no_missing_weights(model: PreTrainedModel, info: Mapping[str, Any], name: str) -> None:
+    """Refuse a checkpoint that lacks weights of the base model, which transformers would draw at random.
+
+    Heads and poolers may be missing: a base model is saved without them.
+
+    Raises:
+        CheckpointMismatch: By transformers' loading report ``info``, a weight is missing, or has another shape.
+    """
+    prefix = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
+    missing = sorted(
+        weight
+        for weight in info.get("missing_keys", ())
+        if weight.startswith(prefix) and not {"posenc", "pooler"} & set(weight.split("."))
+    )
+    mismatched = sorted(str(one[0]) for one in info.get("mismatched_keys", ()))
+    if missing or mismatched:
+        found = f"has the weight {mismatched[0]!r} in another shape" if mismatched else ""
+        problem = f"lacks the weight {missing[0]!r}" if missing else found
+        raise CheckpointMismatch(
+            f"The checkpoint {name} {problem}, which transformers would initialise at random. Copy or save it again."
+        )
 
 
 def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:

@@ -9,9 +9,12 @@ import math
 from typing import Any
 
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.schemes.base import Scheme, overrides
+from hf_posenc.schemes.base import Scheme, implements
 
-HOOKS = ("regions", "row_rotation", "bias", "values", "embed", "prepare", "query_scale", "row_scale", "sink", "visible")
+HOOKS = (
+    *("regions", "row_rotation", "bias", "values", "embed", "reposition", "prepare"),
+    *("query_scale", "row_scale", "sink", "visible"),
+)
 """Hooks of schemes that do more than rotate by fixed frequencies."""
 NEVER = 1e30  # divides the frequency of a pair that is not rotated: a JSON file has no infinity
 
@@ -22,7 +25,7 @@ def static_rotation(scheme: Scheme) -> Rotation | None:
     A scheme without positions has frequencies of zero.
     """
     host = scheme.geometry.rotary
-    if host is None or any(overrides(scheme, hook) for hook in HOOKS):
+    if host is None or any(implements(scheme, hook) for hook in HOOKS):
         return None
     rotation = scheme.rotation()
     if rotation is None:

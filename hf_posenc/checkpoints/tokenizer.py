@@ -12,13 +12,15 @@ from hf_posenc.checkpoints.hub import of_other_names
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.core.files.hf_errors import explained_errors
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, ModelNotFound
+from hf_posenc.patching.text_limits import is_cut
 
 
 def load_tokenizer(name: str, **kwargs: Any) -> Any:
     """Load the tokenizer of a model, without remote code.
 
     transformers reads the configuration as well, and some families validate it, which the config guard of a patched
-    checkpoint does not pass: it gets the configuration behind the guard.
+    checkpoint does not pass: it gets the configuration behind the guard. A limit that was saved over that of the
+    checkpoint, as by saving the tokenizer last, is moved again.
 
     Args:
         name: folder or Hub name of the model or adapter.
@@ -29,10 +31,15 @@ def load_tokenizer(name: str, **kwargs: Any) -> Any:
     """
     from transformers import AutoTokenizer
 
-    if is_guarded(name):
-        kwargs["config"] = Checkpoint.open(name).hf_config()
+    checkpoint = Checkpoint.open(name) if is_guarded(name) else None
+    scheme = None if checkpoint is None else checkpoint.model_scheme
+    if checkpoint is not None:
+        kwargs["config"] = checkpoint.hf_config()
     with explained_errors(name):
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, **kwargs)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **kwargs)
+    if scheme is not None and is_cut(tokenizer.model_max_length, scheme):
+        tokenizer.model_max_length = scheme.target_length
+    return tokenizer
 
 
 def is_guarded(name: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-KNOWN_BY_VERSION = {"hf_posenc", "torch", *sys.stdlib_module_names}
+KNOWN_BY_VERSION = {__name__.partition(".")[0], "torch", *sys.stdlib_module_names}
 """Packages whose classes need no digest."""
 _DIGESTS: WeakKeyDictionary[type, str | None] = WeakKeyDictionary()
 

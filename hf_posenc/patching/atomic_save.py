@@ -13,15 +13,19 @@ from traceback import walk_stack
 from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.files.staged import staged
-from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.forward.offloading import offloaded_values
+from hf_posenc.errors import CheckpointMismatch, NotExpressible, OptionOutOfRange, shown
+from hf_posenc.patching.code_bundle import BUNDLE, FROM_BUNDLE, check_code, write_code
 from hf_posenc.patching.config_guard import SCHEME_KEY
+from hf_posenc.patching.model_card import write_results
+from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.patched_config import check_unchanged
 from hf_posenc.patching.peft_sidecar import BASE_KEY
-from hf_posenc.patching.state import STASH, is_patched, stacks_of
+from hf_posenc.patching.push import Push
+from hf_posenc.patching.state import STASH, describe, is_patched, stacks_of
 from hf_posenc.patching.text_limits import raise_limits_in
 
 METHOD = "save_pretrained"
@@ -33,15 +37,34 @@ class AtomicSave:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
-    def __call__(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+    def __call__(
+        self,
+        save_directory: str | os.PathLike[str],
+        *args: Any,
+        code: str | None = BUNDLE if FROM_BUNDLE else None,
+        results: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Save as the class's own method does, into a staging folder first.
 
         Where several processes write, or the Hub is written to, the class's own method runs alone.
 
+        Args:
+            save_directory: the folder.
+            *args: of the class's own method.
+            code: ``"bundle"`` for a checkpoint that brings its code (`hf_posenc.patching.code_bundle`).
+            results: of an evaluation, for the model card; see `hf_posenc.patching.model_card.write_results`.
+            **kwargs: of the class's own method.
+
         Raises:
             HostConfigInvalid: the configuration was changed after the patch in what decides positions.
             CheckpointMismatch: it does not say what each part of the model carries.
+            NotExpressible: the code cannot be bundled.
+            OptionOutOfRange: ``code`` is something else.
+            BadComparison: the results have no number of this scheme.
         """
+        if code not in (None, BUNDLE):
+            raise OptionOutOfRange(f"code must be {BUNDLE!r} or None, got {shown(code)}. Leave it out, or pass that.")
         for module in self.model.modules():
             patch = module.__dict__.get(STASH)
             if patch is not None:
@@ -49,27 +72,44 @@ class AtomicSave:
         check_said(self.model)
         own: Any = getattr(type(self.model), METHOD)
         shared = kwargs.get("push_to_hub") or kwargs.get("distributed_checkpoint")
+        if (args or shared) and (code or results is not None):
+            raise NotExpressible(
+                "Code and results go into a checkpoint that one process writes into a folder. Leave out push_to_hub, "
+                "distributed_checkpoint and arguments without a name; model.push_to_hub(name, code='bundle') uploads."
+            )
         if args or shared or not kwargs.get("is_main_process", True) or os.path.isfile(save_directory):
             return own(self.model, save_directory, *args, **kwargs)
         if not hasattr(self.model, "hf_device_map") and any(weight.is_meta for weight in self.model.parameters()):
             kwargs.setdefault(
                 "state_dict", offloaded_values(self.model)
             )  # transformers saves offloaded weights only with a device map
+        if code:
+            check_code(self.model)
         with staged(save_directory) as staging:
             own(self.model, str(staging), **kwargs)
             raise_limits_in(Path(save_directory), self.model, into=staging)
+            if code:
+                write_code(self.model, staging)
+            if results is not None:
+                write_results(staging, results, describe(self.model).scheme)
+
+
+METHODS: dict[str, Any] = {METHOD: (nn.Module, AtomicSave), "push_to_hub": (PreTrainedModel, Push)}
+"""What a patched model does otherwise than its class, and of which classes."""
 
 
 def install_atomic_save(model: nn.Module) -> None:
-    """Give ``model`` the method, if its class can save and nobody has put another on the instance."""
-    if hasattr(type(model), METHOD) and METHOD not in model.__dict__:
-        model.__dict__[METHOD] = AtomicSave(model)
+    """Give ``model`` the methods that its class has and that nobody else has put on the instance."""
+    for name, (of, method) in METHODS.items():
+        if isinstance(model, of) and hasattr(type(model), name) and name not in model.__dict__:
+            model.__dict__[name] = method(model)
 
 
 def remove_atomic_save(model: nn.Module) -> None:
     """Undo `install_atomic_save`."""
-    if isinstance(model.__dict__.get(METHOD), AtomicSave):
-        del model.__dict__[METHOD]
+    for name, (_, method) in METHODS.items():
+        if isinstance(model.__dict__.get(name), method):
+            del model.__dict__[name]
 
 
 def check_saver(base: nn.Module) -> None:

@@ -15,14 +15,14 @@ own, under the same name, that writes the guard and removes it when reading.
 Not covered: a configuration built by hand that these weights are loaded into. transformers then reports learned
 position parameters as unexpected, and nothing for schemes without any. Tokenizers load as before.
 
-The model card says the same to people: a section of the README says how to load it, and the rest is left unchanged.
+The model card says the same to people (`hf_posenc.patching.model_card`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from transformers import CONFIG_NAME, PreTrainedConfig
 from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import CheckpointMismatch, shown
-from hf_posenc.schemes.registry import list_schemes
+from hf_posenc.patching.model_card import write_section
 
 SCHEME_KEY = "position_scheme"  # of a configuration: the scheme, its options and lengths
 GUARD_KEY = "position_scheme_guard"
@@ -44,6 +44,8 @@ PATCH_KEYS = (SCHEME_KEY, ROTATION_KEY, CODE_KEY)
 """Keys that an unpatched model's configuration does not have."""
 LAYERS_KEY, KINDS_KEY = "num_hidden_layers", "layer_types"
 GUARDED_MARK = "posenc_guarded"  # marks the classes made here
+CODE_MAP, MODELING = "auto_map", "modeling_hf_posenc"
+"""Key of config.json for classes that a checkpoint brings, and the module that this package writes them into."""
 
 
 def guard(content: Mapping[str, Any], depth: str = LAYERS_KEY) -> dict[str, Any]:
@@ -57,13 +59,13 @@ def guard(content: Mapping[str, Any], depth: str = LAYERS_KEY) -> dict[str, Any]
         return dict(content)
     kind, layers = content.get("model_type"), content.get(depth)
     replaced: dict[str, Any] = {
-        "model_type": f"{kind} with positions of the package hf_posenc: load it with hf_posenc.from_pretrained, or "
-        "call hf_posenc.enable_auto() first; updating transformers does not help"
+        "model_type": f"{kind} with positions of the package hf_posenc: pip install hf_posenc, and load it with "
+        "hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first; updating transformers does not help"
     }
     if isinstance(layers, int):
         replaced[depth] = (
             "Load this checkpoint with hf_posenc.from_pretrained, or call hf_posenc.enable_auto() first: the positions "
-            f"of its {layers} layers need the package hf_posenc."
+            f"of its {layers} layers need the package hf_posenc (pip install hf_posenc)."
         )
     if isinstance(content.get(KINDS_KEY), list):
         replaced[KINDS_KEY] = None
@@ -107,7 +109,7 @@ def guarded_class(cls: Any) -> Any:
 
     def to_json_file(self: Any, json_file_path: str | os.PathLike[str], use_diff: bool = True) -> None:
         """The class's own, with the config guard where the configuration carries a scheme."""
-        content = json.loads(self.to_json_string(use_diff=use_diff))
+        content = without_own_code(json.loads(self.to_json_string(use_diff=use_diff)))
         text = (
             json.dumps(guard(content, cls.attribute_map.get(LAYERS_KEY, LAYERS_KEY)), indent=2, sort_keys=True) + "\n"
         )
@@ -129,7 +131,13 @@ def guarded_class(cls: Any) -> Any:
         """Copies and pickles name the original class: this one cannot be imported."""
         return empty_config, (cls,), self.__dict__
 
-    own = {"to_json_file": to_json_file, "get_config_dict": classmethod(get_config_dict), "__reduce_ex__": reduced}
+    def register_for_auto_class(owner: Any, auto_class: str = "AutoConfig") -> None:
+        """Nothing: transformers would copy the file of the class into checkpoints, and this one has none."""
+
+    own = {
+        "to_json_file": to_json_file, "get_config_dict": classmethod(get_config_dict), "__reduce_ex__": reduced,
+        "register_for_auto_class": classmethod(register_for_auto_class),
+    }  # fmt: skip
     identity = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     return type(cls.__name__, (cls,), {**own, **identity, GUARDED_MARK: True})
 
@@ -140,82 +148,7 @@ def empty_config(cls: Any) -> PreTrainedConfig:
     return made.__new__(made)
 
 
-OWN = "hf_posenc."
-START, END = "<!-- hf_posenc -->", "<!-- /hf_posenc -->"
-FRONT_MATTER = "---\nlibrary_name: hf_posenc\n---\n\n"
-SECTION = """## How to load this
-
-Positions were changed by `hf_posenc`: {scheme}, trained on {trained_length}
-tokens, for texts of {target_length}. Without that package these weights compute something else, so they do not load.
-
-```python
-import hf_posenc
-{imports}
-model = hf_posenc.from_pretrained("{name}")
-```
-
-A tokenizer cuts texts at its `model_max_length`: set that to {target_length} or more.
-"""
-
-PLAIN_FRONT_MATTER = "---\nlibrary_name: transformers\n---\n\n"
-PLAIN_SECTION = """## Length of texts
-
-Positions were changed by `hf_posenc`: {scheme}, trained on {trained_length} tokens, for texts of {target_length}.
-This checkpoint needs no package beside transformers; its `config.json` says the rotation.
-"""
-
-
-def write_plain_section(folder: Path, scheme: str, trained_length: int, target_length: int) -> None:
-    """Write into the README of ``folder`` what an exported checkpoint is, replacing an earlier section.
-
-    Args:
-        folder: of the checkpoint.
-        scheme: as it was patched, with its options.
-        trained_length, target_length: in tokens.
-    """
-    lengths = {"trained_length": f"{trained_length:,}", "target_length": f"{target_length:,}"}
-    replace_section(folder, PLAIN_SECTION.format(scheme=scheme, **lengths), PLAIN_FRONT_MATTER)
-
-
-def write_section(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the section into the README of ``folder``, replacing an earlier one.
-
-    Args:
-        folder: of a checkpoint.
-        config: its ``position_scheme``.
-    """
-    names = [part["name"] for part in config["scheme"]]
-    lengths = {name: config[name] for name in ("trained_length", "target_length")}
-    replace_section(
-        folder,
-        SECTION.format(scheme="+".join(names), name=folder.name, imports=imports_of(names), **lengths),
-        FRONT_MATTER,
-    )
-
-
-def imports_of(names: Collection[str]) -> str:
-    """Lines of Python that import the modules of schemes from outside this package; empty where there are none."""
-    modules = {record.name: record.target.partition(":")[0] for record in list_schemes() if record.name in names}
-    return "".join(
-        f"import {module}  # registers {name}\n" for name, module in modules.items() if not module.startswith(OWN)
-    )
-
-
-def replace_section(folder: Path, section: str, front_matter: str) -> None:
-    """Put this package's section into the README of ``folder``, in the place of an earlier one; the rest is kept.
-
-    Args:
-        folder: of a checkpoint or an adapter.
-        section: the text, in Markdown.
-        front_matter: what a new file begins with.
-    """
-    file = folder / "README.md"
-    text = file.read_text(encoding="utf-8") if file.exists() else front_matter
-    section = START + "\n" + section + END
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if start and end:
-        text = before + section + after
-    else:
-        text = text.rstrip("\n") + ("\n\n" if text.strip() else "") + section + "\n"
-    write_bytes(file, text.encode())
+def without_own_code(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without the classes that the checkpoint it is from has brought: its code is written apart."""
+    kept = {name: where for name, where in (content.get(CODE_MAP) or {}).items() if MODELING not in where}
+    return {name: value for name, value in content.items() if name != CODE_MAP} | ({CODE_MAP: kept} if kept else {})

@@ -6,7 +6,7 @@ them. The JSON has the digest of that file and its own, so that a flipped bit is
 
 PEFT would load such an adapter on any base, patched or not, and compute something else. In ``adapter_config.json`` the
 adapter type is therefore replaced by a sentence that says what to do; the original is kept under
-``position_scheme_guard``.
+``position_scheme_guard``. Not covered: a PEFT configuration that the caller passes, ``config=``.
 
 All three are written by the adapter's own configuration, whose ``save_pretrained`` every way of saving calls, after the
 weights: PEFT's, transformers', `Trainer`'s. They are staged, and ``adapter_config.json`` is moved in last: wherever a
@@ -49,7 +49,7 @@ PEFT writes the configuration of that folder again, whose positions are not thos
 """
 GUARD_TEXT = (
     "Load this adapter with hf_posenc.from_pretrained, or on a base with hf_posenc.load_peft_adapter: it is {kind} on "
-    "positions of the package hf_posenc."
+    "positions of the package hf_posenc (pip install hf_posenc)."
 )
 
 

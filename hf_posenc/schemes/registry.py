@@ -37,7 +37,7 @@ from hf_posenc.schemes.make_record import has_parameters, record_of
 if TYPE_CHECKING:
     from hf_posenc.schemes.base import Scheme
 
-GROUP = "hf_posenc.schemes"
+GROUP = __name__.rpartition(".")[0]
 RECORDS = Path(__file__).parent / "records.json"
 NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 
@@ -65,8 +65,8 @@ def register_scheme(
         name: the literature's name: 1 to 64 of a-z, 0-9, _ and -.
         aliases: other names of the scheme.
         zero_shot: whether a pretrained RoPE model can use it without training.
-        cache: what the KV cache holds: ``"final"`` keys, ``"copies"`` (one per region) or ``"raw"`` (rotated for each
-            query).
+        cache: what the KV cache holds: ``"final"`` keys, ``"copies"`` (one per region), ``"heads"`` (one per query
+            head) or ``"raw"`` (rotated for each query).
         paper: arXiv id or address.
 
     Raises:

@@ -78,12 +78,7 @@ def training_rows(
         TrainingImpossible: documents cannot be kept separate as asked.
         UnreadableDocuments: a document cannot be read.
     """
-    _, reach = lengths_of(model)
-    if training.length > reach:
-        raise LengthContradiction(
-            f"Rows of {training.length} tokens were asked for, and this model reaches {reach}. "
-            "Choose a shorter length, or patch the model with a larger factor."
-        )
+    check_reach(model, training.length)
     separate = training.packing == "separate"
     if separate and not is_causal(model):
         raise TrainingImpossible(
@@ -116,6 +111,20 @@ def training_rows(
         corpus = corpus if end is None else without_end(corpus, end)
     length = training.length
     return SeparatedRows(corpus, length) if separate else PackedRows(corpus, length), end
+
+
+def check_reach(model: nn.Module, length: int) -> None:
+    """Refuse rows that are longer than the model reaches.
+
+    Raises:
+        LengthContradiction: They are.
+    """
+    _, reach = lengths_of(model)
+    if length > reach:
+        raise LengthContradiction(
+            f"Rows of {length} tokens were asked for, and this model reaches {reach}. "
+            "Choose a shorter length, or patch the model with a larger factor."
+        )
 
 
 def count_of(rows: Any) -> int | None:

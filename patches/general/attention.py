@@ -28,7 +28,7 @@ from hf_posenc.patches.general.classes import own_class
 from hf_posenc.patches.general.observation import AttentionObservation, rotated_first
 from hf_posenc.patches.shared.lookup_attention import PlacedAttention
 
-INTERFACE = "hf_posenc"  # name of the attention function, in the configurations that patched layers see
+INTERFACE = __name__.partition(".")[0]  # name of the attention function, in the configurations that patched layers see
 CALL = "posenc_call"  # keyword by which a layer's call travels through the model's own forward
 OBSERVATION = "posenc_observation"  # of a patched base model: its `Observation`
 OBSERVED = "posenc_observed"  # of a patched module: its `AttentionObservation`

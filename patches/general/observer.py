@@ -31,7 +31,7 @@ from hf_posenc.patches.general.observation import (
     rotated_first,
 )
 
-INTERFACE = "hf_posenc_observer"
+INTERFACE = f"{__name__.partition('.')[0]}_observer"
 OBSERVER = "posenc_observer"
 
 Handed = tuple[Tensor, Tensor, dict[str, Any]]

@@ -7,6 +7,7 @@ import json
 import shutil
 
 import pytest
+from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoConfig,
     GPT2LMHeadModel,
@@ -56,11 +57,13 @@ for folder in map(str, Path(".").glob("patched-*")):
     want, got = AutoTokenizer.from_pretrained(f"plain-{kind}"), AutoTokenizer.from_pretrained(folder)
     text = "The dog chased another dog."
     assert type(want) is type(got) and want(text).input_ids == got(text).input_ids
+    assert "pip install hf_posenc" in Path(folder, "config.json").read_text()
     content = json.loads(Path(folder, "config.json").read_text())
     kept = content.pop("position_scheme_guard")
     Path(folder, "config.json").write_text(json.dumps({**content, **dict(kept)}))
     if kind == "llama":  # control: nothing else refuses it
         LlamaForCausalLM.from_pretrained(folder)
+print("all refused")
 """
 
 
@@ -75,7 +78,42 @@ def test_every_loader_without_the_package_is_refused(make_model, run_in_new_proc
         for file in starter_path(kind).glob("tokenizer*"):
             for folder in folders:
                 shutil.copy(file, folder)
-    run_in_new_process(WITHOUT)
+    assert run_in_new_process(WITHOUT) == "all refused"
+
+
+WITHOUT_PEFT = """
+import sys; sys.modules["hf_posenc"] = None
+from peft import AutoPeftModelForCausalLM, LoraConfig, PeftConfig, PeftMixedModel, PeftModel
+from transformers import AutoModelForCausalLM
+
+def base():
+    return AutoModelForCausalLM.from_pretrained("base")
+
+ways = {
+    "PeftModel": lambda: PeftModel.from_pretrained(base(), "adapter"),
+    "mixed": lambda: PeftMixedModel.from_pretrained(base(), "adapter"),
+    "Auto class of PEFT": lambda: AutoPeftModelForCausalLM.from_pretrained("adapter"),
+    "configuration": lambda: PeftConfig.from_pretrained("adapter"),
+    "Auto class": lambda: AutoModelForCausalLM.from_pretrained("adapter"),
+    "load_adapter": lambda: base().load_adapter("adapter"),
+}
+for name, load in ways.items():
+    try:
+        load()
+    except Exception as error:
+        assert "pip install hf_posenc" in str(error) and "hf_posenc.from_pretrained" in str(error), (name, error)
+    else:
+        raise AssertionError(f"{name} was not refused")
+PeftModel.from_pretrained(base(), "adapter", config=LoraConfig(target_modules=["q_proj"]))  # what cannot be refused
+"""
+
+
+@pytest.mark.slow
+def test_every_loader_of_an_adapter_without_the_package_is_refused(make_model, run_in_new_process, tmp_path) -> None:
+    make_model("llama").save_pretrained(tmp_path / "base")
+    model = from_pretrained(tmp_path / "base", scheme="yarn", factor=4)
+    get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
+    run_in_new_process(WITHOUT_PEFT)
 
 
 def test_it_is_written_wherever_a_patched_model_is_saved_and_nowhere_else(make_model, tmp_path) -> None:

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from hf_posenc import export_native, from_pretrained, get_peft_model, load_starter, patch_model
 from hf_posenc.checkpoints.merge import merge
+from hf_posenc.checkpoints.tokenizer import load_tokenizer
 from hf_posenc.cli import main
 from hf_posenc.errors import LimitKept
 
@@ -104,6 +105,25 @@ def test_a_model_that_is_saved_where_a_tokenizer_is(base: Path, write: str) -> N
     assert json.loads((base / SENTENCES).read_text()) == {"max_seq_length": FACTOR * TRAINED, "do_lower_case": True}
     before["truncation"]["max_length"] = FACTOR * TRAINED
     assert json.loads((base / "tokenizer.json").read_text()) == before
+
+
+@pytest.mark.parametrize(("scheme", "limit"), [("yarn", FACTOR * TRAINED), ("alibi", 10**30)])
+def test_a_tokenizer_that_states_no_limit_gets_the_one_of_the_model(scheme: str, limit: int, tmp_path: Path) -> None:
+    """Not where the model reads no longer texts than before."""
+    model, tokenizer = load_starter("llama")
+    tokenizer.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).model_max_length >= 10**29, "control"
+    patch_model(model, scheme, factor=FACTOR if scheme == "yarn" else None).save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).model_max_length == pytest.approx(limit)
+
+
+def test_a_tokenizer_that_was_saved_last_is_loaded_with_the_new_limit(base: Path) -> None:
+    model, tokenizer = load_starter("llama")
+    tokenizer.model_max_length = TRAINED
+    patch_model(model, "yarn", factor=FACTOR).save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    assert stated(base)[0] == TRAINED, "control"
+    assert load_tokenizer(str(base)).model_max_length == FACTOR * TRAINED
 
 
 @pytest.mark.parametrize("limit", [TRAINED - 1, 2 * FACTOR * TRAINED])

@@ -25,8 +25,8 @@ NOT_SETTINGS = ("base", "batch_size")
 """Names of ``--set`` besides the settings of a comparison: what loads the models."""
 FILES = "page.html, results.md, .csv and .json, documents.jsonl"
 FULL: dict[str, Any] = {
-    "schemes": "unpatched,pi,ntk,yarn,dynamic_ntk,self_extend,rerope,window", "lengths": (256, 512, 1024, 2048),
-    "samples": 24, "keys": 5,
+    "schemes": "unpatched,pi,ntk,yarn,mrrope,dynamic_ntk,self_extend,dpe,jet_long,rerope,window",
+    "lengths": (256, 512, 1024, 2048), "samples": 24, "keys": 5,
 }  # fmt: skip
 QUICK: dict[str, Any] = {
     "schemes": "unpatched,pi,yarn,dynamic_ntk,rerope", "lengths": (256, 512, 1024), "samples": 6, "keys": 2,
@@ -147,7 +147,7 @@ def show(comparison: Comparison, out: Path) -> None:
     """Show one table per task, what was refused or failed, and the files written."""
     from hf_posenc.eval.report.remarks import remarks
     from hf_posenc.eval.report.tables import cost_table, legend, summaries, value_table
-    from hf_posenc.eval.results.gate import shown_metrics
+    from hf_posenc.eval.results.effective_length import shown_metrics
 
     for task in comparison.tasks():
         for metric in shown_metrics(comparison, task)[:1]:

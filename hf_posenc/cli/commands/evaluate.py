@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,7 +74,7 @@ def evaluate(
     if out is not None:
         evaluation.save(out)
     if evaluation.first:  # of several processes, one reports
-        show([row.to_dict() for row in evaluation.rows], evaluation.remarks, as_json)
+        show(list(map(asdict, evaluation.rows)), evaluation.remarks, as_json)
 
 
 def show(rows: list[dict[str, object]], remarks: list[str], as_json: bool) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import warnings
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from hf_posenc.cli import arguments as cli
@@ -12,12 +14,21 @@ from hf_posenc.errors import EngineDiffers
 
 GGUF = "model.gguf"
 To = Annotated[
-    Literal["transformers", "auto", "gguf"],
+    Literal["transformers", "auto", "bundle", "gguf"],
     cli.of_output(
         "--to",
         metavar="FORMAT",
         help="`transformers`: a plain checkpoint; `auto`: as another class of transformers where that is needed; "
-        "`gguf`: one file for llama.cpp.",
+        "`bundle`: any scheme, with the code it needs; `gguf`: one file for llama.cpp.",
+    ),
+]
+Results = Annotated[
+    Path | None,
+    cli.of_output(
+        "--results",
+        exists=True,
+        metavar="FILE",
+        help="Results of eval or compare, for the model card; default: those in the folder of --model.",
     ),
 ]
 Adapter = Annotated[
@@ -36,14 +47,16 @@ def export(
     base: cli.Base = None,
     dtype: cli.Dtype = None,
     to: To = "transformers",
+    results: Results = None,
     push_to_hub: cli.PushToHub = None,
     as_json: cli.AsJson = False,
 ) -> None:
     """Export to a plain transformers checkpoint, where transformers has a RoPE type for the scheme.
 
     Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights. With --to
-    auto, a Llama may become a Mistral (a window) or a SmolLM 3 (layers without a rotation). With --to gguf, the folder
-    gets model.gguf for llama.cpp.
+    auto, a Llama may become a Mistral (a window) or a SmolLM 3 (layers without a rotation), and a GPT-2 a GPT-NeoX (a
+    rotation), a BLOOM (ALiBi) or a GPT-2 with a longer table. With --to bundle, the checkpoint of any scheme brings
+    code that transformers runs after trust_remote_code=True. With --to gguf, the folder gets model.gguf for llama.cpp.
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.gguf_file import export_gguf
@@ -53,12 +66,16 @@ def export(
     from hf_posenc.checkpoints.plain_config import is_expressible
     from hf_posenc.checkpoints.readers.compare import read_elsewhere
     from hf_posenc.checkpoints.tokenizer import tokenizer_of
-    from hf_posenc.patching.state import is_patched
+    from hf_posenc.patching.config_guard import MODELING
+    from hf_posenc.patching.model_card import write_found_results
+    from hf_posenc.patching.state import describe, is_patched
     from hf_posenc.patching.text_limits import raise_limits_in
 
     named, options = cli.model_named(model, base), cli.scheme_options(scheme, option)
     if out.exists() and any(out.iterdir()):
         raise BadArgument(f"The folder {str(out)!r} is not empty. Choose another one.")
+    if results is not None and to == "gguf":
+        raise BadArgument("--results go into a model card, which --to gguf does not write. Leave one of them out.")
     if push_to_hub is not None:
         push_to_hub = create_repository(push_to_hub)
     with output.other_bars_off(), warnings.catch_warnings(record=True) as caught:
@@ -72,13 +89,20 @@ def export(
         merged = merge_adapter(patched)
         if to == "gguf":
             written: dict[str, Any] = {"gguf": vars(export_gguf(merged, out / GGUF, tokenizer))}
+        elif to == "bundle":
+            merged.save_pretrained(out, code=to)
+            written = {"code": f"{MODELING}.py"}
         else:
             write = export_auto if to == "auto" else export_native
             written = {"rope_parameters": write(merged, out)}
+            if to == "auto":
+                written["model_type"] = json.loads((out / "config.json").read_text())["model_type"]
             if is_expressible(merged):
                 written["readers"] = read_elsewhere(merged)
+        if to != "gguf":
             tokenizer.save_pretrained(out)
             raise_limits_in(out, merged)
+            write_found_results(out, results, named.adapter or named.model, describe(merged).scheme)
     if push_to_hub is not None:
         upload(out, push_to_hub)
         output.note(f"Uploaded to {push_to_hub}")
@@ -104,6 +128,7 @@ def merge(
     out: cli.NewFolder,
     base: cli.Base = None,
     dtype: cli.Dtype = None,
+    results: Results = None,
     push_to_hub: cli.PushToHub = None,
     as_json: cli.AsJson = False,
 ) -> None:
@@ -114,12 +139,14 @@ def merge(
     """
     from hf_posenc.checkpoints.hub import create_repository, upload
     from hf_posenc.checkpoints.merge import merge as run
+    from hf_posenc.patching.model_card import write_found_results
 
     named = cli.model_named(model, base)
     if push_to_hub is not None:
         push_to_hub = create_repository(push_to_hub)
     with output.other_bars_off():
         merged = run(named.adapter or named.model, out, base=base, dtype=cli.dtype_of(named, dtype))
+    write_found_results(out, results, named.adapter or named.model, merged.scheme or "unpatched")
     if push_to_hub is not None:
         upload(out, push_to_hub)
         output.note(f"Uploaded to {push_to_hub}")

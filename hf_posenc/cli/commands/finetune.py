@@ -6,13 +6,20 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Context, Option
 
 from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
-from hf_posenc.cli.commands.finetune_result import after_finetune, resume_hint, show_next, show_rate, show_result
+from hf_posenc.cli.commands.finetune_result import (
+    after_finetune,
+    resume_hint,
+    show_emitted,
+    show_next,
+    show_rate,
+    show_result,
+)
 from hf_posenc.cli.config_file import ConfigFile, write_config
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_folder
@@ -103,6 +110,10 @@ def finetune(
     out: Annotated[Path, cli.of_output(help="Folder of checkpoints, loss curve and trained adapter.")] = Path(
         "results/finetune"
     ),
+    emit: Annotated[
+        str | None,
+        cli.of_output(help="Only write the run, for another framework: trl, axolotl or llama-factory."),
+    ] = None,
     resume: Annotated[
         bool, cli.of_output("--resume", help="Resume from the last complete checkpoint in --out.")
     ] = False,
@@ -120,9 +131,12 @@ def finetune(
     from hf_posenc.training import Training, lengths_of
     from hf_posenc.training import find_learning_rate as range_test
     from hf_posenc.training import finetune as train
+    from hf_posenc.training.emit import emit_run
     from hf_posenc.training.recipes import recipe_of
 
     check_unused(out, resume)
+    if emit is not None:
+        check_emits(resume=resume, find_learning_rate=find_learning_rate, held_out=held_out, json=as_json)
     again = "" if resume else "--resume"
     with resume_hint(context, CHECKPOINT, again), output.progress() as show_progress:
         given = settings_of(context, (*Training.__dataclass_fields__, *READING, STREAMING, TRAINED_LENGTH))
@@ -134,12 +148,17 @@ def finetune(
         named = base_model(model)
         texts, measured_on = texts_of(text, held_out, reading, streaming=streaming)
         chosen.check(**given)
-        quantised = four_bit_keywords() if dtype == FOUR_BIT else {}
-        loading = cli.loading_of(named, None if quantised else dtype) | quantised
+        quantised = four_bit_keywords() if dtype == FOUR_BIT and emit is None else {}
+        loading = cli.loading_of(named, None if dtype == FOUR_BIT else dtype) | quantised
         patched = from_pretrained(**loading, scheme=scheme, **(lengths | cli.scheme_options(scheme, option)))
         if scheme is not None:
             check_effect(patched, scheme)
         training, tokenizer = chosen.training(patched, **given), tokenizer_of(named)
+        if emit is not None:
+            four_bit = dtype == FOUR_BIT
+            written = emit_run(emit, patched, tokenizer, texts, training, out, name=named.model, four_bit=four_bit)
+            show_emitted(written, scheme_words(scheme, factor, target_length, option))
+            return
         report = lambda share, loss: show_progress(share, f"loss {loss:.3f}")  # noqa: E731
 
         def begun(start: RunStart) -> None:
@@ -165,6 +184,29 @@ def finetune(
                     output.show_text(MEASURED_ON_SOURCES)
                 words = [word for name in held_out or () for word in ("--text", name)]
                 show_next(after_finetune(out, tuned.model, words + reading.words() if words else []))
+
+
+def check_emits(**given: Any) -> None:
+    """Refuse options that have no effect on a run that is only written.
+
+    Raises:
+        BadArgument: One is given.
+    """
+    for name, value in given.items():
+        if value:
+            option = "--" + name.replace("_", "-")
+            raise BadArgument(f"{option} has no effect on a run that --emit writes. Leave one of the two out.")
+
+
+def scheme_words(
+    scheme: str | None, factor: float | None, target_length: int | None, options: Sequence[str] | None
+) -> list[str]:
+    """The options of a command that name a scheme."""
+    named = {"--scheme": scheme, "--factor": factor, "--target-length": target_length}
+    words = [
+        word for name, value in named.items() if value is not None for word in (name, str(value).removesuffix(".0"))
+    ]
+    return words + [word for value in options or () for word in ("-o", value)]
 
 
 def check_unused(out: Path, resuming: bool) -> None:
@@ -207,7 +249,7 @@ def texts_of(
     Raises:
         BadArgument: an option of reading has no text to act on.
     """
-    from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+    from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
     from hf_posenc.training import HeldOutSplit
 
     if not isinstance(streaming, bool):

@@ -18,6 +18,7 @@ from hf_posenc.cli.global_options import program
 
 if TYPE_CHECKING:
     from hf_posenc.training import LossPoint, RangeTest, Tuned
+    from hf_posenc.training.emit import Emitted
 
 
 PLOT = "curve.png"
@@ -86,6 +87,22 @@ def show_rate(tested: RangeTest, context: Context, as_json: bool) -> None:
 
 
 CELLS = "Finished cells are kept"
+
+
+def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
+    """Say where a run for another framework was written, and what comes next.
+
+    Args:
+        run: that was written.
+        scheme: options that name the scheme, which an adapter on a plain checkpoint does not record.
+    """
+    from hf_posenc.training.emit.run import OUTPUT
+
+    output.show_text(f"Written to {run.folder}; nothing is trained yet, and no text is held out.")
+    if run.restored:
+        output.show_text("The scheme is no RoPE type of transformers: install hf_posenc where you train.")
+    measure = command("eval", run.folder / OUTPUT, *(() if run.restored else scheme))
+    show_next([f"cd {shlex.quote(str(run.folder))} && {run.command}", measure])
 
 
 def show_next(commands: Sequence[str]) -> None:

@@ -1,0 +1,60 @@
+"""Build the model of a checkpoint with the scheme it was saved with, and fill in its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from hf_posenc.checkpoints.checkpoint import Checkpoint
+from hf_posenc.checkpoints.restore import finish_loading, patched_class
+from hf_posenc.core.files.hf_errors import explained_errors
+from hf_posenc.errors import CheckpointMismatch, PosEncError
+from hf_posenc.patching.weights import check_finite
+
+
+def load_weights(
+    checkpoint: Checkpoint,
+    cls: type[PreTrainedModel],
+    *args: Any,
+    keywords: Iterable[str] = (),
+    **hf_kwargs: Any,
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Build ``cls`` with the scheme its checkpoint was saved with, and fill in the weights.
+
+    Args:
+        checkpoint: of the model.
+        cls: a concrete model class.
+        *args: of the constructor.
+        keywords: names that a caller may have meant by an unknown one.
+        **hf_kwargs: of ``from_pretrained``.
+
+    Returns:
+        The model, of class ``cls``, and transformers' loading report.
+
+    Raises:
+        CheckpointMismatch: the scheme config does not fit the model.
+        NoEffect: the scheme was restored and does nothing.
+        WeightsNotFinite: a weight is no finite number.
+        PosEncError: errors of transformers, as `explained_errors` words them.
+    """
+    hf_kwargs["output_loading_info"] = True
+    scheme, device_map = checkpoint.model_scheme, hf_kwargs.get("device_map")
+    if isinstance(device_map, Mapping):
+        device_map = hf_kwargs["device_map"] = dict(device_map)
+    with explained_errors(checkpoint.name, keywords):
+        if scheme is None:
+            model, info = cls.from_pretrained(checkpoint.name, *args, **hf_kwargs)
+            check_finite(model)
+            return model, info
+        try:
+            loader = patched_class(cls, scheme, device_map)
+            model, info = loader.from_pretrained(checkpoint.name, *args, **hf_kwargs)
+        except PosEncError as error:
+            raise CheckpointMismatch(
+                f"{checkpoint.name} carries scheme {scheme}, which does not fit its {cls.__name__}: {error} "
+                "Save the patched model again with save_pretrained."
+            ) from error
+        finish_loading(model, info["missing_keys"])
+    return model, info

@@ -1,0 +1,214 @@
+"""The model card (``README.md``) of a checkpoint: one section is this package's, and the rest is left unchanged.
+
+The section says how to load it, its scheme and its lengths. Results of an evaluation become ``model-index`` metadata,
+where the Hub shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, is_dataclass
+from math import isfinite
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.core.files.atomic import write_bytes
+from hf_posenc.core.files.json_file import read_object
+from hf_posenc.errors import BadComparison, shown
+from hf_posenc.schemes.registry import list_schemes
+
+CARD, TAG = "README.md", "hf_posenc"
+LARGEST_FILE = 1 << 28  # bytes; results may hold every request
+OWN = f"{__name__.partition('.')[0]}."
+START, END = "<!-- hf_posenc -->", "<!-- /hf_posenc -->"
+FRONT_MATTER = "---\nlibrary_name: hf_posenc\n---\n\n"
+SECTION = """## How to load this
+
+Positions were changed by `hf_posenc`: {scheme}, trained on {trained_length}
+tokens, for texts of {target_length}. Without that package these weights compute something else, so they do not load.
+
+```python
+import hf_posenc
+{imports}
+model = hf_posenc.from_pretrained("{name}")
+```
+
+A tokenizer cuts texts at its `model_max_length`: set that to {target_length} or more.
+"""
+
+BUNDLE_SECTION = """## How to load this
+
+Positions were changed by `hf_posenc`: {scheme}, trained on {trained_length}
+tokens, for texts of {target_length}. The code that computes them is in this folder, for transformers to run:
+
+```python
+from transformers import {auto}
+model = {auto}.from_pretrained("{name}", trust_remote_code=True)
+```
+
+With the package (`pip install hf_posenc`), `hf_posenc.from_pretrained("{name}")` runs none of it.
+"""
+
+PLAIN_FRONT_MATTER = "---\nlibrary_name: transformers\n---\n\n"
+PLAIN_SECTION = """## Length of texts
+
+Positions were changed by `hf_posenc`: {scheme}, trained on {trained_length} tokens, for texts of {target_length}.
+This checkpoint needs no package beside transformers; its `config.json` says the rotation.
+"""
+
+
+def write_plain_section(folder: Path, scheme: str, trained_length: int, target_length: int) -> None:
+    """Write into the README of ``folder`` what an exported checkpoint is, replacing an earlier section.
+
+    Args:
+        folder: of the checkpoint.
+        scheme: as it was patched, with its options.
+        trained_length, target_length: in tokens.
+    """
+    lengths = {"trained_length": f"{trained_length:,}", "target_length": f"{target_length:,}"}
+    replace_section(folder, PLAIN_SECTION.format(scheme=scheme, **lengths), PLAIN_FRONT_MATTER)
+
+
+def write_section(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the section into the README of ``folder``, replacing an earlier one.
+
+    Args:
+        folder: of a checkpoint.
+        config: its ``position_scheme``.
+    """
+    names = [part["name"] for part in config["scheme"]]
+    lengths = {name: config[name] for name in ("trained_length", "target_length")}
+    replace_section(
+        folder,
+        SECTION.format(scheme="+".join(names), name=folder.name, imports=imports_of(names), **lengths),
+        FRONT_MATTER,
+    )
+
+
+def write_bundle_section(folder: Path, config: Mapping[str, Any], auto: str) -> None:
+    """Say in the README of ``folder`` how to load a checkpoint that brings its code.
+
+    Args:
+        folder: of a checkpoint.
+        config: its ``position_scheme``.
+        auto: the Auto class that loads it.
+    """
+    names = "+".join(part["name"] for part in config["scheme"])
+    lengths = {name: config[name] for name in ("trained_length", "target_length")}
+    section = BUNDLE_SECTION.format(scheme=names, name=folder.name, auto=auto, **lengths)
+    replace_section(folder, section, PLAIN_FRONT_MATTER)
+
+
+def imports_of(names: Collection[str]) -> str:
+    """Lines of Python that import the modules of schemes from outside this package; empty where there are none."""
+    modules = {record.name: record.target.partition(":")[0] for record in list_schemes() if record.name in names}
+    return "".join(
+        f"import {module}  # registers {name}\n" for name, module in modules.items() if not module.startswith(OWN)
+    )
+
+
+def replace_section(folder: Path, section: str, front_matter: str) -> None:
+    """Put this package's section into the README of ``folder``, in the place of an earlier one; the rest is kept.
+
+    Args:
+        folder: of a checkpoint or an adapter.
+        section: the text, in Markdown.
+        front_matter: what a new file begins with.
+    """
+    file = folder / CARD
+    text = file.read_text(encoding="utf-8") if file.exists() else front_matter
+    section = START + "\n" + section + END
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if start and end:
+        text = before + section + after
+    else:
+        text = text.rstrip("\n") + ("\n\n" if text.strip() else "") + section + "\n"
+    write_bytes(file, text.encode())
+
+
+def update_metadata(folder: Path, **changes: Any) -> None:
+    """Change the metadata of the card in ``folder``, as `huggingface_hub.ModelCardData` has them; the text is kept."""
+    from huggingface_hub import ModelCard
+
+    file = folder / CARD
+    card: Any = ModelCard(file.read_text(encoding="utf-8") if file.exists() else "", ignore_metadata_errors=True)
+    for name, value in changes.items():
+        setattr(card.data, name, value)
+    card.data.tags = list(dict.fromkeys([*(card.data.tags or ()), TAG]))
+    write_bytes(file, str(card).encode())
+
+
+def write_results(folder: Path, results: Any, scheme: str) -> None:
+    """Write the numbers of an evaluation into the metadata of the card in ``folder``; those per depth are left out.
+
+    Args:
+        folder: of a checkpoint, with a card.
+        results: what `hf_posenc.evaluate` or `hf_posenc.compare` returned, or a file or folder of such results.
+        scheme: of the checkpoint, whose rows are taken.
+
+    Raises:
+        BadComparison: there are no results, or none of this scheme.
+    """
+    from huggingface_hub import EvalResult
+
+    rows = [row for row in rows_of(results) if str(row.get("scheme")).partition(":")[0] == scheme]
+    rows = [row for row in rows if row.get("depth") is None and isfinite(row["value"])]
+    if not rows:
+        raise BadComparison(f"There are no results of scheme {scheme!r} in {shown(results)}. Pass those of its own.")
+    kinds = read_object(folder / "config.json").get("architectures") or ()
+    task = "fill-mask" if any("MaskedLM" in kind for kind in kinds) else "text-generation"
+    found = [
+        EvalResult(
+            task_type=task, dataset_type=row["task"], dataset_name=row["task"], metric_type=row["metric"],
+            metric_value=row["value"], metric_name=named(row),
+            dataset_config=None if row["length"] is None else f"{row['length']} tokens",
+        )
+        for row in rows
+    ]  # fmt: skip
+    update_metadata(folder, model_name=folder.name, eval_results=found)
+
+
+def write_found_results(folder: Path, given: Any, beside: str, scheme: str) -> None:
+    """Write the results that are given, or else those of this scheme in the folder ``beside``, if there are any.
+
+    Raises:
+        BadComparison: those that are given have none of this scheme.
+    """
+    if given is not None:
+        write_results(folder, given, scheme)
+    elif Path(beside).is_dir():
+        with suppress(BadComparison):
+            write_results(folder, beside, scheme)
+
+
+def named(row: Mapping[str, Any]) -> str:
+    """What the Hub's table calls a number."""
+    of_documents = f", {row['n']:,} documents" if row.get("n") else ""
+    return row["metric"] + ("" if row["length"] is None else f" at {row['length']:,} tokens") + of_documents
+
+
+def rows_of(results: Any) -> list[Mapping[str, Any]]:
+    """The rows of results; those of a file or a folder are read."""
+    if isinstance(results, (str, PathLike)):
+        return list(rows_in(Path(results)))
+    rows: Iterable[Any] = getattr(results, "rows", results)
+    return [asdict(row) if is_dataclass(row) and not isinstance(row, type) else row for row in rows]
+
+
+def rows_in(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The rows in a JSON file that ``hf-posenc eval`` or ``compare`` wrote, or in those of a folder."""
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+        try:
+            rows = read_object(file, LARGEST_FILE).get("rows")
+        except (OSError, ValueError):  # another program's
+            continue
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, Mapping) and row.keys() >= ROW and isinstance(row["value"], (int, float)):
+                yield row
+
+
+ROW = {"scheme", "task", "length", "metric", "value"}
+"""Keys of a number that is taken for a result."""

@@ -1,0 +1,65 @@
+"""Axolotl: the file of ``axolotl train``, read by its pydantic model `AxolotlInputConfig`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_posenc.training.emit.run import DATA, OUTPUT, Framework, Run
+
+LORA_PLUS_RATIO = 16
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """The configuration of ``axolotl train``."""
+    training = run.training
+    return {
+        "base_model": run.model,
+        **({"overrides_of_model_config": dict(run.config)} if run.config else {}),
+        "datasets": [{"path": DATA, "ds_type": "json", "type": "completion", "field": "text"}],
+        "sequence_len": training.length,
+        "sample_packing": training.packing == "separate",
+        "chunked_cross_entropy": training.chunked_loss is not False,
+        **(adapter(run) if run.modules else {}),
+        "output_dir": OUTPUT,
+        **({"num_epochs": training.epochs} if training.steps is None else {"max_steps": training.steps}),
+        "micro_batch_size": training.batch,
+        "gradient_accumulation_steps": training.accumulate,
+        "optimizer": "adamw_torch",
+        "learning_rate": training.learning_rate,
+        "lr_scheduler": training.schedule,
+        "warmup_ratio": training.warmup,
+        "weight_decay": training.weight_decay,
+        "bf16": training.bf16 or run.dtype == "bfloat16",
+        "gradient_checkpointing": training.gradient_checkpointing,
+        "attn_implementation": "sdpa",
+        "seed": training.seed,
+        "save_steps": training.save_every,
+        "logging_steps": 1,
+    }
+
+
+def adapter(run: Run) -> dict[str, Any]:
+    """LoRA, DoRA, LoRA+ or QLoRA."""
+    method = run.training.method
+    return {
+        "adapter": "qlora" if run.four_bit else "lora",
+        **({"load_in_4bit": True} if run.four_bit else {}),
+        "lora_r": run.training.rank,
+        "lora_alpha": run.alpha,
+        "lora_dropout": 0.0,
+        "lora_target_modules": list(run.modules),
+        **({"lora_modules_to_save": list(run.whole)} if run.whole else {}),
+        **({"peft_use_dora": True} if method == "dora" else {}),
+        **({"loraplus_lr_ratio": LORA_PLUS_RATIO} if method == "lora_plus" else {}),
+    }
+
+
+AXOLOTL = Framework(
+    title="Axolotl",
+    file="axolotl.yaml",
+    settings=settings,
+    takes_config=True,
+    command="axolotl train",
+    script="from axolotl.cli.train import do_cli\n\ndo_cli(FILE)",
+    methods=("lora", "dora", "lora_plus", "full"),
+)

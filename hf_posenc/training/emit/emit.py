@@ -1,0 +1,208 @@
+"""Write a fine-tuning run for another framework."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from transformers import AutoConfig
+
+from hf_posenc.checkpoints.export import export_native
+from hf_posenc.checkpoints.plain_config import PlainConfig, is_expressible, plain_config
+from hf_posenc.core.files.paths import folder_to_write
+from hf_posenc.core.files.staged import staged
+from hf_posenc.core.lengths import Lengths
+from hf_posenc.errors import TrainingImpossible, WrongKind, nearest, shown
+from hf_posenc.patching.config_guard import SCHEME_KEY
+from hf_posenc.patching.layer_schemes import is_causal
+from hf_posenc.patching.state import is_patched
+from hf_posenc.texts import TextSource
+from hf_posenc.training.config import Training
+from hf_posenc.training.corpus import texts_of
+from hf_posenc.training.emit.axolotl import AXOLOTL
+from hf_posenc.training.emit.llama_factory import LLAMA_FACTORY
+from hf_posenc.training.emit.run import DATA, Framework, Run
+from hf_posenc.training.emit.trl import TRL
+from hf_posenc.training.methods import learning_rate_for, method_of, parameter_count, peft_config_of
+from hf_posenc.training.rows import check_reach, lengths_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+FRAMEWORKS = {"trl": TRL, "axolotl": AXOLOTL, "llama-factory": LLAMA_FACTORY}
+CHECKPOINT, SCRIPT = "model", "run.py"
+NOT_OF_CONFIG = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
+"""Entries of a configuration that say nothing about what the model computes."""
+SCRIPT_TEXT = '''"""Train with {title}; hf_posenc restores the scheme of the checkpoint."""
+
+from hf_posenc import enable_auto
+
+enable_auto()
+
+{body}
+'''
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A run that was written.
+
+    Attributes:
+        folder: where.
+        command: that starts it, in that folder.
+        restored: whether the framework's environment needs this package.
+    """
+
+    folder: Path
+    command: str
+    restored: bool
+
+
+def emit_run(
+    framework: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Any,
+    training: Training,
+    out: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    four_bit: bool = False,
+) -> Emitted:
+    """Write the run that `finetune` would do as a file that another framework reads.
+
+    Args:
+        framework: a key of `FRAMEWORKS`.
+        model: patched, or not for a control; a decoder.
+        tokenizer: of the model.
+        texts: training documents, as `finetune` takes them.
+        training: settings of the run.
+        out: folder of the file, the documents and, where one is needed, the checkpoint.
+        name: name or folder under which the framework finds the unpatched model. Without it a checkpoint is written.
+        four_bit: whether the framework loads the weights in four bits.
+
+    Raises:
+        WrongKind: there is no such framework.
+        TrainingImpossible: the framework has no word for a setting.
+        LengthContradiction: the model does not reach the length of a row.
+        UnreadableDocuments: a text cannot be read.
+        FolderUnusable: the folder cannot be written to.
+    """
+    chosen = framework_of(framework)
+    check_settings(chosen, model, training)
+    documents = texts_of(TextSource.of_texts("texts", texts).documents(), tokenizer)
+    plain = plain_form(model)
+    config = entries_of(plain, name) if chosen.takes_config and plain is not None and name is not None else None
+    restored = plain is None
+    with staged(folder_to_write(out)) as folder:
+        write_documents(folder / DATA, documents)
+        if config is None:
+            write_checkpoint(model, tokenizer, folder / CHECKPOINT, plain=not restored)
+        source = CHECKPOINT if config is None else str(name)
+        run = run_of(model, training, source, config or {}, four_bit=four_bit)
+        write_yaml(folder / chosen.file, chosen.settings(run))
+        for file, content in chosen.more.items():
+            (folder / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        if restored:
+            (folder / SCRIPT).write_text(script_of(chosen), encoding="utf-8")
+    command = f"accelerate launch {SCRIPT}" if restored else f"{chosen.command} {chosen.file}"
+    return Emitted(Path(out), command, restored)
+
+
+def framework_of(name: str) -> Framework:
+    """The framework called ``name``.
+
+    Raises:
+        WrongKind: there is none.
+    """
+    if name not in FRAMEWORKS:
+        raise WrongKind(f"{shown(name)} is no framework.{nearest(name, FRAMEWORKS)} Choose {', '.join(FRAMEWORKS)}.")
+    return FRAMEWORKS[name]
+
+
+def check_settings(framework: Framework, model: PreTrainedModel, training: Training) -> None:
+    """Refuse what the framework has no word for.
+
+    Raises:
+        TrainingImpossible: It has none for the method, the groups of attention, or an encoder.
+        LengthContradiction: the model does not reach the length of a row.
+    """
+    if not is_causal(model):
+        raise TrainingImpossible(
+            f"{framework.title} trains decoders on text, and this {type(model).__name__} is an encoder. "
+            "Use hf_posenc.training.finetune."
+        )
+    if training.method not in framework.methods:
+        raise TrainingImpossible(
+            f"The file of {framework.title} has no word for method {training.method!r}. "
+            f"Choose {', '.join(framework.methods)}."
+        )
+    if training.attention_groups > 1:
+        raise TrainingImpossible(
+            f"attention_groups={training.attention_groups} was asked for, and {framework.title} has no shifted sparse "
+            "attention. Leave it out, or use hf_posenc.training.finetune."
+        )
+    check_reach(model, training.length)
+
+
+def plain_form(model: PreTrainedModel) -> PlainConfig | None:
+    """The configuration under which plain transformers trains the same model; None where this package has to."""
+    if not is_patched(model):
+        return PlainConfig(model.config, None, {}, short=False, lengths=Lengths(*lengths_of(model)))
+    if not is_expressible(model):
+        return None
+    plain = plain_config(model)
+    return None if plain.short else plain
+
+
+def entries_of(plain: PlainConfig, name: str) -> dict[str, Any] | None:
+    """What differs between that configuration and the one called ``name``; None where a checkpoint has to say it."""
+    stored, wanted = AutoConfig.from_pretrained(name).to_dict(), plain.config.to_dict()
+    if plain.section is not None or SCHEME_KEY in stored:
+        return None
+    differing = {key: value for key, value in wanted.items() if stored.get(key) != value and key not in NOT_OF_CONFIG}
+    return json.loads(json.dumps(differing))  # tuples are lists in YAML
+
+
+def run_of(model: PreTrainedModel, training: Training, source: str, config: dict[str, Any], *, four_bit: bool) -> Run:
+    """The values that every framework is told."""
+    rate = training.learning_rate or learning_rate_for(training.method, parameter_count(model)).value
+    added = peft_config_of(method_of(training.method, model, rank=training.rank), model, training)
+    layers: dict[str, Any] = {}
+    if added is not None:
+        whole = set(added.modules_to_save or ())
+        if added.ensure_weight_tying:  # no framework has a word that keeps embeddings tied while they are trained
+            whole -= {n.rpartition(".")[2] for n, m in model.named_modules() if m is model.get_input_embeddings()}
+        layers = {"modules": tuple(sorted(added.target_modules)), "whole": tuple(sorted(whole))}
+    dtype = str(model.dtype).removeprefix("torch.")
+    return Run(source, config, training=replace(training, learning_rate=rate), dtype=dtype, four_bit=four_bit, **layers)
+
+
+def write_documents(file: Path, texts: Iterable[str]) -> None:
+    """One JSON object a line."""
+    with file.open("w", encoding="utf-8") as stream:
+        stream.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+
+
+def write_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, *, plain: bool) -> None:
+    """The model that is trained: for plain transformers, or with a scheme that this package restores."""
+    tokenizer.save_pretrained(folder)
+    if plain and is_patched(model):
+        export_native(model, folder)
+    else:
+        model.save_pretrained(folder)
+
+
+def write_yaml(file: Path, settings: dict[str, Any]) -> None:
+    """In the order of ``settings``."""
+    file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+
+def script_of(framework: Framework) -> str:
+    """A script that restores the scheme of the checkpoint and starts the framework."""
+    return SCRIPT_TEXT.format(title=framework.title, body=framework.script.replace("FILE", repr(framework.file)))

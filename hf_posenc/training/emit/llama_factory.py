@@ -1,0 +1,74 @@
+"""LLaMA-Factory: the file of ``llamafactory-cli train``, read by its `get_train_args`.
+
+Its only words for position are four RoPE types whose factors it computes by a rule of its own, so that the scheme is
+always in the checkpoint.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_posenc.training.emit.run import DATA, OUTPUT, Framework, Run
+
+LORA_PLUS_RATIO = 16
+NAME = "documents"
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """The arguments of ``llamafactory-cli train``."""
+    training = run.training
+    return {
+        "stage": "pt",
+        "do_train": True,
+        "model_name_or_path": run.model,
+        **({"quantization_bit": 4} if run.four_bit else {}),
+        "dataset_dir": ".",
+        "dataset": NAME,
+        "template": "default",
+        "cutoff_len": training.length,
+        "packing": True,
+        "neat_packing": training.packing == "separate",
+        **(adapter(run) if run.modules else {"finetuning_type": "full"}),
+        "output_dir": OUTPUT,
+        **run.duration,
+        "per_device_train_batch_size": training.batch,
+        "gradient_accumulation_steps": training.accumulate,
+        "learning_rate": training.learning_rate,
+        "lr_scheduler_type": training.schedule,
+        "weight_decay": training.weight_decay,
+        "bf16": training.bf16,
+        "disable_gradient_checkpointing": not training.gradient_checkpointing,
+        "flash_attn": "sdpa",
+        "seed": training.seed,
+        "save_steps": training.save_every,
+        "logging_steps": 1,
+        "report_to": list(training.report_to) or "none",
+    }
+
+
+def adapter(run: Run) -> dict[str, Any]:
+    """LoRA, DoRA, LoRA+ or QLoRA."""
+    method = run.training.method
+    return {
+        "finetuning_type": "lora",
+        "lora_rank": run.training.rank,
+        "lora_alpha": run.alpha,
+        "lora_dropout": 0.0,
+        "lora_target": ",".join(run.modules),
+        **({"additional_target": ",".join(run.whole)} if run.whole else {}),
+        **({"use_dora": True} if method == "dora" else {}),
+        **({"loraplus_lr_ratio": LORA_PLUS_RATIO} if method == "lora_plus" else {}),
+    }
+
+
+LLAMA_FACTORY = Framework(
+    title="LLaMA-Factory",
+    file="llama_factory.yaml",
+    settings=settings,
+    takes_config=False,
+    command="llamafactory-cli train",
+    script="from llamafactory.train.tuner import run_exp\nfrom yaml import safe_load\n\n"
+    "run_exp(safe_load(open(FILE, encoding='utf-8')))",
+    methods=("lora", "dora", "lora_plus", "full"),
+    more={"dataset_info.json": {NAME: {"file_name": DATA, "columns": {"prompt": "text"}}}},
+)
