@@ -80,7 +80,10 @@ def show(
     ] = False,
     animate: Annotated[
         Literal["factor", "length", "position", "own"] | None,
-        cli.of_output(help="Quantity that changes between frames: factor, length, position, or own (the plot's own)."),
+        cli.of_output(
+            metavar="QUANTITY",
+            help="Quantity that changes between frames: factor, length, position, or own (the plot's own).",
+        ),
     ] = None,
     out: Annotated[
         Path | None, cli.of_output(help="A .png, .svg or .gif; default: pictures/NAME.png, or .gif if animated.")
