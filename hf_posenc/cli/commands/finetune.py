@@ -58,10 +58,7 @@ def dtype_or_4bit(name: str | None) -> str | None:
 def finetune(
     context: Context,
     model: cli.Model,
-    scheme: Annotated[
-        str | None,
-        cli.of_model("--scheme", "-s", help="Scheme to patch in first; default: the scheme of the checkpoint."),
-    ] = None,
+    scheme: cli.OwnScheme = None,
     factor: cli.Factor = None,
     target_length: cli.TargetLength = None,
     option: cli.SchemeOptions = None,
