@@ -33,7 +33,7 @@ class TinyRotary(nn.Module):
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     a, b = x.chunk(2, dim=-1)
     return x * cos[:, None] + torch.cat((-b, a), dim=-1) * sin[:, None]
 
@@ -59,7 +59,7 @@ class TinyAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None, cos_sin: Any, **_: Any) -> Tensor:
         q, k, v = (self.split(project(x)) for project in (self.query, self.key, self.value))
-        mixed, _ = eager(self, turned(q, *cos_sin), turned(k, *cos_sin), v, mask, scaling=self.scaling)
+        mixed, _ = eager(self, rotated(q, *cos_sin), rotated(k, *cos_sin), v, mask, scaling=self.scaling)
         return self.out(mixed.flatten(2))
 
 
