@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,17 +71,10 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         return parameters
     folder = folder_to_write(folder)
     found, trained = plain_config(model), describe(model).trained_length
-    with explained_refusal(found.parameters), torch.device("meta"):
-        plain = type(model)(found.config)
-    own = model.state_dict()  # with learned frequencies, which the configuration states
-    plain.load_state_dict({name: own[name] for name in own.keys() & plain.state_dict().keys()}, assign=True)
-    plain.tie_weights()
-    plain.generation_config = getattr(model, "generation_config", None)
-    with staged(folder) as staging:
-        plain.save_pretrained(staging)
+    with explained_refusal(found.parameters):
+        plain = with_weights_of(model, type(model), found.config)
+    with plain_staged(plain, model, folder, found.compared_length) as staging:
         add_old_form(staging, found.of_base, found.section)
-        raise_limits_in(Path(folder), model, into=staging)
-        write_plain_section(staging, describe(model).scheme, found.lengths.trained, found.compared_length)
     if found.short:
         warnings.warn(
             f"In texts longer than {trained} tokens transformers computes something else than scheme "
@@ -110,6 +105,35 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 export = export_native  # the name of the command
+
+
+def with_weights_of(model: Any, make: Callable[[Any], Any], config: Any) -> Any:
+    """The plain model that ``make(config)`` builds, with the weights of a patched one."""
+    with torch.device("meta"):
+        plain = make(config)
+    own = model.state_dict()  # with learned frequencies, which the configuration states
+    plain.load_state_dict({name: own[name] for name in own.keys() & plain.state_dict().keys()}, assign=True)
+    plain.tie_weights()
+    plain.generation_config = getattr(model, "generation_config", None)
+    return plain
+
+
+@contextmanager
+def plain_staged(plain: Any, model: Any, folder: str, length: int) -> Iterator[Path]:
+    """A folder with ``plain`` and its card, which replaces ``folder`` at the end.
+
+    Args:
+        plain: what is saved.
+        model: the patched model that it was made of.
+        folder: where the checkpoint goes.
+        length: up to which it computes the same, in tokens.
+    """
+    report = describe(model)
+    with staged(folder) as staging:
+        plain.save_pretrained(staging)
+        raise_limits_in(Path(folder), model, into=staging)
+        write_plain_section(staging, report.scheme, report.trained_length, length)
+        yield staging
 
 
 def merge_adapter(model: Any) -> Any:
