@@ -2,8 +2,8 @@
 
     python docs/make_curves.py          # docs/demo.png and docs/real_model.png
 
-docs/demo.csv is that of ``hf-posenc demo``. docs/real_model.csv is of the commands that docs/choose.md shows, on a model
-of the package registry.
+docs/demo.csv is that of ``hf-posenc demo``. docs/real_model.csv is of the commands in docs/choose.md, on a model of the
+package registry.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def draw(lines: Mapping[str, Mapping[str, Line]], trained: int) -> Any:
     from matplotlib import pyplot as plt
 
     with plt.rc_context(SETTINGS):
-        figure, grid = plt.subplots(1, len(lines), figsize=(5.2 * len(lines) + 1.6, 3.6), squeeze=False, layout="constrained")
+        figure, grid = plt.subplots(
+            1, len(lines), figsize=(5.2 * len(lines) + 1.6, 3.6), squeeze=False, layout="constrained"
+        )
         for axes, (metric, of_scheme) in zip(grid[0], lines.items(), strict=True):
             label, unit = PANELS[metric]
             for number, (scheme, line) in enumerate(of_scheme.items()):

@@ -33,7 +33,8 @@ encoder–decoder families {both}, in both stacks (audio encoders are left alone
 (Gemma 3, Llama 4 …) is found there. *Not built* says that the default configuration of a class makes no model that
 runs; a checkpoint of the family may well be patched. Options of a configuration change what layers compute: a
 `gemma4_text` with `num_kv_shared_layers` above 0 is refused, as `gemma3n_text` is by default. `schemes` is the number
-of schemes that are defined on it without another one.
+of schemes that are defined on it without another one; *as schemes* names its own positions, with the scheme of each
+kind of layer (`host`: scaled already).
 """
 
 
@@ -68,11 +69,12 @@ def page(survey: dict[str, Any]) -> str:
         own=", ".join(adapter_names()),
     )
     for kind, title in KINDS.items():
-        text += f"\n## {title} that can be patched\n\n| family | schemes | positions |\n|---|---|---|\n"
+        text += f"\n## {title} that can be patched\n\n"
+        text += "| family | schemes | own positions | as schemes |\n|---|---|---|---|\n"
         for one in by_kind[kind]:
             if one["verdict"] in ("exact", "attention layers"):
                 part = " (attention layers)" if one["verdict"] == "attention layers" else ""
-                text += f"| {one['model_type']}{part} | {one['schemes']} | {one['detail']} |\n"
+                text += f"| {one['model_type']}{part} | {one['schemes']} | {one['detail']} | {one['native']} |\n"
         text += f"\n## {title} that cannot, or were not built\n\n| family | | why |\n|---|---|---|\n"
         for one in by_kind[kind]:
             if one["verdict"] in ("refused", "not built"):

@@ -99,12 +99,12 @@ PICTURES = (
     ),
     Made(
         "frequencies",
-        "show pi ntk yarn llama3 --picture frequencies --factor 8",
+        "show pi ntk yarn mrrope llama3 --picture frequencies --factor 8",
         "Frequency of every pair before and after a scaling by 8.",
     ),
     Made(
         "remaps",
-        "show rerope leaky_rerope self_extend dca --picture distance_curve --factor 4",
+        "show rerope leaky_rerope self_extend jet_long dca --picture distance_curve --factor 4",
         "The distance that is used for a token, against the true one.",
     ),
     Made(

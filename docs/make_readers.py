@@ -19,8 +19,8 @@ LISTS = {"long_factor": [1.0 + 0.3 * pair for pair in range(8)]}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("rope", {"base": 500.0}), ("abf", {}), ("pi", {}), ("ntk", {}), ("llama3", {}), ("yarn", {}),
     ("yarn", {"attention_factor": 1.3}), ("yarn", {"truncate": False}), ("yarn", {"ramp": "rotations"}),
-    ("ntk_parts", {}), ("ntk_parts_v1", {}), ("dynamic_ntk", {}), ("longrope", LISTS), ("proportional", {"p": 0.5}),
-    ("none", {}),
+    ("ntk_parts", {}), ("ntk_parts_v1", {}), ("mrrope", {}), ("yarn+resonance", {}), ("dynamic_ntk", {}),
+    ("longrope", LISTS), ("proportional", {"p": 0.5}), ("none", {}),
 ]  # fmt: skip
 HEAD = """# Who reads what
 

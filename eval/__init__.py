@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from hf_posenc.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from hf_posenc.eval.catalogue import TASKS as TASKS
     from hf_posenc.eval.comparison.models import MeasuredModel as MeasuredModel
     from hf_posenc.eval.comparison.run import compare as compare
     from hf_posenc.eval.evaluation import Evaluation as Evaluation
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from hf_posenc.eval.lm.load import MODEL_TYPES as MODEL_TYPES
     from hf_posenc.eval.lm.load import register_models as register_models
     from hf_posenc.eval.results.comparison import Comparison as Comparison
-    from hf_posenc.eval.task_index import TASKS as TASKS
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -40,6 +40,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "hf_posenc.eval.evaluation": ("Evaluation", "evaluate"),
         "hf_posenc.eval.lm.load": ("MODEL_TYPES", "register_models"),
         "hf_posenc.eval.results.comparison": ("Comparison",),
-        "hf_posenc.eval.task_index": ("TASKS",),
+        "hf_posenc.eval.catalogue": ("TASKS",),
     },
 )

@@ -10,8 +10,8 @@ import sys
 
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import PosEncError
+from hf_posenc.eval.catalogue import TASKS
 from hf_posenc.eval.lm.load import register_models, require_lm_eval
-from hf_posenc.eval.task_index import TASKS
 
 
 def main() -> None:

@@ -1,16 +1,24 @@
-"""Catalogue of lm-eval tasks and groups, without loading any of them."""
+"""Catalogue of lm-eval tasks and groups, without loading any of them.
+
+lm-eval parses more than ten thousand task files to learn their names, which takes 20 s. The file of a task is found by
+its text in a fraction of that; the whole index is only built for groups, for tags and to suggest a name.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import BadComparison, UnknownOption, nearest, shown
-from hf_posenc.eval.errors import UntrustedTask
-from hf_posenc.eval.task_index import TASKS, every_name, task_folder
+from hf_posenc.core.lazy import explained_imports
+from hf_posenc.errors import BadComparison, MissingPackage, PosEncError, UnknownOption, first_line, nearest, shown
+from hf_posenc.eval.errors import TaskDataMissing, UntrustedTask
 
+TASKS = Path(__file__).parent / "tasks"
+"""The folder of our task files, for lm-eval's ``include_path``."""
 LONGEST_NAME = 300  # characters
 GROUP = re.compile(r"^group:", re.MULTILINE)
 
@@ -18,49 +26,32 @@ GROUP = re.compile(r"^group:", re.MULTILINE)
 JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
 
-TEXT_TASKS = (
-    "posenc_association", "posenc_copy_gain", "posenc_docs", "posenc_key_tokens", "posenc_mlm",
-    "posenc_mlm_recall", "posenc_niah_multikey", "posenc_niah_multiquery", "posenc_niah_multivalue",
-    "posenc_niah_single", "posenc_passkey", "posenc_passkey_gen", "posenc_ppl", "posenc_qa", "posenc_sliding_ppl",
-    "posenc_token_nll", "posenc_vt",
-)  # fmt: skip
-"""Those of our tasks that read a text: measure on it, or hide needles in it."""
-
 FILE_TASKS = ("posenc_babilong", "posenc_longbench2", "posenc_qa_file", "posenc_ruler_file")
 """Those that read records of local files, named by the option ``data``."""
 
-WINDOWS = frozenset({
-    "posenc_copy", "posenc_copy_gain", "posenc_docs", "posenc_induction", "posenc_key_tokens", "posenc_mlm",
-    "posenc_mlm_recall", "posenc_ppl", "posenc_sliding_ppl", "posenc_token_nll",
-})  # fmt: skip
-HIDDEN = frozenset({
-    "posenc_association", "posenc_niah_multikey", "posenc_niah_multiquery", "posenc_niah_multivalue",
-    "posenc_niah_single", "posenc_passkey", "posenc_passkey_gen", "posenc_qa", "posenc_qa_file", "posenc_rerank",
-})  # fmt: skip
-QUESTIONS = HIDDEN | {
-    "posenc_babilong", "posenc_cwe", "posenc_fwe", "posenc_icl", "posenc_longbench2", "posenc_ruler_file", "posenc_vt",
-}  # fmt: skip
-TASKS_READING: Mapping[str, frozenset[str]] = {
-    "samples": WINDOWS,
-    "scored": WINDOWS - {"posenc_induction", "posenc_sliding_ppl", "posenc_token_nll"},
-    "keys": QUESTIONS,
-    "depths": HIDDEN | {"posenc_induction"},
-}
-"""Setting to those of our tasks that read it."""
+SETTINGS = ("samples", "scored", "keys", "depths")
+"""Settings of a sweep that not every task reads."""
 
 
-def check_text_used(names: Sequence[str]) -> None:
-    """Refuse a text of the user's that none of our tasks reads; other tasks may read any.
+@lru_cache(maxsize=64)
+def described(task: str) -> Mapping[str, Any]:
+    """What the file of one of our tasks says of it: its ``title``, and the text and settings that it ``reads``."""
+    if task not in own_tasks():
+        return {}
+    import yaml
 
-    Raises:
-        BadComparison: nothing would be measured on it.
-    """
-    tasks = without_groups(names)
-    if tasks and all(task in own_tasks() and task not in TEXT_TASKS for task in tasks):
-        raise BadComparison(
-            f"None of the tasks {', '.join(tasks)} reads a text, and one was given. Leave it out, or add one of "
-            f"{', '.join(TEXT_TASKS)}."
-        )
+    _, _, metadata = (TASKS / f"{task}.yaml").read_text(encoding="utf-8").partition("\nmetadata:")
+    return yaml.safe_load(metadata) or {}
+
+
+def read_by(name: str, tasks: Sequence[str]) -> list[str]:
+    """Those of the tasks that are ours and read a setting, or the ``text``."""
+    return [task for task in tasks if name in described(task).get("reads", ())]
+
+
+def reads(task: str, setting: str) -> bool:
+    """Whether a task reads a setting; one that is not ours may read any."""
+    return setting not in SETTINGS or task not in own_tasks() or bool(read_by(setting, [task]))
 
 
 def sweeps(task: str) -> bool:
@@ -151,31 +142,117 @@ def task_list() -> str:
 
 
 def check_settings_read(asked: Sequence[str], tasks: Sequence[str]) -> None:
-    """Refuse settings that none of the tasks reads; tasks that are not ours may read any.
+    """Refuse settings, or a text, that none of the tasks reads; tasks that are not ours may read any.
 
     Args:
-        asked: names of settings that were given by name.
+        asked: names of settings that were given by name, or ``text``.
         tasks: names of tasks and groups; without any, the default reads all settings.
 
     Raises:
-        UnknownOption: there is one.
+        UnknownOption: there is such a setting.
+        BadComparison: nothing would be measured on the text.
     """
     chosen, known = without_groups(tasks), own_tasks()
     if not chosen or not all(task in known for task in chosen):
         return
     for name in asked:
-        if not TASKS_READING[name] & set(chosen):
-            raise UnknownOption(
+        if not read_by(name, chosen):
+            raise (BadComparison if name == "text" else UnknownOption)(
                 f"None of the tasks {', '.join(chosen)} reads {name}. Leave {name} out, or add one of "
-                f"{', '.join(sorted(TASKS_READING[name]))}."
+                f"{', '.join(read_by(name, known))}."
             )
 
 
-def reads(task: str, setting: str) -> bool:
-    """Whether a task reads a setting; one that is not ours may read any."""
-    return setting not in TASKS_READING or task in TASKS_READING[setting] or task not in own_tasks()
+NETWORK_ERRORS = ("Connect", "Offline", "Timeout", "DatasetNotFound", "LocalEntryNotFound", "URLError")
+"""Parts of the names of errors of datasets, huggingface_hub, httpx, requests and urllib."""
 
 
-def read_by(name: str, tasks: Sequence[str]) -> list[str]:
-    """Those of the tasks that read a setting."""
-    return [task for task in tasks if task in TASKS_READING[name]]
+def manager_of(names: Sequence[str], include_path: str | Path | None, metadata: dict[str, Any] | None) -> Any:
+    """lm-eval's manager of these tasks: of our own and the user's, else of lm-eval's as well."""
+    from lm_eval.tasks import TaskManager
+
+    own = folders(include_path)
+    manager = TaskManager(include_path=own, include_defaults=False, metadata=metadata)
+    others = [name for name in names if name not in manager.all_tasks and not Path(name).is_file()]
+    if not others:
+        return manager
+    found = [task_folder(name) for name in others]
+    if None not in found:
+        some = list(dict.fromkeys(map(str, found)))
+        return TaskManager(include_path=[*some, *own], include_defaults=False, metadata=metadata)
+    return TaskManager(include_path=own, metadata=metadata)
+
+
+def folders(include_path: str | Path | None) -> list[str]:
+    """Our folder of task files, and the user's."""
+    return [str(TASKS)] + ([] if include_path is None else [str(include_path)])
+
+
+@lru_cache(maxsize=64)
+def task_folder(name: str) -> Path | None:
+    """The folder of the file of one of lm-eval's tasks; None for groups, tags and what it does not have."""
+    import lm_eval.tasks
+
+    line = re.compile(rb"^['\"]?task['\"]?: *['\"]?" + re.escape(name.encode()) + rb"['\"]? *(#.*)?\r?$", re.MULTILINE)
+    root = Path(lm_eval.tasks.__file__).parent
+    files = sorted(root.rglob("*.yaml"), key=lambda file: name not in file.stem)  # those called like the task first
+    return next((file.parent for file in files if line.search(file.read_bytes())), None)
+
+
+@lru_cache(maxsize=2)
+def every_name(include_path: str | Path | None) -> frozenset[str]:
+    """Names of all tasks, groups and tags."""
+    from lm_eval.tasks import TaskManager
+
+    return frozenset(TaskManager(include_path=folders(include_path)).all_tasks)
+
+
+@contextmanager
+def explained_task_errors(names: Sequence[str]) -> Iterator[None]:
+    """Convert errors of lm-eval about a task that it cannot load.
+
+    Raises:
+        MissingPackage: a package is missing.
+        TaskDataMissing: data would have to be downloaded, and cannot be.
+        BadComparison: lm-eval raised any other error.
+    """
+    try:
+        with explained_imports():
+            yield
+    except (PosEncError, MemoryError):
+        raise
+    except Exception as error:  # of lm-eval, datasets, jinja, and of what the file names
+        named, first = shown(", ".join(map(str, names))), first_line(error)[:200]
+        if package := missing_package(error):
+            raise MissingPackage(
+                f"The task {named} needs the package {package}, which is not installed. pip install {package}"
+            ) from error
+        if needs_network(error):
+            raise TaskDataMissing(
+                f"The task {named} needs data that is not on this machine and cannot be fetched now: {first}. Fetch "
+                "it where there is a network, with hf download --repo-type dataset NAME, and keep HF_HOME."
+            ) from error
+        raise BadComparison(
+            f"The task {named} cannot be loaded: {type(error).__name__}: {first}. Correct its file and its data."
+        ) from error
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def missing_package(error: BaseException) -> str:
+    """The package without which a task cannot be imported; empty where it fails for another reason."""
+    names = (cause.name for cause in causes(error) if isinstance(cause, ModuleNotFoundError) and cause.name)
+    return next((name.partition(".")[0] for name in names if not name.startswith("transformers.")), "")
+
+
+def needs_network(error: BaseException) -> bool:
+    """Whether an error is that of data that cannot be fetched; libraries raise a dozen types, some of their own."""
+    return any(
+        isinstance(cause, ConnectionError) or any(word in type(cause).__name__ for word in NETWORK_ERRORS)
+        for cause in causes(error)
+    )

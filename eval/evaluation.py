@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,8 @@ from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import doubling_lengths
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
-from hf_posenc.eval.quiet import suppress_output
-from hf_posenc.eval.results.documents import DocumentScore, document_scores
-from hf_posenc.eval.results.rows import Row, remarks_on, rows_of, write_json
+from hf_posenc.eval.results.rows import DocumentScore, Row, document_scores, remarks_on, rows_of, write_json
+from hf_posenc.eval.task_run import suppress_output
 
 if TYPE_CHECKING:
     from hf_posenc.eval.settings import EvaluateSettings
@@ -50,7 +49,7 @@ class Evaluation:
         """
         if not self.first:
             return
-        rows, documents = ([one.to_dict() for one in some] for some in (self.rows, self.documents))
+        rows, documents = (list(map(asdict, some)) for some in (self.rows, self.documents))
         write_json(path, {"rows": rows, "lm_eval": self.raw, "documents": documents, "remarks": self.remarks})
 
 
@@ -94,7 +93,7 @@ def evaluate(
     Of several processes (see `hf_posenc.eval.lm.launch`) each scores its share of the documents of a model given by
     name, and all return the same rows.
     """
-    from hf_posenc.eval.catalogue import check_text_used
+    from hf_posenc.eval.catalogue import check_settings_read
     from hf_posenc.eval.settings import EvaluateSettings, split
     from hf_posenc.eval.task_run import run_tasks
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
@@ -107,7 +106,7 @@ def evaluate(
     own_text = measured_text(text, field=wanted.text_field, separator=wanted.document_separator)
     check_sources(names, wanted.include_path, trust=wanted.trust_tasks)
     if text is not None and not isinstance(text, MeasuredText):  # `compare` gives that, and has looked at all tasks
-        check_text_used(names)
+        check_settings_read(["text"], names)
     with evaluation_mode_if_live(model), unpatched_afterwards(model):
         with suppress_output(quiet):
             lm = language_model(model, tokenizer, scheme=scheme, on_request=on_request, **model_args)
@@ -155,15 +154,10 @@ def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
     from hf_posenc.eval.lm.launch import from_first
 
     first = lm.rank == 0
-    rows, documents = rows_and_documents(raw, scheme, model_name(lm)) if first else ([], [])
+    documents = document_scores(raw) if first else []
+    rows = rows_of(raw, scheme=scheme, model=model_name(lm), documents=documents) if first else []
     rows, documents, remarks = from_first(lm, (rows, documents, remarks_on(raw, rows)))
     return Evaluation(rows, raw, first, documents, remarks)
-
-
-def rows_and_documents(raw: dict[str, Any], scheme: str, model: str) -> tuple[list[Row], list[DocumentScore]]:
-    """The numbers in lm-eval's results, and the scores of documents they are means of."""
-    documents = document_scores(raw)
-    return rows_of(raw, scheme=scheme, model=model, documents=documents), documents
 
 
 def fit_length(lm: Any, longest: int, *, given: bool) -> None:

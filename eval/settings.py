@@ -6,25 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 
-from hf_posenc.core.lengths import MAX_LENGTH, tokens
+from hf_posenc.core.lengths import MAX_LENGTH
 from hf_posenc.errors import BadComparison, PosEncError, WrongKind, shown
 from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.tasks.sweep import listed
+from hf_posenc.eval.tasks.sweep import Count, Lengths, Sampled, refusal
 from hf_posenc.schemes.entry import json_or_text
 
 ERRORS: Mapping[str, type[PosEncError]] = {"tasks": BadComparison, "include_path": WrongKind}
 """Setting to the error of a wrong one; of the others, numbers, it is `TaskOptionOutOfRange`."""
 FILES = ("data", "docs")
-"""Options of tasks that name files, of which several may be given."""
+"""Options of tasks that name files, of which several may be given; the key of a cell has their content."""
 METADATA = frozenset({"tokenizer"})
 """What the metadata of a task also holds, and what is an argument."""
-
-
-def lengths_of(given: Any) -> list[Any]:
-    """Lengths in tokens, from a list or from ``"4k,8k"``."""
-    return [tokens(one, "lengths") if isinstance(one, str) else one for one in listed(given)]
 
 
 def mapping_of(given: Any) -> Mapping[str, Any]:
@@ -32,11 +27,6 @@ def mapping_of(given: Any) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise WrongKind(f"Options are a mapping from names to values, got {shown(given)}. Pass a dictionary.")
     return given
-
-
-def ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Each length once, shortest first."""
-    return tuple(sorted(set(lengths)))
 
 
 def generation_of(given: Any) -> Any:
@@ -49,26 +39,18 @@ def generation_of(given: Any) -> Any:
     return {name.strip(): json_or_text(value.strip()) for name, _, value in parts}
 
 
-Count = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
-Lengths = Annotated[tuple[Count, ...], BeforeValidator(lengths_of), AfterValidator(ascending)]
-Depths = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1), BeforeValidator(listed)]
 Options = Annotated[Any, Field(default_factory=dict), AfterValidator(mapping_of)]
 Own = TypeVar("Own", bound="Measurement")
 
 
-class Measurement(BaseModel):
-    """Settings of every measurement.
+class Measurement(Sampled):
+    """Settings of every measurement, besides those of `Sampled`.
 
     Attributes:
         tasks: lm-eval task names; by default loss and passkey retrieval.
         lengths: sequence lengths in tokens; by default multiples of the trained length.
-        samples: windows of text, at random places of all its parts.
-        scored: tokens scored at the end of each window.
-        keys: passkeys, needles or questions, each at every depth.
-        depths: relative depths of the key in the filler text, 0 … 1.
         longest: context in tokens available before every target; by default the longest of the lengths. With the same
             value, a length that is added later has the same targets.
-        seed: of keys, masks, places of windows and learned schemes.
         limit: documents per length, for a quick look.
         text: one or several files, folders and ``hub:NAME:SPLIT``, or `datasets` objects; by default held-out modules
             of the standard library. A record of jsonl, json, csv or parquet is a document; no window crosses two.
@@ -83,12 +65,7 @@ class Measurement(BaseModel):
 
     tasks: tuple[str, ...] = ()
     lengths: Lengths = ()
-    samples: Count = 16
-    scored: Count = 64
-    keys: Count = 8
-    depths: Depths = (0.0, 0.25, 0.5, 0.75, 1.0)
     longest: Count | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     limit: Count | None = None
     text: Any = None
     text_field: str = "text"
@@ -107,14 +84,8 @@ class Measurement(BaseModel):
         try:
             found = cls(**{name: value for name, value in given.items() if value is not None})
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            name, cause = str(first["loc"][0]), first.get("ctx", {}).get("error")
-            if isinstance(cause, PosEncError):
-                raise cause from None
-            rule = first["msg"].replace("Input", "It")
-            raise ERRORS.get(name, TaskOptionOutOfRange)(
-                f"{name}={shown(given[name])} was asked for. {rule}."
-            ) from None
+            name = str(error.errors()[0]["loc"][0])
+            raise refusal(name, given[name], error, ERRORS.get(name, TaskOptionOutOfRange)) from None
         found.check_together()
         for name in found.options.keys() & (cls.model_fields.keys() | METADATA):
             raise BadComparison(f"{name} is no option of tasks here. Pass it as an argument of its own.")
@@ -125,10 +96,7 @@ class Measurement(BaseModel):
 
     def sweep(self) -> dict[str, Any]:
         """The numbers of a sweep, for the metadata of tasks, less the lengths and ``longest``."""
-        return {
-            "samples": self.samples, "scored": self.scored, "keys": self.keys, "depths": list(self.depths),
-            "seed": self.seed,
-        }  # fmt: skip
+        return self.model_dump(include=set(Sampled.model_fields))
 
 
 class EvaluateSettings(Measurement):

@@ -5,17 +5,19 @@ This is `lm_eval.simple_evaluate` without its survey of the machine, a second an
 
 from __future__ import annotations
 
+import io
+import logging
 import random
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.errors import BadComparison, UnknownOption, nearest, shown
+from hf_posenc.eval.catalogue import explained_task_errors, folders, manager_of
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm.load import register_models
-from hf_posenc.eval.quiet import suppress_output
-from hf_posenc.eval.task_index import explained_task_errors, folders, manager_of
 from hf_posenc.eval.tasks.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -201,3 +203,29 @@ def seeded(seed: int) -> Iterator[None]:
     finally:
         random.setstate(state)
         numpy.random.set_state(numpy_state)
+
+
+@contextmanager
+def suppress_output(quiet: bool) -> Iterator[None]:
+    """Hide lm-eval's progress bars, its advice about live models, and what its generators print.
+
+    Warnings of this package are given after the block; there they would be hidden with the rest.
+    """
+    if not quiet:
+        yield
+        return
+    logger = logging.getLogger("lm_eval")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            redirect_stderr(io.StringIO()),
+            redirect_stdout(io.StringIO()),
+        ):
+            yield
+    finally:
+        logger.setLevel(level)
+    for warning in caught:
+        if warning.category.__module__.startswith("hf_posenc."):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 import hf_posenc
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
+from hf_posenc.eval.texts.measured_text import TRAINING, module_text
 from hf_posenc.texts import TextSource
 
 STARTERS = ("llama", "gpt2", "bert")

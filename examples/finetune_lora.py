@@ -30,7 +30,7 @@ import hf_posenc
 from hf_posenc.core.files.atomic import write_bytes, write_json
 from hf_posenc.core.student_t import mean_interval
 from hf_posenc.errors import MissingPackage
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT
+from hf_posenc.eval.texts.measured_text import HELD_OUT
 from hf_posenc.texts import TextSource
 from hf_posenc.training import (
     METHODS,

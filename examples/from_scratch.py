@@ -37,7 +37,9 @@ import torch
 sys.path[:0] = [str(Path(__file__).parent / "findings")]
 
 from common import mean_and_deviation, progress_bar, run_command
-from laboratory.tasks import Addition, Copy, Task, Text, TrainingBudget
+from laboratory.puzzles import Addition, Copy
+from laboratory.task import Task, TrainingBudget
+from laboratory.tasks import Text
 from laboratory.tiny import tiny_model
 
 from hf_posenc.core.files.atomic import write_bytes, write_json

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
 from hf_posenc.starters.loading import NAMES, starter_path
 
 LENGTH = 256

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 import hf_posenc
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, module_text
+from hf_posenc.eval.texts.measured_text import HELD_OUT, module_text
 from hf_posenc.patching.state import scheme_of
 from hf_posenc.schemes.rotary.ntk import NTK
 from hf_posenc.schemes.rotary.rotary import Rotary

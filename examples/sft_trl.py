@@ -33,7 +33,7 @@ from transformers.trainer_callback import PrinterCallback
 
 import hf_posenc
 from hf_posenc.core.files.staged import move_in
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
 from hf_posenc.texts.files import json_lines
 from hf_posenc.training.finetune import ProgressReport
 from hf_posenc.training.methods import lora

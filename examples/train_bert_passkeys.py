@@ -19,13 +19,13 @@ import time
 from pathlib import Path
 
 import torch
+from starter_rows import CLS, IGNORED, MASK, PAD, SEP, SPECIAL, TRAINED_LENGTH, VOCABULARY, Rows
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from train_starters import CLS, IGNORED, MASK, PAD, SEP, SPECIAL, TRAINED_LENGTH, VOCABULARY, Rows
 from training_state import check_command, load_state, save_state
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
 
 ROOM, ANSWER = TRAINED_LENGTH - 2, 6
 PASSKEYS = 0.6

@@ -38,7 +38,7 @@ from training_state import check_command, load_state, save_state
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hf_posenc import from_pretrained, patch_model
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
 from hf_posenc.schemes.entry import entries_of
 
 MADE, BATCH = "made.json", 8

@@ -41,7 +41,7 @@ from transformers import DynamicCache, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from hf_posenc import from_pretrained
-from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
+from hf_posenc.eval.texts.measured_text import TRAINING, module_text
 
 STAGES = ((1, 6000, 0), (2, 3500, 1), (3, 3500, 3), (4, 7000, 4), (5, 6000, 5))
 """Mix of rows, steps and seed of each."""

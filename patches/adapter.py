@@ -37,6 +37,11 @@ def causal_mask(hidden: Tensor) -> Tensor:
     return torch.full((1, 1, length, length), lowest, dtype=hidden.dtype, device=hidden.device).triu(1)
 
 
+def heads_of(x: Tensor, head_dim: int) -> Tensor:
+    """``[…, n, heads · head_dim]`` to ``[…, heads, n, head_dim]``."""
+    return x.unflatten(-1, (-1, head_dim)).transpose(-3, -2)
+
+
 class Adapter(ABC):
     """Where one family of models keeps position.
 

@@ -27,7 +27,7 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
 from hf_posenc.forward.positions import KEYWORD
-from hf_posenc.patches.adapter import Adapter
+from hf_posenc.patches.adapter import Adapter, heads_of
 from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.shared.lookup_attention import LAYER, KeepsForwardAndCode, LookupAttention, of_visible
@@ -41,6 +41,7 @@ from hf_posenc.schemes.host_rotation import HostRotation
 class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
+    attention_head_size: int
     dropout_name = "dropout"
     is_causal = False
     score_factor = "factor"
@@ -51,10 +52,10 @@ class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttentio
         return float((self.attention_head_size * (1 + len(terms_of(self)))) ** -0.5)
 
     def project_query(self, x: Tensor) -> Tensor:
-        return heads_of(self, self.query_proj(x))
+        return heads_of(self.query_proj(x), self.attention_head_size)
 
     def project_key(self, x: Tensor) -> Tensor:
-        return heads_of(self, self.key_proj(x))
+        return heads_of(self.key_proj(x), self.attention_head_size)
 
     def forward(
         self,
@@ -75,14 +76,9 @@ class PatchedDisentangledSelfAttention(LookupAttention, DisentangledSelfAttentio
         host = self.looked_up(host)
         mask = of_visible(attention_mask, host.get(KEYWORD), hidden_states.dtype)
         q, k = self.project_query(hidden_states), self.project_key(hidden_states)
-        v = heads_of(self, self.value_proj(hidden_states))
+        v = heads_of(self.value_proj(hidden_states), self.attention_head_size)
         mixed, weights = self.attend(q, k, v, hidden=hidden_states, cache=None, mask=mask, host=host)
         return mixed.flatten(2), weights if output_attentions else None
-
-
-def heads_of(attention: Any, x: Tensor) -> Tensor:
-    """``[…, n, heads · head_dim]`` to ``[…, heads, n, head_dim]``."""
-    return x.unflatten(-1, (attention.num_attention_heads, -1)).transpose(-3, -2)
 
 
 def terms_of(attention: Any) -> list[str]:
@@ -110,11 +106,11 @@ class OwnPositions:
 
     def key(self, x: Tensor) -> Tensor:
         """``[n, width]`` to ``[heads, n, head_dim]``."""
-        return heads_of(self.attention, self.attention.pos_key_proj(x))
+        return heads_of(self.attention.pos_key_proj(x), self.attention.attention_head_size)
 
     def query(self, x: Tensor) -> Tensor:
         """``[n, width]`` to ``[heads, n, head_dim]``."""
-        return heads_of(self.attention, self.attention.pos_query_proj(x))
+        return heads_of(self.attention.pos_query_proj(x), self.attention.attention_head_size)
 
 
 class OwnDisentangled(DeBERTa, HostRotation):  # type: ignore[misc]  # its bias is DeBERTa's

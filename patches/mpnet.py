@@ -19,7 +19,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAtte
 
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, KeepsForward
-from hf_posenc.patches.adapter import Adapter
+from hf_posenc.patches.adapter import Adapter, heads_of
 from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.shared.lookup_attention import LAYER, LookupAttention
@@ -33,6 +33,7 @@ FIRST = 2  # row of the table, and number of the first token: those before belon
 class PatchedMPNetSelfAttention(LookupAttention, MPNetSelfAttention):
     """Self-attention that leaves position to ``scheme``. Parameters, names and outputs are the host's own."""
 
+    attention_head_size: int
     dropout_name = "dropout"
     is_causal = False
     score_factor = "factor"
@@ -43,10 +44,10 @@ class PatchedMPNetSelfAttention(LookupAttention, MPNetSelfAttention):
         return float(self.attention_head_size**-0.5)
 
     def project_query(self, x: Tensor) -> Tensor:
-        return self.q(x).unflatten(-1, (-1, self.attention_head_size)).transpose(-3, -2)
+        return heads_of(self.q(x), self.attention_head_size)
 
     def project_key(self, x: Tensor) -> Tensor:
-        return self.k(x).unflatten(-1, (-1, self.attention_head_size)).transpose(-3, -2)
+        return heads_of(self.k(x), self.attention_head_size)
 
     def forward(
         self,
@@ -58,7 +59,7 @@ class PatchedMPNetSelfAttention(LookupAttention, MPNetSelfAttention):
     ) -> tuple[Tensor, ...]:
         """The host's forward; see `MPNetSelfAttention`."""
         host = self.looked_up(host)
-        v = self.v(hidden_states).unflatten(-1, (-1, self.attention_head_size)).transpose(1, 2)
+        v = heads_of(self.v(hidden_states), self.attention_head_size)
         q, k = self.project_query(hidden_states), self.project_key(hidden_states)
         mixed, weights = self.attend(q, k, v, hidden=hidden_states, cache=None, mask=attention_mask, host=host)
         out = self.o(mixed.flatten(2))

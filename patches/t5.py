@@ -27,7 +27,7 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.errors import UnsupportedModel
 from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.forward.validate_inputs import refuse_keyword
-from hf_posenc.patches.adapter import Adapter, eager_mask
+from hf_posenc.patches.adapter import Adapter, eager_mask, heads_of
 from hf_posenc.patches.general.classes import above
 from hf_posenc.patches.registry import register_adapter
 from hf_posenc.patches.shared.rotary_host import AddsPositionCode
@@ -54,21 +54,16 @@ class PatchedT5Like(PatchedAttention):
     host_eager = staticmethod(eager_attention_forward)
 
     def project_query(self, x: Tensor) -> Tensor:
-        return heads_of(self, self.q(x))
+        return heads_of(self.q(x), self.key_value_proj_dim)
 
     def project_key(self, x: Tensor) -> Tensor:
-        return heads_of(self, self.k(x))
+        return heads_of(self.k(x), self.key_value_proj_dim)
 
     def attended(self, hidden: Tensor, mask: Tensor | None, host: dict[str, Any]) -> Any:
         """Output ``[batch, query, width]`` of the self-attention, and its weights or None."""
-        q, k, v = (heads_of(self, project(hidden)) for project in (self.q, self.k, self.v))
+        q, k, v = (heads_of(project(hidden), self.key_value_proj_dim) for project in (self.q, self.k, self.v))
         mixed, weights = self.attend(q, k, v, hidden=hidden, mask=mask, host=host)
         return self.o(mixed.flatten(2)), weights
-
-
-def heads_of(attention: Any, x: Tensor) -> Tensor:
-    """``[…, n, heads · head_dim]`` to ``[…, heads, n, head_dim]``."""
-    return x.unflatten(-1, (-1, attention.key_value_proj_dim)).transpose(-3, -2)
 
 
 class SharedBiasAttention(PatchedT5Like):
@@ -167,7 +162,8 @@ class T5Adapter(Adapter):
         bias = own_bias(tables[0 if len(tables) == 1 else layer], distance).transpose(0, 1).to(hidden.dtype)
         if attention.is_causal:
             bias = bias.masked_fill(distance[:, None] < 0, torch.finfo(hidden.dtype).min)
-        q, k, v = (heads_of(attention, project(hidden)) for project in (attention.q, attention.k, attention.v))
+        projections = (attention.q, attention.k, attention.v)
+        q, k, v = (heads_of(project(hidden), attention.key_value_proj_dim) for project in projections)
         mixed, _ = eager_attention_forward(attention, q, k, v, None, scaling=attention.scaling, position_bias=bias)
         return attention.o(mixed.flatten(2))
 

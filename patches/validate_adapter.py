@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_posenc.core.geometry import Geometry, Rotation
-from hf_posenc.errors import AdapterInvalid, HostConfigInvalid, PosEncError, UnsupportedModel, shown
+from hf_posenc.errors import AdapterInvalid, HostConfigInvalid, PosEncError, UnsupportedModel, first_line, shown
 from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.forward.positions import KEYWORD
@@ -153,7 +153,7 @@ def explained_forward(adapter: Adapter, base: nn.Module, *, patched: bool = True
 def _brief(error: Exception) -> str:
     frames = extract_tb(error.__traceback__)
     where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0].rstrip(' .:!')[:200]}{where}"
+    return f"{type(error).__name__}: {first_line(error)}{where}"
 
 
 def _refuse(cls: type[Adapter], happened: str, remedy: str) -> None:

@@ -24,6 +24,7 @@ HOOKS = {
     "reposition": "moves tokens to other positions",
     "rotation": "rotates queries and keys",
     "row_rotation": "rotates them by the length of the text so far",
+    "retune": "changes the rotation of the model or of the composition",
     "prepare": "changes queries and keys before rotation",
     "regions": "gives sets of pairs positions of their own",
     "bias": "adds a bias to the scores",

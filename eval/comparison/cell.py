@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
-from hf_posenc.eval.catalogue import QUESTIONS, reads, sweeps
-from hf_posenc.eval.comparison.fitting import Computes, Fit
-from hf_posenc.eval.comparison.identity import to_json
-from hf_posenc.eval.results.record import key_of
+from hf_posenc.core.lengths import Lengths, resolve_lengths
+from hf_posenc.core.source_digest import is_foreign, source_digest
+from hf_posenc.core.torch_state import drawn_from
+from hf_posenc.errors import PosEncError, UnsupportedModel
+from hf_posenc.eval.catalogue import read_by, reads, sweeps
+from hf_posenc.eval.comparison.identity import terms_digest, to_json
+from hf_posenc.eval.lm.measurable import trained_length_under
+from hf_posenc.eval.results.store import canonical, key_of
+from hf_posenc.patching.expected_effect import differs_from_host, spread_positions
+from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, unscaled_geometry
+from hf_posenc.patching.state import base_model_of
+from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.entry import UNPATCHED, Entry
+from hf_posenc.schemes.spec import plan
 
-RETRIEVAL = QUESTIONS | {"posenc_copy", "posenc_induction"}
-"""Our tasks that retrieve: the scores of the others are losses, or shares that every model has some of."""
+COPYING = ("posenc_copy", "posenc_induction")
+"""Tasks that retrieve, besides those that read ``keys``; others have losses, or shares that every model has some of."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +67,7 @@ class MeasurementRequest:
             of once, for the longest length.
         model_args: of the model's object.
         identity: digests of model, tokenizer, text and tasks, and versions.
-        fit: an entry and the tokens it has to reach to the entry with all the options that are chosen for them.
-        computes: those to digests of what the scheme computes.
+        fitting: how entries are put on the model.
         fresh: whether cells are measured that are stored already.
     """
 
@@ -66,8 +76,7 @@ class MeasurementRequest:
     factor_per_length: bool
     model_args: dict[str, Any]
     identity: dict[str, Any]
-    fit: Fit = lambda entry, reach: entry
-    computes: Computes = lambda entry, reach: {}
+    fitting: Fitting
     fresh: bool = False
 
     def reach(self, length: int) -> int:
@@ -77,9 +86,9 @@ class MeasurementRequest:
     def cell(self, entry: Entry, task: str, lengths: Sequence[int]) -> Cell:
         """Build a cell with its key."""
         reach = self.reach(lengths[-1])
-        fitted = self.fit(entry, reach)
+        fitted = self.fitting.fit(entry, reach)
         settings = {
-            **fitted.settings(), **self.computes(fitted, reach), **self.identity, "task": task,
+            **fitted.settings(), **self.fitting.computes(fitted, reach), **self.identity, "task": task,
             "measured": list(lengths), "longest": self.longest,
             "patched_for": None if self.factor_per_length or entry.scheme is None else self.longest,
             "measure": to_json({name: value for name, value in self.measure.items() if reads(task, name)}),
@@ -95,11 +104,134 @@ class MeasurementRequest:
                     yield self.cell(entry, task, group)
 
     def gates(self, entries: Sequence[Entry], tasks: Sequence[str], trained: int) -> list[Cell]:
-        """The unpatched model at ``trained`` tokens on every retrieval task, see `hf_posenc.eval.results.gate`.
+        """The unpatched model at ``trained`` tokens on every retrieval task, see `gate_of`.
 
         None if no length of the comparison reaches there.
         """
         if trained > self.longest:
             return []
         baseline = next((entry for entry in entries if entry.scheme is None), Entry(UNPATCHED, None))
-        return [self.cell(baseline, task, [trained]) for task in tasks if task in RETRIEVAL]
+        return [self.cell(baseline, task, [trained]) for task in tasks if task in COPYING or read_by("keys", [task])]
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """How entries are put on a model.
+
+    Attributes:
+        lm: lm-eval model object of the model.
+        seed: that learned parameters are drawn with.
+        carried: digests of the source and of the terms of the schemes that a patched model carries.
+        chosen: label and reach in tokens to options that were chosen for them; see `hf_posenc.eval.comparison.tune`.
+        known: digests of terms that were computed, by settings and reach: every task asks for the same ones.
+    """
+
+    lm: Any
+    seed: int
+    carried: dict[str, Any]
+    chosen: Mapping[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    known: dict[tuple[str, int], str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def on(cls, lm: Any, seed: int) -> Fitting:
+        """How entries are put on the model of an lm-eval model object, as it stands."""
+        schemes = [module for module in lm.model.modules() if isinstance(module, Scheme)]
+        return cls(lm, seed, {"source": sources_of(map(type, schemes)), "terms": terms_digest(schemes)})
+
+    def fit(self, entry: Entry, reach: int) -> Entry:
+        """The entry with the options that a comparison chooses for a reach in tokens; those of the user stay.
+
+        An entry that is refused stays as it is: patching says why.
+        """
+        if entry.scheme is None:
+            return entry
+        entry = replace(entry, options=entry.options | self.chosen.get((entry.label, reach), {}))
+        try:
+            lengths = self.lengths(entry, reach)
+            parts = plan(entry.scheme or "", entry.own_options).parts
+        except PosEncError:
+            return entry
+        options: dict[str, Any] = {}
+        for cls, given in parts:
+            wanted = cls.comparison_options(factor=lengths.factor, trained_length=lengths.trained)
+            options |= {name: value for name, value in wanted.items() if name not in given}
+        return replace(entry, options=options | entry.options)
+
+    def lengths(self, entry: Entry, reach: int) -> Lengths:
+        """Trained and target length of the patch for a reach; never less than was trained on.
+
+        Raises:
+            PosEncError: the scheme, one of its options or a length is refused.
+        """
+        trained = trained_length_under(self.lm, entry)
+        given = {"target_length": max(reach, trained)} | entry.lengths if not fixed(entry) else entry.lengths
+        return resolve_lengths(configured=trained, **given)
+
+    def computes(self, entry: Entry, reach: int) -> dict[str, Any]:
+        """Digests of the source of an entry's schemes and of their terms on the model, for the key of a cell."""
+        if entry.scheme is None:
+            return self.carried
+        classes, slot = [cls for cls, _ in plan(entry.scheme).parts], (canonical(entry.settings()), reach)
+        if slot not in self.known:
+            self.known[slot] = self.terms(entry, reach)
+        return {"source": sources_of(classes), "terms": self.known[slot]}
+
+    def needs_training(self, entry: Entry) -> bool:
+        """Whether the model's weights need training with an entry; see `Entry.needs_training`."""
+        try:
+            base, adapter = base_model_of(self.lm.model)
+        except UnsupportedModel:  # on which every scheme is refused
+            return entry.needs_training()
+        return entry.needs_training(rotary=unscaled_geometry(adapter, base.config).rotary is not None)
+
+    def has_effect(self, entry: Entry, reach: int, length: int) -> bool:
+        """Whether an entry that is put on the model for a reach differs from the unpatched model up to a length.
+
+        True where it is refused; past its target length, where a scheme need not be defined; and past the end of the
+        model's own table, where the unpatched model is not.
+        """
+        if entry.scheme is None:
+            return True
+        try:
+            schemes, target = self.built(entry, reach), self.lengths(entry, reach).target
+        except PosEncError:  # patching says why
+            return True
+        base, adapter = base_model_of(self.lm.model)
+        geometry, positions = unscaled_geometry(adapter, base.config), spread_positions(length)
+        ends = target if geometry.table is None else min(target, geometry.table)
+        return length > ends or any(
+            differs_from_host(scheme, positions, geometry.of_layer(layer)) for layer, scheme in enumerate(schemes)
+        )
+
+    def terms(self, entry: Entry, reach: int) -> str:
+        """Digest of the terms of an entry's schemes; the reason where they cannot be built."""
+        try:
+            with drawn_from(self.seed):
+                return terms_digest(self.built(entry, reach))
+        except Exception as error:  # patching says it again, as the reason of a refused or failed cell
+            return f"{type(error).__name__}: {error}"
+
+    def built(self, entry: Entry, reach: int) -> list[Scheme]:
+        """The scheme of every layer, apart from the model.
+
+        Raises:
+            PosEncError: the scheme is not defined for the model, or an option is refused.
+        """
+        base, adapter = base_model_of(self.lm.model)
+        lengths, geometry = self.lengths(entry, reach), unscaled_geometry(adapter, base.config)
+        chosen = layout_of(entry.scheme or "", entry.own_options, None, geometry)
+        geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
+        return build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
+
+
+def sources_of(classes: Iterable[type]) -> list[str]:
+    """Digests of the source of classes that are not of this package, whose version is in every key.
+
+    One without source has no digest, and a key of its own each time: what it computed before is never shown again.
+    """
+    return sorted({source_digest(cls) or uuid4().hex for cls in classes if is_foreign(cls)})
+
+
+def fixed(entry: Entry) -> bool:
+    """Whether the user fixed the extension of an entry, so that it is the same at every length."""
+    return bool(entry.lengths.keys() & {"factor", "target_length"})

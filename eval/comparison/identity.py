@@ -26,14 +26,13 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.source_digest import digest_of as digest_of
 from hf_posenc.core.terms import BlockBias, RowRotation, ToeplitzBias, ValueBias
+from hf_posenc.eval.settings import FILES
 from hf_posenc.eval.tasks.sweep import Paths, checked
 from hf_posenc.schemes.base import Scheme
 
 PACKAGES = ("hf-posenc", "torch", "transformers", "tokenizers", "lm_eval")
 TASK_FILES = (".yaml", ".yml", ".py", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".parquet")
 """Endings of the files in a folder of tasks that numbers may depend on: tasks, their code and their data."""
-PATHS = ("data", "docs")
-"""Options that name files and folders; the key of a cell has their content, wherever it lies."""
 READ = ("bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
 """The special tokens that a model reads with a text."""
 
@@ -58,8 +57,8 @@ def identity_of(
 
 
 def identified(name: str, value: Any, without: Path) -> Any:
-    """One option: files of `PATHS` by content alone; any other value that is a file, by name and content."""
-    if name in PATHS:
+    """One option: `FILES` by content alone; any other value that is a file, by name and content."""
+    if name in FILES:
         files = {str(one): Path(one).expanduser() for one in checked(name, Paths, value)}
         return [files_digest(path, without=without) if os.path.exists(path) else one for one, path in files.items()]
     if isinstance(value, (str, Path)) and os.path.isfile(value):
@@ -125,11 +124,12 @@ def terms_digest(schemes: Iterable[Scheme]) -> str:
 def realised(scheme: Scheme) -> dict[str, Any]:
     """The terms of a scheme at `positions` as JSON values; those that need tokens are left out."""
     at = positions(scheme.geometry)
+    call = PositionContext(at, at, scheme.geometry.causal, contiguous=False)
     hooks = {
         "rotation": scheme.rotation,
         "embed": lambda: scheme.embed(at),
         "reposition": lambda: scheme.reposition(at, training=False),
-        "terms": lambda: scheme.terms(context(scheme.geometry, at)),
+        "terms": lambda: scheme.terms(call),
     }
     found: dict[str, Any] = {}
     for name, hook in hooks.items():
@@ -146,11 +146,6 @@ def positions(geometry: Geometry) -> Tensor:
     near = {0, 1, 2, 3, 7, trained // 8, trained // 4, trained // 2, trained - 1, trained, trained + 1}
     far = {(trained + target) // 2, target - 2, target - 1}
     return torch.tensor([sorted(at for at in near | far if 0 <= at < max(target, 2))])
-
-
-def context(geometry: Geometry, at: Tensor) -> PositionContext:
-    """An attention call of tokens at positions that are not consecutive."""
-    return PositionContext(query_positions=at, key_positions=at, causal=geometry.causal, contiguous=False)
 
 
 def described(value: Any, at: Tensor) -> Any:

@@ -8,19 +8,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from math import isfinite
-from typing import Any, TypeGuard
+from typing import Any
 
+import torch
+
+from hf_posenc.core import memory
 from hf_posenc.core.files.hf_errors import is_out_of_memory
+from hf_posenc.core.memory import tensors_in
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError
-from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
-from hf_posenc.eval.comparison.fitting import fixed
-from hf_posenc.eval.comparison.measure_costs import PeakMemory, costs_since
+from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest, fixed
 from hf_posenc.eval.evaluation import evaluate
+from hf_posenc.eval.lm.log_probs import unwrapped
 from hf_posenc.eval.lm.measurable import check_reach, trained_length_under
-from hf_posenc.eval.results.record import Record, State
-from hf_posenc.eval.results.store import Store
+from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Costs, Record, State, Store
+from hf_posenc.forward.host_calls import cache_name, cache_of
 from hf_posenc.patching.patch import patch_model, scheme_set_aside, unpatch_model
 
 
@@ -34,7 +38,7 @@ def measure_cells(
 ) -> list[Record]:
     """Return the records of all cells; those missing in the store are measured and stored first."""
     stored = [] if request.fresh else [store.get(cell.key) for cell in cells]
-    kept = {record.key: record for record in stored if is_final(record)}
+    kept = {one.key: one for one in stored if one is not None and one.state != "failed"}  # that is tried again
     todo = {cell.key: cell for cell in cells if cell.key not in kept}  # two labels may name the same settings
     total, done = sum(cell.length for cell in todo.values()), 0  # a cell counts as its tokens of context
     for number, cell in enumerate(todo.values()):
@@ -46,11 +50,6 @@ def measure_cells(
         done += cell.length
         progress(done / total, doing)
     return [replace(kept[cell.key], scheme=cell.entry.label) for cell in cells]
-
-
-def is_final(record: Record | None) -> TypeGuard[Record]:
-    """Whether a record is final; a failed cell is tried again."""
-    return record is not None and record.state != "failed"
 
 
 def measure_cell(
@@ -70,17 +69,11 @@ def measure_cell(
             state = "failed"
             peak = PeakMemory(next(lm.model.parameters()).device)
             evaluation = evaluate(
-                lm,
-                tasks=[cell.task],
-                lengths=cell.lengths,
-                longest=request.longest,
-                label=cell.entry.label,
+                lm, tasks=[cell.task], lengths=cell.lengths, longest=request.longest, label=cell.entry.label,
                 **passed_on,
-            )
+            )  # fmt: skip
             costs = costs_since(peak, lm.model)
-        rows = [row.to_dict() for row in evaluation.rows]
-        documents = [score.to_dict() for score in evaluation.documents]
-        remarks = evaluation.remarks
+        rows, documents, remarks = evaluation.rows, evaluation.documents, evaluation.remarks
         reason = invalid_rows_reason(rows)
         state = "failed" if reason else "done"
     except PosEncError as error:
@@ -127,13 +120,13 @@ def patched(lm: Any, cell: Cell, request: MeasurementRequest) -> Iterator[None]:
             unpatch_model(lm.model)
 
 
-def invalid_rows_reason(rows: Sequence[dict[str, Any]]) -> str:
+def invalid_rows_reason(rows: Sequence[Row]) -> str:
     """Return why the numbers cannot be reported; empty where they can."""
     if not rows:
         return "The task gave no number. Check its metrics."
     for row in rows:
-        if not isfinite(row["value"]):
-            return f"{row['metric']} is {row['value']} at length {row['length']}. Check the weights for such values."
+        if not isfinite(row.value):
+            return f"{row.metric} is {row.value} at length {row.length}. Check the weights for such values."
     return ""
 
 
@@ -146,3 +139,53 @@ def counted(progress: ProgressCallback, doing: str) -> Callable[[], None]:
     """Count the scored requests of a cell; how many there will be is not known, so some of it is always left."""
     requests = count(1)
     return lambda: progress(1 - 0.5 ** (next(requests) / 32), doing)
+
+
+FEW, MANY = 16, 32
+"""Tokens of the two caches whose difference is that of a token: fewer than any window that schemes have by default."""
+
+
+def costs_since(peak: PeakMemory, model: Any) -> Costs:
+    """Costs of a model, as it is patched now, since a meter was made."""
+    memory_taken = peak.read()  # before the two small passes
+    return Costs(memory_taken, peak.memory_of, cache_per_token(model))
+
+
+class PeakMemory:
+    """Peak memory since it was made: of the device on CUDA, else of the process.
+
+    Attributes:
+        memory_of: the device, or ``"process"``.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, on_cuda = device, device.type == "cuda"
+        self.memory_of = str(device) if on_cuda else "process"
+        if on_cuda:
+            torch.cuda.reset_peak_memory_stats(device)
+        self.measurable = on_cuda or memory.reset_peak()
+
+    def read(self) -> int | None:
+        """The peak so far in bytes; None where the system does not tell."""
+        if not self.measurable:
+            return None
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        return memory.peak()
+
+
+def cache_per_token(model: Any) -> float | None:
+    """Bytes that the KV cache of a model, as it is patched, takes for each token; None where it keeps none."""
+    if cache_name(type(unwrapped(model))) is None:  # encoders, and models whose state does not grow
+        return None
+    few, many = (cache_bytes(model, tokens) for tokens in (FEW, MANY))
+    return (many - few) / (MANY - FEW) if many else None
+
+
+@torch.no_grad()
+def cache_bytes(model: Any, tokens: int) -> int:
+    """Bytes of the KV cache after so many tokens."""
+    ids = torch.zeros(1, tokens, dtype=torch.long, device=model.device)
+    cache = cache_of(model(input_ids=ids, use_cache=True))
+    found = {(tensor.data_ptr(), tensor.shape): tensor.nbytes for tensor in tensors_in(cache)}
+    return sum(found.values())

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hf_posenc.checkpoints.model_digest import model_digest
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.errors import BadComparison, PosEncError, UnreadableDocuments, shown
 from hf_posenc.eval.catalogue import FILE_TASKS, own_tasks
-from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest
-from hf_posenc.eval.comparison.fitting import Fitting
+from hf_posenc.eval.comparison.cell import Cell, Fitting, MeasurementRequest
 from hf_posenc.eval.comparison.identity import to_json, tokenizer_digest
 from hf_posenc.eval.comparison.measure import measure_cells, part_of
 from hf_posenc.eval.comparison.models import MeasuredModel
@@ -20,13 +19,11 @@ from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.load import language_model
 from hf_posenc.eval.lm.measurable import is_masked, trained_length_of_lm
-from hf_posenc.eval.quiet import suppress_output
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.gate import gate_of
-from hf_posenc.eval.results.record import key_of
-from hf_posenc.eval.results.store import Store
+from hf_posenc.eval.results.effective_length import gate_of
+from hf_posenc.eval.results.store import Store, key_of
 from hf_posenc.eval.settings import CompareSettings
-from hf_posenc.eval.task_run import SharedOptions, load_tasks, refuse_unread
+from hf_posenc.eval.task_run import SharedOptions, load_tasks, refuse_unread, suppress_output
 from hf_posenc.eval.tasks.sweep import longest_of
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.patching.patch import scheme_set_aside
@@ -98,24 +95,23 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
             f"The tokenizer of {shown(given.shown_name)} differs from that of the models before it, so that a length "
             "is another text for each. Make separate comparisons."
         )
-    fitting = Fitting.on(lm, settings.seed)
     request = MeasurementRequest(
         shared.measure, longest, settings.factor_per_length, dict(given.arguments),
-        shared.identity | digests, fit=fitting.fit, computes=fitting.computes, fresh=settings.fresh,
+        shared.identity | digests, Fitting.on(lm, settings.seed), fresh=settings.fresh,
     )  # fmt: skip
     tuned = {}
     if shared.development is not None:
         first, progress = part_of(progress, 0.0, TUNING, "choosing options: "), part_of(progress, TUNING, 1.0 - TUNING)
-        choice = choose_options(
-            lm, replace(request, identity=request.identity | {"text": shared.development.digest}), fitting, entries,
-            lengths, shared.evaluated(shared.development), store, first, settings.budget,
+        fitting, tried = choose_options(
+            replace(request, identity=request.identity | {"text": shared.development.digest}), entries, lengths,
+            shared.evaluated(shared.development), store, first, settings.budget,
         )  # fmt: skip
-        request = replace(request, fit=choice.fit)
-        tuned = {"tuned": {"text": shared.development.label, "options": choice.to_dict()}}
+        request = replace(request, fitting=fitting)
+        tuned = {"tuned": {"text": shared.development.label, "options": tried}}
         digests["development text"] = shared.development.digest
     with scheme_set_aside(lm.model):
         cells, gating = list(request.cells(entries, lengths, tasks)), request.gates(entries, tasks, trained)
-        schemes = [about_entry(entry, cells, request, fitting) for entry in entries]
+        schemes = [about_entry(entry, cells, request) for entry in entries]
     measured = measure_cells(lm, gating + cells, store, request, shared.evaluated(shared.text), progress)
     gates, records = measured[: len(gating)], measured[len(gating) :]
     named = {name: value for name, value in shared.identity.items() if name != "versions"}
@@ -125,7 +121,7 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
         **shared.measure, "text": None if shared.text is None else shared.text.label,
         "versions": shared.identity["versions"],
         **({"options": to_json(settings.options)} if settings.options else {}),
-        "gates": [gate_of(record, trained, given.shown_name).to_dict() for record in gates],
+        "gates": [asdict(gate_of(record, trained, given.shown_name)) for record in gates],
         "digests": {name: one if isinstance(one, str) else key_of(one) for name, one in named.items()} | digests,
         **tuned,
     }  # fmt: skip
@@ -169,7 +165,7 @@ def as_saved(entry: Entry, scheme: str | None) -> Entry:
     return replace(entry, label=f"{scheme} (as saved)") if named else entry
 
 
-def about_entry(entry: Entry, cells: Sequence[Cell], request: MeasurementRequest, fitting: Fitting) -> dict[str, Any]:
+def about_entry(entry: Entry, cells: Sequence[Cell], request: MeasurementRequest) -> dict[str, Any]:
     """Describe an entry for reports, with the options that the comparison chose for it at each length, and the lengths
     at which it changes nothing.
     """
@@ -180,9 +176,9 @@ def about_entry(entry: Entry, cells: Sequence[Cell], request: MeasurementRequest
     }
     return {
         "label": entry.label, "scheme": entry.scheme, "options": to_json(entry.options),
-        "chosen": chosen if any(chosen.values()) else {}, "needs_training": fitting.needs_training(entry),
+        "chosen": chosen if any(chosen.values()) else {}, "needs_training": request.fitting.needs_training(entry),
         "without_effect": [
             length for length, fitted in sorted(used.items())
-            if not fitting.has_effect(fitted, request.reach(length), length)
+            if not request.fitting.has_effect(fitted, request.reach(length), length)
         ],
     }  # fmt: skip

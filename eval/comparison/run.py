@@ -21,7 +21,7 @@ from hf_posenc.core.plotting import require_matplotlib
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.errors import FolderUnusable, shown
-from hf_posenc.eval.catalogue import check_known, check_text_used, check_trusted, without_groups
+from hf_posenc.eval.catalogue import check_known, check_settings_read, check_trusted, without_groups
 from hf_posenc.eval.comparison.identity import identity_of
 from hf_posenc.eval.comparison.measure import part_of
 from hf_posenc.eval.comparison.models import MeasuredModel, check_reference, combined, models_of, reference_of
@@ -110,7 +110,7 @@ def check_tasks(settings: CompareSettings) -> None:
     check_trusted(tasks, include_path, trust=settings.trust_tasks)
     check_known(tasks, include_path)
     if settings.text is not None:
-        check_text_used(tasks)
+        check_settings_read(["text"], tasks)
 
 
 def compare_each(models: Sequence[MeasuredModel], shared: Shared, progress: ProgressCallback) -> list[Comparison]:

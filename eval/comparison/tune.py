@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 from math import ceil, log
 from statistics import fmean
@@ -20,19 +20,17 @@ from typing import Any, TypeAlias
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.source_digest import digest_of
 from hf_posenc.errors import BadComparison, PosEncError
-from hf_posenc.eval.comparison.cell import MeasurementRequest
-from hf_posenc.eval.comparison.fitting import Fitting
+from hf_posenc.eval.comparison.cell import Fitting, MeasurementRequest
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.measurable import is_masked
-from hf_posenc.eval.results.record import Record
-from hf_posenc.eval.results.store import Store
+from hf_posenc.eval.results.store import Record, Store
 from hf_posenc.eval.settings import CompareSettings
-from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
-from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
+from hf_posenc.eval.texts.measured_text import TRAINING, MeasuredText, measured_text, module_text
 from hf_posenc.patching.patch import scheme_set_aside
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.entry import Entry
+from hf_posenc.schemes.remap.dpe import BANDS
 from hf_posenc.schemes.spec import defaults_of, plan
 from hf_posenc.texts import Document
 
@@ -54,10 +52,22 @@ def times_factor(*multiples: float) -> Callable[[float, int], list[float]]:
     return lambda s, trained: [max(1.0, multiple * s) for multiple in multiples]
 
 
+def grouped(factor: float, *multiples: float) -> tuple[int, ...]:
+    """Group sizes of eight bands of frequencies, fastest first, divided evenly among multiples of the factor."""
+    return tuple(ceil(multiples[band * len(multiples) // BANDS] * factor) for band in range(BANDS))
+
+
+def one_band_apart(factor: float, *multiples: float) -> list[tuple[int, ...]]:
+    """Groups of twice the factor in all bands but one, in which they are one of the multiples."""
+    every = product(range(BANDS), multiples)
+    return [grouped(factor, *(multiple if b == band else 2 for b in range(BANDS))) for band, multiple in every]
+
+
 Grid: TypeAlias = Mapping[str, Callable[[float, int], Sequence[Any]]]
 GRID: Grid = {
     "window": parts_of_trained(1 / 8, 1 / 4, 1 / 2, 3 / 4),  # of neighbours at their true distance
     "group": lambda s, trained: [ceil(multiple * s) for multiple in (1.5, 2, 4)],
+    "groups": lambda s, trained: [grouped(s, *both) for both in ((1.5,), (2,), (4,), (1.5, 4), (4, 1.5))],
     "k": times_factor(1, 2, 4),
     "chunk": parts_of_trained(1 / 2, 3 / 4, 1),
     "local": parts_of_trained(1 / 16, 1 / 8, 1 / 4),
@@ -72,6 +82,7 @@ FINER: Grid = {
     **GRID,
     "window": parts_of_trained(1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8),
     "group": lambda s, trained: [ceil(multiple * s) for multiple in (1.25, 1.5, 2, 4, 8)],
+    "groups": lambda s, trained: [grouped(s, 2), *one_band_apart(s, 1 / 4, 1 / 2, 1, 4)],  # as DPE's authors search
     "chunk": parts_of_trained(1 / 2, 5 / 8, 3 / 4, 7 / 8, 1),
     "local": parts_of_trained(1 / 16, 1 / 8, 1 / 4, 3 / 8),
     "size": parts_of_trained(1 / 2, 3 / 4, 7 / 8, 1),
@@ -91,81 +102,57 @@ PARTIAL = times_factor(1 / 6, 1 / 4, 1 / 2, 1)
 """Values of ``factor`` beside a remap, which bounds distances itself: part of the way is enough."""
 
 
-@dataclass(frozen=True)
-class TunedOptions:
-    """Options chosen for entries, each for the tokens that it has to reach.
-
-    Attributes:
-        fitting: how entries are put on the model.
-        chosen: label and reach to the chosen options.
-        scores: label and reach to the losses on the development text of all candidates, by their options.
-    """
-
-    fitting: Fitting
-    chosen: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
-    scores: dict[tuple[str, int], list[tuple[dict[str, Any], float]]] = field(default_factory=dict)
-
-    def fit(self, entry: Entry, reach: int) -> Entry:
-        """The entry with its chosen options, as `Fitting.fit` returns it."""
-        options = entry.options | self.chosen.get((entry.label, reach), {})
-        return self.fitting.fit(replace(entry, options=options), reach)
-
-    def to_dict(self) -> list[dict[str, Any]]:
-        """What was tried and chosen, for ``results.json``."""
-        return [
-            {
-                "label": label, "length": reach, "chosen": self.chosen[label, reach],
-                "tried": [{"options": options, METRIC: loss} for options, loss in tried],
-            }
-            for (label, reach), tried in self.scores.items()
-        ]  # fmt: skip
-
-
 def choose_options(
-    lm: Any,
     request: MeasurementRequest,
-    fitting: Fitting,
     entries: Sequence[Entry],
     lengths: Sequence[int],
     passed_on: dict[str, Any],
     store: Store,
     progress: ProgressCallback,
     budget: int | None = None,
-) -> TunedOptions:
+) -> tuple[Fitting, list[dict[str, Any]]]:
     """Measure the candidates of every entry on the development text and choose among them.
 
     Args:
-        lm: lm-eval model object.
-        request: settings of the cells, with the digest of the development text, and `Fitting.fit`.
-        fitting: how entries are put on the model.
+        request: settings of the cells, with the digest of the development text.
         entries: the schemes, with the options that their user fixed.
         lengths: to choose options for; all of them together where they have one factor.
         passed_on: arguments of `hf_posenc.eval.evaluate`, with the development text.
         store: of finished cells.
         progress: called with the completed fraction and a description of the current step.
         budget: candidates of each entry; None for all of the small grid.
+
+    Returns:
+        How entries are put on the model with their chosen options, and what was tried, for ``results.json``.
     """
-    found, task = TunedOptions(fitting), (MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)[0]
+    lm, task = request.fitting.lm, (MASKED_TASKS if is_masked(request.fitting.lm.model) else CAUSAL_TASKS)[0]
     groups = {length: [length] for length in lengths} if request.factor_per_length else {request.longest: lengths}
     wanted = [
         (entry, reach, option)
         for entry in entries
         for reach in groups
-        for option in candidates(fitting, entry, reach, budget)
+        for option in candidates(request.fitting, entry, reach, budget)
     ]
     with scheme_set_aside(lm.model):
         cells = [[request.cell(option, task, [length]) for length in groups[reach]] for _, reach, option in wanted]
     records = measure_cells(lm, [cell for some in cells for cell in some], store, request, passed_on, progress)
     by_key = {record.key: record for record in records}
+    scores: dict[tuple[str, int], list[tuple[dict[str, Any], float]]] = {}
     for (entry, reach, option), some in zip(wanted, cells, strict=True):
         losses = [loss for cell in some for loss in losses_of(by_key[cell.key])]
         if len(losses) < len(some):
             continue  # refused, such as a group too small for the length
         options = {name: value for name, value in option.options.items() if name not in entry.options}
-        found.scores.setdefault((entry.label, reach), []).append((options, fmean(losses)))
-    for slot, scores in found.scores.items():
-        found.chosen[slot] = min(scores, key=lambda scored: scored[1])[0]
-    return found
+        scores.setdefault((entry.label, reach), []).append((options, fmean(losses)))
+    chosen = {slot: min(tried, key=lambda scored: scored[1])[0] for slot, tried in scores.items()}
+    described = [
+        {
+            "label": label, "length": reach, "chosen": chosen[label, reach],
+            "tried": [{"options": options, METRIC: loss} for options, loss in tried],
+        }
+        for (label, reach), tried in scores.items()
+    ]  # fmt: skip
+    return replace(request.fitting, chosen=chosen), described
 
 
 def candidates(fitting: Fitting, entry: Entry, reach: int, budget: int | None = None) -> list[Entry]:
@@ -212,7 +199,7 @@ def grid_of(entry: Entry, factor: float, trained: int, values: Grid = GRID) -> d
 
 def losses_of(record: Record) -> list[float]:
     """The loss of a cell at its length; none where it was refused or failed."""
-    return [row["value"] for row in record.rows if row["metric"] == METRIC and row["depth"] is None]
+    return [row.value for row in record.rows if row.metric == METRIC and row.depth is None]
 
 
 def development_text(settings: CompareSettings, measured: MeasuredText, reading: Mapping[str, Any]) -> MeasuredText:

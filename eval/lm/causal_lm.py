@@ -10,8 +10,6 @@ processes share the work on CPU too.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
@@ -26,16 +24,17 @@ from hf_posenc.core import plugins
 from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm import launch
-from hf_posenc.eval.lm.arguments import (
+from hf_posenc.eval.lm.key_tokens import KeyTokenScorer
+from hf_posenc.eval.lm.log_probs import unwrapped
+from hf_posenc.eval.lm.measurable import (
     OTHER_WEIGHTS,
+    check_head,
+    check_one_stack,
     hold,
     model_arguments,
     refuse_unused,
     ties_held,
 )
-from hf_posenc.eval.lm.key_tokens import KeyTokenScorer
-from hf_posenc.eval.lm.log_probs import unwrapped
-from hf_posenc.eval.lm.measurable import check_head, check_one_stack
 from hf_posenc.eval.lm.scorer import Scored, TokenRequest
 from hf_posenc.patching.patch import patch_model
 from hf_posenc.patching.state import describe
@@ -188,9 +187,16 @@ class PosEncLM(KeyTokenScorer):
             )
 
     def set_cache_hook(self, cache_hook: Any) -> None:
-        """Separate the answers of this model in a response cache, whose keys hold the request alone."""
+        """Refuse a response cache, which knows a request by its text alone and would answer for another scheme.
+
+        Raises:
+            NotMeasurable: there is one.
+        """
         if cache_hook.dbdict is not None:
-            separate(cache_hook.dbdict, lm_digest(self))
+            raise NotMeasurable(
+                "lm-eval's response cache (--use_cache) does not know which scheme an answer is of. Leave it out; "
+                "hf-posenc compare keeps what it has measured."
+            )
         super().set_cache_hook(cache_hook)
 
     def get_model_info(self) -> dict[str, Any]:
@@ -207,42 +213,3 @@ class PosEncLM(KeyTokenScorer):
             "peft": self.peft,
             "versions": {name: version(name) for name in ("hf-posenc", "torch", "transformers", "lm_eval")},
         }
-
-
-SAMPLED = 64
-"""Numbers of each parameter that the digest looks at, spread evenly."""
-
-
-def separate(answers: Any, digest: str) -> None:
-    """Move an open `SqliteDict` to the table of ``digest``."""
-    answers.tablename = f"posenc_{digest}"
-    answers.conn.execute(f'CREATE TABLE IF NOT EXISTS "{answers.tablename}" (key TEXT PRIMARY KEY, value BLOB)')
-    answers.commit()
-
-
-def lm_digest(lm: Any) -> str:
-    """Digest of model, scheme, lengths, tokenizer and settings."""
-    inner = unwrapped(lm.model)
-    settings = {
-        "type": type(lm).__name__,
-        "info": lm.get_model_info(),
-        "config": inner.config.to_dict(),
-        "overflow": lm.on_overflow,
-        "bos": [lm.add_bos_token, lm.custom_prefix_token_id],
-        "dtypes": [str(lm.softmax_dtype), str(lm.mixed_precision_dtype)],
-        "think": [lm.think_end_token, lm.enable_thinking],
-        "vocabulary": sorted(lm.tokenizer.get_vocab().items()),
-    }
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
-    for name, parameter in lm.model.named_parameters():
-        digest.update(f"{name} {tuple(parameter.shape)}".encode())
-        digest.update(sampled(parameter.detach()).encode())
-    return digest.hexdigest()[:24]
-
-
-def sampled(parameter: torch.Tensor) -> str:
-    """Some of a parameter's numbers; "meta" where they are not at hand."""
-    if parameter.is_meta:
-        return "meta"
-    flat = parameter.reshape(-1)
-    return str(flat[:: max(1, flat.numel() // SAMPLED)].float().tolist())

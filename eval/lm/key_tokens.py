@@ -12,17 +12,13 @@ Fang et al. 2024, "What is Wrong with Perplexity for Long-context Language Model
 
 from __future__ import annotations
 
-from collections import defaultdict
-from contextlib import closing
 from typing import Any
 
-import torch
 from lm_eval.api.instance import Instance
 from torch import Tensor
 
 from hf_posenc.eval.errors import LengthTooShort, NotMeasurable
 from hf_posenc.eval.lm.batching import Row
-from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.measurable import trained_length_of_lm
 from hf_posenc.eval.lm.scorer import Scorer
 from hf_posenc.patching.patch import scheme_set_aside
@@ -49,7 +45,8 @@ class KeyTokenScorer(Scorer):
         evaluator = next((args[-1] for args in unique.values()), "")
         chosen = self.evaluator(evaluator).key_tokens(list(unique.values()))
         with self.bar(len(unique), "Scoring", disable_tqdm) as bar:
-            scores = self.last_scores({texts[key]: args[4] for key, args in unique.items()})
+            wanted = {texts[key]: args[4] for key, args in unique.items()}
+            scores = {text: found.double().cpu() for text, found, _ in self.scored(wanted)}
             answers = {}
             for key, args in unique.items():
                 mask = chosen[choice(args)]
@@ -95,26 +92,11 @@ class KeyTokenScorer(Scorer):
                     )
                 pairs[key] = ending(front, ids, trained), ending(front, ids, len(front) + short + scored)
                 wanted |= dict.fromkeys(pairs[key], scored)
-            found = self.last_scores(wanted)
+            found = {text: scores.double().cpu() for text, scores, _ in self.scored(wanted)}
         return {
             key: (found[long] - found[short] > key[-2]) & (found[long] > key[-1])
             for key, (long, short) in pairs.items()
         }
-
-    def last_scores(self, wanted: dict[Row, int]) -> dict[Row, Tensor]:
-        """Log-probability of each of the last ``wanted[text]`` tokens of every text, in float64."""
-        texts: dict[Row, list[Row]] = defaultdict(list)
-        for text in wanted:
-            texts[text[:-1]].append(text)
-        keep = {row: max(wanted[text] for text in some) for row, some in texts.items()}
-        found = {}
-        with closing(self.states(keep)) as rows:
-            for row, states, head in rows:
-                for text in texts[row]:
-                    targets = torch.tensor(text[-wanted[text] :], device=states.device)
-                    scores, _ = token_scores(states[-wanted[text] :], targets, head)
-                    found[text] = scores.double().cpu()
-        return found
 
 
 def choice(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ together, padded on the left, where `Batched.pads` says that this is exact.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hf_posenc.eval.errors import NotMeasurable, TextTooShort
 from hf_posenc.eval.lm.batching import Batched, Row
-from hf_posenc.eval.lm.log_probs import Head, token_scores
+from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.measurable import check_reach
 from hf_posenc.eval.lm.spans import Pass, forget_longest, passes
 
@@ -33,37 +33,46 @@ TokenRequest = tuple[tuple[str, str] | None, list[int], list[int]]
 class Scorer(Batched):
     """Answers to the requests of a causal model: scores, and continuations of prompts."""
 
+    def scored(self, wanted: Mapping[Row, int]) -> Generator[tuple[Row, Tensor, Tensor], None, None]:
+        """Yield each text with the log-probability of its last ``wanted[text]`` tokens, and whether each is the argmax.
+
+        Texts of one input share a forward pass, and so do beginnings of others where that is exact.
+        """
+        inputs: dict[Row, list[Row]] = defaultdict(list)
+        for text in wanted:
+            inputs[text[:-1]].append(text)  # the last token is never an input
+        carrier = carriers(inputs, wanted) if self.prefixes else {}
+        answered: dict[Row, list[Row]] = defaultdict(list)
+        keep: dict[Row, int] = defaultdict(int)
+        for row, texts in inputs.items():
+            whole = carrier.get(row, row)
+            answered[whole] += texts
+            keep[whole] = max(keep[whole], len(whole) - len(row) + max(wanted[text] for text in texts))
+        with closing(self.states(keep)) as found:
+            for whole, states, head in found:
+                for text in answered[whole]:
+                    end, count = len(states) - len(whole) + len(text) - 1, wanted[text]
+                    targets = torch.tensor(text[len(text) - count :], device=states.device)
+                    yield text, *token_scores(states[end - count : end], targets, head)
+
     def _loglikelihood_tokens(
         self, requests: list[TokenRequest], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[Scored]:
-        rows: dict[Row, list[int]] = defaultdict(list)
+        asking: dict[Row, list[int]] = defaultdict(list)
+        wanted: dict[Row, int] = defaultdict(int)
         for number, (_, context, target) in enumerate(requests):
             self.check_length(len(context) + len(target) - 1, "loglikelihood")  # the last token is never an input
-            rows[tuple((context + target)[-(self.max_length + 1) : -1])].append(number)
-        carrier = carriers(rows, requests) if self.prefixes else {}
-        prefixes_of: dict[Row, list[Row]] = defaultdict(list)
-        keep: dict[Row, int] = defaultdict(int)
-        for row, numbers in rows.items():
-            whole = carrier.get(row, row)
-            prefixes_of[whole].append(row)
-            longest = max(len(requests[number][2]) for number in numbers)
-            keep[whole] = max(keep[whole], len(whole) - len(row) + longest)
+            text = tuple((context + target)[-(self.max_length + 1) :])
+            asking[text].append(number)
+            wanted[text] = max(wanted[text], len(target))
         answers: dict[int, Scored] = {}
-        with self.bar(len(requests), "Scoring", disable_tqdm) as bar, closing(self.states(keep)) as found:
-            for whole, states, head in found:
-                for row, number in ((part, n) for part in prefixes_of[whole] for n in rows[part]):
-                    cache_key, _, target = requests[number]
-                    end = len(states) - len(whole) + len(row)
-                    answers[number] = self.answer(states[end - len(target) : end], head, target)
-                    if cache_key is not None:
-                        self.cache_hook.add_partial("loglikelihood", cache_key, answers[number])
+        with self.bar(len(requests), "Scoring", disable_tqdm) as bar, closing(self.scored(wanted)) as found:
+            for text, scores, greedy in found:
+                for number in asking[text]:
+                    own = slice(len(scores) - len(requests[number][2]), None)
+                    answers[number] = float(scores[own].sum()), bool(greedy[own].all())
                     self.ticked(bar)
         return [answers[number] for number in range(len(requests))]
-
-    def answer(self, states: Tensor, head: Head, target: list[int]) -> Scored:
-        """Log-likelihood of ``target``, and whether greedy decoding would have written it."""
-        scores, greedy = token_scores(states, torch.tensor(target, device=states.device), head)
-        return float(scores.sum()), bool(greedy.all())
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-likelihood of whole texts, each token once, after one begin token.
@@ -88,8 +97,6 @@ class Scorer(Batched):
         totals = [0.0] * len(requests)
         for owner, (score, _) in zip(owners, self._loglikelihood_tokens(windows, disable_tqdm), strict=True):
             totals[owner] += score
-        for request, total in zip(requests, totals, strict=True):
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
         return totals
 
     def span_scores(self, requests: list[Instance], disable_tqdm: bool = False) -> list[list[SpanScore]]:
@@ -101,17 +108,18 @@ class Scorer(Batched):
         prefixes = self.prefixes
         passes_of = {key: passes(*request.args[1:], prefixes=prefixes) for key, request in unique.items()}
         left = {key: len(some) for key, some in passes_of.items()}
-        wanted: dict[Row, list[tuple[int, Pass]]] = defaultdict(list)
+        asking: dict[Row, list[tuple[int, Pass]]] = defaultdict(list)
         for key, one in ((key, one) for key, some in passes_of.items() for one in some):
             self.check_length(len(one.tokens) - 1, "span_scores")
-            wanted[one.tokens[:-1]].append((key, one))
-        keep = {row: max(one.keep for _, one in some) for row, some in wanted.items()}
+            asking[one.tokens].append((key, one))
+        wanted = {text: max(one.keep for _, one in some) for text, some in asking.items()}
         answers = {key: [(0.0, 0)] * len(request.args[3]) for key, request in unique.items()}
-        with self.bar(len(unique), "Scoring", disable_tqdm) as bar, closing(self.states(keep)) as found:
-            for row, states, head in found:
-                for key, one in wanted[row]:
-                    for number, score in span_answers(one, states, head):
-                        answers[key][number] = score
+        with self.bar(len(unique), "Scoring", disable_tqdm) as bar, closing(self.scored(wanted)) as found:
+            for text, scores, greedy in found:
+                for key, one in asking[text]:
+                    for number, where in one.answers:
+                        own, right = scores[-one.keep :][where], greedy[-one.keep :][where]
+                        answers[key][number] = float(own.double().sum()), int(right.sum())
                     left[key] -= 1
                     if not left[key]:
                         self.ticked(bar)
@@ -158,37 +166,22 @@ class Scorer(Batched):
             )  # fmt: skip
 
 
-def span_answers(one: Pass, states: Tensor, head: Head) -> Iterator[tuple[int, SpanScore]]:
-    """Yield number and score of each span of a forward pass."""
-    wanted = torch.tensor(one.tokens[-one.keep :], device=states.device)
-    scores, greedy = token_scores(states[-one.keep :], wanted, head)
-    for number, where in one.answers:
-        yield number, (float(scores[where].double().sum()), int(greedy[where].sum()))
-
-
-def carriers(rows: Mapping[Row, Sequence[int]], requests: Sequence[TokenRequest]) -> dict[Row, Row]:
-    """Map each sequence that is a prefix of others to the longest of these, whose pass answers for all.
+def carriers(inputs: Mapping[Row, Sequence[Row]], wanted: Mapping[Row, int]) -> dict[Row, Row]:
+    """Map each input that begins others to the longest of these, whose pass answers for all.
 
         A    prompt → " a₁"            B    prompt " a₁," → " a₂"            the pass of B covers all of A
 
-    Valid only where a token's score depends on the tokens before it alone; the caller checks that.
+    Valid only where a token's score depends on the tokens before it alone; the caller checks that. Two targets for one
+    context, such as the choices of a question, do not go on from each other, even where one begins with the other: they
+    keep a pass each, and with it the very numbers of lm-eval.
 
     Args:
-        rows: input sequences, with the numbers of the requests they answer.
-        requests: name, context and target of each.
+        inputs: inputs, with the texts that they are of.
+        wanted: tokens at the end of each text that are scored.
     """
     found: dict[Row, Row] = {}
-    for row, after in reversed(list(pairwise(sorted(rows)))):  # sorting puts common prefixes next to each other
-        if after[: len(row)] == row and goes_on(requests, rows[row], rows[after]):
+    for row, after in reversed(list(pairwise(sorted(inputs)))):  # sorting puts common prefixes next to each other
+        context = min(len(text) - wanted[text] for text in inputs[after])
+        if after[: len(row)] == row and len(row) < context:
             found[row] = found.get(after, after)
     return found
-
-
-def goes_on(requests: Sequence[TokenRequest], earlier: Sequence[int], later: Sequence[int]) -> bool:
-    """Whether the later contexts hold the earlier targets.
-
-    Two targets for one context, such as the choices of a question, do not go on from each other, even where one begins
-    with the other: they keep a pass each, and with it the very numbers of lm-eval.
-    """
-    longest = max(len(requests[number][1]) + len(requests[number][2]) for number in earlier)
-    return all(len(requests[number][1]) >= longest for number in later)

@@ -98,3 +98,28 @@ def rope_types(config: Any) -> set[str]:
     """All RoPE types of a configuration; layers may have their own."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     return {str(part.get("rope_type", part.get("type", ""))) for part in by_layer_type(rope).values()}
+
+
+def front_of(tokenizer: Any) -> list[int]:
+    """Special tokens before every text."""
+    return frame_of(tokenizer)[0]
+
+
+def closing_of(tokenizer: Any) -> list[int]:
+    """Special tokens after every text."""
+    return frame_of(tokenizer)[1]
+
+
+def frame_of(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Special tokens before and after every text."""
+    marked = list(tokenizer("a", verbose=False)["input_ids"])
+    inside = list(tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"])
+    starts = (n for n in range(len(marked) - len(inside) + 1) if marked[n : n + len(inside)] == inside)
+    start = next(starts, 0)
+    return marked[:start], marked[start + len(inside) :]
+
+
+def opened(tokenizer: Any, text: str) -> list[int]:
+    """Tokens of a text to be continued: with the special tokens before it, without those after it."""
+    ids, closing = list(tokenizer(text, verbose=False)["input_ids"]), closing_of(tokenizer)
+    return ids[: len(ids) - len(closing)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,11 @@ from hf_posenc.core.files.atomic import write_bytes
 from hf_posenc.core.files.staged import staged
 from hf_posenc.eval.errors import StoreUnusable
 from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.report import comparison_text
+from hf_posenc.eval.report.phrases import task_title, title
+from hf_posenc.eval.report.remarks import method, remarks
+from hf_posenc.eval.report.tables import Table, legend, metric_tables, summaries
 from hf_posenc.eval.results.comparison import Comparison, interval
-from hf_posenc.eval.results.effective_length import results_of
+from hf_posenc.eval.results.effective_length import results_of, shown_metrics
 from hf_posenc.eval.results.ranking import rankings
 
 COLUMNS = (
@@ -65,7 +69,7 @@ def number_rows(comparison: Comparison) -> list[dict[str, Any]]:
     found = []
     for row in comparison.rows:
         low, high = interval(row) or (None, None)
-        entry = row.to_dict() | {"low": low, "high": high}
+        entry = asdict(row) | {"low": low, "high": high}
         d = differences.get((row.scheme, row.task, row.metric, row.length)) if row.depth is None else None
         if d is not None:
             entry |= {
@@ -99,7 +103,45 @@ def escape_formula(value: Any) -> Any:
 def documents_text(comparison: Comparison) -> str:
     """Format the scores of single documents as JSON, one line each."""
     return "".join(
-        json.dumps({"scheme": label, **score.to_dict()}, ensure_ascii=False, allow_nan=False) + "\n"
+        json.dumps({"scheme": label, **asdict(score)}, ensure_ascii=False, allow_nan=False) + "\n"
         for label, scores in comparison.documents.items()
         for score in scores
     )
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Format a comparison as Markdown: a table for every metric of every task, and how it was measured."""
+    about = comparison.about
+    parts = [f"# {escaped(title(about))}"]
+    if noted := remarks(comparison):
+        parts.append(bullets(noted))
+    if marks := legend(comparison):
+        parts.append(escaped(marks))
+    for task in comparison.tasks():
+        metrics = shown_metrics(comparison, task)
+        parts += [f"## {escaped(task_title(task))} (`{escaped(task)}`)"] if metrics else []
+        for table in (table for metric in metrics for table in metric_tables(comparison, task, metric)):
+            parts += [escaped(table.caption), markdown_table(table)]
+    for table in summaries(comparison):
+        parts += [f"## {escaped(table.caption)}", markdown_table(table), escaped(table.note)]
+    versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
+    parts += ["## How it was measured", bullets([*method(about), f"Versions: {versions}."])]
+    if about["command"]:
+        parts.append("```console\n$ " + about["command"].replace("\n", " ") + "\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def bullets(sentences: Sequence[str]) -> str:
+    """Format a bulleted list."""
+    return "\n".join(f"- {escaped(sentence)}" for sentence in sentences)
+
+
+def markdown_table(table: Table) -> str:
+    """Format a table with right-aligned numbers."""
+    rows = ["| " + " | ".join(map(escaped, line)) + " |" for line in (table.head, *table.lines)]
+    return "\n".join([rows[0], "|---|" + "---:|" * (len(table.head) - 1), *rows[1:]])
+
+
+def escaped(text: str) -> str:
+    """Escape foreign text, so that it is neither markup nor the end of a cell."""
+    return " ".join(text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").split())

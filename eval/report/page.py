@@ -10,17 +10,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_posenc.eval.report.depth_tables import depth_tables, scale_of
+from hf_posenc.core.plotting import MAGNITUDES, length_names
 from hf_posenc.eval.report.page_plots import curves
-from hf_posenc.eval.report.phrases import is_share, metric_name, task_title, title
+from hf_posenc.eval.report.phrases import UNITS, is_share, metric_name, task_title, title, to_units
 from hf_posenc.eval.report.remarks import method, remarks
 from hf_posenc.eval.report.tables import Table, legend, metric_tables, summaries
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.gate import shown_metrics
+from hf_posenc.eval.results.effective_length import shown_metrics
 
 if TYPE_CHECKING:
     from jinja2 import Template
     from markupsafe import Markup
+
 
 TEMPLATE = Path(__file__).parent / "page.html"
 PANELS = (
@@ -69,12 +70,43 @@ def section(comparison: Comparison, task: str) -> dict[str, Any]:
 
 
 def maps_of_metric(comparison: Comparison, task: str, metric: str) -> dict[str, Any]:
-    """Collect the heat maps of one metric, one per entry, and the colour scale they share."""
-    scale = scale_of(comparison, task, metric)
+    """A metric with lengths as columns and depths as lines: a table for each entry, whose cells are coloured.
+
+    The palette is cividis, perceptually uniform and the same to colour-blind readers (Nuñez et al. 2018,
+    arXiv:1712.01662). Bright is better in every table: shares run from 0 to 100 %, losses from the highest of all
+    entries, dark, to the lowest.
+    """
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    rows = [r for r in comparison.rows if (r.task, r.metric) == (task, metric) and r.depth is not None]
+    values = {(row.scheme, row.length, row.depth): to_units(metric, row.value) for row in rows}
+    worst, best = (0.0, 100.0) if is_share(metric) else (max(values.values()), min(values.values()))
+    digits, unit = (".0f", "%") if is_share(metric) else (".2f", UNITS.get(metric, ""))
+    lengths = sorted({row.length for row in rows if row.length is not None})
+    depths = sorted({row.depth for row in rows if row.depth is not None})
+
+    def cell(value: float | None) -> dict[str, str]:
+        if value is None:
+            return {"text": "–", "colour": "transparent", "ink": "inherit"}
+        bright = (value - worst) / (best - worst) if best != worst else 1.0
+        colour = to_hex(colormaps[MAGNITUDES](bright))
+        return {"text": f"{value:{digits}}", "colour": colour, "ink": "#fff" if bright < 0.55 else "#000"}
+
+    def lines(label: str) -> list[dict[str, Any]]:
+        return [
+            {"depth": f"{100 * depth:g} %", "cells": [cell(values.get((label, length, depth))) for length in lengths]}
+            for depth in depths
+        ]
+
+    measured = {row.scheme for row in rows}
     return {
         "name": f"{metric_name(metric)} of the answer" if metric == "nll" else metric_name(metric),
-        "worst": scale.label(scale.worst), "best": scale.label(scale.best),
-        "tables": depth_tables(comparison, task, metric, scale),
+        "worst": f"{worst:{digits}} {unit}".rstrip(), "best": f"{best:{digits}} {unit}".rstrip(),
+        "tables": [
+            {"label": label, "lengths": length_names(lengths), "lines": lines(label)}
+            for label in comparison.labels if label in measured
+        ],
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from hf_posenc.eval.catalogue import described
 from hf_posenc.eval.results.comparison import SHARES
 
 NAMES = {
@@ -16,35 +17,6 @@ NAMES = {
     "prefix_nll": "loss of all tokens so far", "prefix_ppl": "perplexity of all tokens so far",
 }  # fmt: skip
 UNITS = dict.fromkeys(("nll", "prefix_nll", "gain", "gain_over_other"), "nats/token") | {"key_nats": "nats/document"}
-TASKS = {
-    "posenc_ppl": "Loss of the same last tokens",
-    "posenc_token_nll": "Loss by token position",
-    "posenc_sliding_ppl": "Loss in a sliding window",
-    "posenc_docs": "Loss of whole documents",
-    "posenc_mlm": "Loss of the same masked tokens",
-    "posenc_mlm_recall": "Recall of masked tokens",
-    "posenc_passkey": "Passkey retrieval",
-    "posenc_passkey_gen": "Passkey retrieval, generated",
-    "posenc_niah_single": "Needle in a haystack",
-    "posenc_niah_multikey": "Needle in a haystack, multiple keys",
-    "posenc_niah_multivalue": "Needle in a haystack, multiple values",
-    "posenc_niah_multiquery": "Needle in a haystack, multiple queries",
-    "posenc_vt": "Variable tracking",
-    "posenc_cwe": "Common words extraction",
-    "posenc_fwe": "Frequent words extraction",
-    "posenc_qa": "Question answering over many paragraphs",
-    "posenc_qa_file": "Question answering over your documents",
-    "posenc_association": "Needle without word overlap",
-    "posenc_icl": "Many-shot classification",
-    "posenc_rerank": "Re-ranking of documents",
-    "posenc_ruler_file": "RULER",
-    "posenc_babilong": "BABILong",
-    "posenc_longbench2": "LongBench v2",
-    "posenc_copy_gain": "Copy gain: loss of a passage that was read before",
-    "posenc_key_tokens": "Loss of the tokens that long context helps",
-    "posenc_copy": "Copying random strings",
-    "posenc_induction": "Induction",
-}
 
 
 def is_share(metric: str) -> bool:
@@ -89,7 +61,7 @@ def model_title(name: str) -> str:
 
 def task_title(task: str) -> str:
     """Return the title of a task; its name for a task that is not ours."""
-    return TASKS.get(task, task)
+    return str(described(task).get("title", task))
 
 
 def format_value(metric: str, value: float, stderr: float | None) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hf_posenc.eval.catalogue import JOINT, TASKS_READING, TEXT_TASKS, read_by
+from hf_posenc.eval.catalogue import JOINT, SETTINGS, read_by
 from hf_posenc.eval.report.phrases import metric_name, model_title
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.gate import Gate, gates
-from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.effective_length import Gate, gates
+from hf_posenc.eval.results.store import Record
 
 
 def remarks(comparison: Comparison) -> list[str]:
@@ -173,7 +173,7 @@ def method(about: Mapping[str, Any]) -> list[str]:
 def text_and_settings(about: Mapping[str, Any], longest: int) -> Iterator[str]:
     """Describe the text that the tasks read, and the settings."""
     tasks = about["tasks"]
-    if set(tasks) & set(TEXT_TASKS):
+    if read_by("text", tasks):
         text = names_of(about["text"] or f"held-out modules of the library of Python {about['versions']['python']}")
         yield f"Text: {text}."
     if read_by("scored", tasks):
@@ -182,7 +182,7 @@ def text_and_settings(about: Mapping[str, Any], longest: int) -> Iterator[str]:
             "tokens scored are the same at every length and for every scheme."
         )
     values: dict[str, Any] = {**about, "depths": [f"{100 * depth:g} %" for depth in about["depths"]]}
-    for name in TASKS_READING:
+    for name in SETTINGS:
         if reading := read_by(name, tasks):
             yield f"{name} {option_text(values[name])}: {', '.join(reading)}."
 

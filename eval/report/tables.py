@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from hf_posenc.eval.report.phrases import UNITS, axis_label, format_value, is_share, metric_name, to_units
 from hf_posenc.eval.results.comparison import Comparison, rows_by_cell
 from hf_posenc.eval.results.effective_length import RULER, EffectiveLength, effective_lengths
-from hf_posenc.eval.results.paired import FEWEST, Difference
+from hf_posenc.eval.results.paired import Difference
 from hf_posenc.eval.results.ranking import Ranked, rankings
-from hf_posenc.eval.results.record import costs_of
+from hf_posenc.eval.results.rows import FEWEST
+from hf_posenc.eval.results.store import costs_of
 
 EFFECTIVE = "Effective context length"
 COSTS = "Costs: time of all cells, peak memory, KV cache"

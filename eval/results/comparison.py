@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import exp, log
 from statistics import NormalDist
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
-from hf_posenc.eval.results.documents import DocumentScore
-from hf_posenc.eval.results.paired import FEWEST, NO_SPREAD, Difference, paired_differences
-from hf_posenc.eval.results.record import Record
-from hf_posenc.eval.results.rows import Row, is_perplexity
+from hf_posenc.eval.results.paired import NO_SPREAD, Difference, paired_differences
+from hf_posenc.eval.results.rows import FEWEST, DocumentScore, Row, is_perplexity
+from hf_posenc.eval.results.store import Record
 
 FORMAT = 2
 LARGEST = 709.0  # of the exponents of float64
@@ -22,6 +21,11 @@ GAINS = ("gain", "gain_over_other")
 """Besides shares, metrics of which the highest is the best."""
 PRIMARY = ("acc", "match", "exact_match", "gain", "gain_over_other", "key_nats", "nll", "recall", "f1", "ppl")
 """Metrics in order of importance: the first that a task has represents it."""
+
+
+def importance(metric: str) -> int:
+    """Sort key of metrics, the most important first."""
+    return PRIMARY.index(metric) if metric in PRIMARY else len(PRIMARY)
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Comparison:
     def rows(self) -> list[Row]:
         """All numbers, with the model's name in reports and the labels of the entries."""
         return [
-            Row(**{**row, "model": self.model_of(record.scheme), "scheme": record.scheme})
+            replace(row, model=self.model_of(record.scheme), scheme=record.scheme)
             for record in self.records
             for row in record.rows
         ]
@@ -87,15 +91,19 @@ class Comparison:
     def metrics(self, task: str, depth: bool = False) -> list[str]:
         """Return the metrics of a task, most important first; with ``depth``, those measured per depth."""
         found = {row.metric: None for row in self.rows if row.task == task and (row.depth is not None) == depth}
-        return sorted(found, key=lambda metric: PRIMARY.index(metric) if metric in PRIMARY else len(PRIMARY))
+        return sorted(found, key=importance)
 
     @cached_property
     def documents(self) -> dict[str, list[DocumentScore]]:
         """Scores of single documents by the labels of the entries."""
         found: dict[str, list[DocumentScore]] = {label: [] for label in self.labels}
         for record in self.records:
-            found.setdefault(record.scheme, []).extend(DocumentScore(**score) for score in record.documents)
+            found.setdefault(record.scheme, []).extend(record.documents)
         return found
+
+    def documents_of(self, label: str, task: str, metric: str, length: int | None) -> list[DocumentScore]:
+        """Scores of the documents of an entry, over all depths."""
+        return [score for score in self.documents[label] if score.row == (task, length, None, metric)]
 
     @cached_property
     def differences(self) -> list[Difference]:
@@ -119,8 +127,8 @@ class Comparison:
             for r in self.records
         ]  # fmt: skip
         return {
-            "format": FORMAT, "about": self.about, "cells": cells, "rows": [row.to_dict() for row in self.rows],
-            "differences": [difference.to_dict() for difference in self.differences],
+            "format": FORMAT, "about": self.about, "cells": cells, "rows": list(map(asdict, self.rows)),
+            "differences": list(map(asdict, self.differences)),
         }  # fmt: skip
 
 

@@ -8,6 +8,10 @@ Without the unpatched model, the scheme's own loss there takes its place.
 The interval has the longest length at which the whole 95 % interval of the score passes, and the longest at which some
 of it does. That of a loss is the interval of its difference from the reference over the same documents, where their
 scores are known. Lengths between the measured ones are not guessed.
+
+The gate of a retrieval task: can the unpatched model do it at its own trained length? Where it cannot, no scheme can be
+told from another by accuracy at longer lengths. It is open where the lower limit of the 95 % interval of the accuracy
+lies above `THRESHOLD`, and above chance where a task is a choice.
 """
 
 from __future__ import annotations
@@ -15,14 +19,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import log
-from statistics import fmean
 from typing import Any
 
 from hf_posenc.core.student_t import student_t
-from hf_posenc.eval.results.comparison import SHARES, Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.documents import standard_error
-from hf_posenc.eval.results.paired import FEWEST
-from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.comparison import SHARES, Comparison, importance, interval, rows_by_cell
+from hf_posenc.eval.results.paired import paired
+from hf_posenc.eval.results.rows import FEWEST, Row
+from hf_posenc.eval.results.store import Record
 
 RULER = 0.856
 SLACK = log(1.05)
@@ -48,10 +51,6 @@ class EffectiveLength:
     low: int
     high: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
 
 def effective_lengths(comparison: Comparison) -> list[EffectiveLength]:
     """The effective context length of every scheme on every task that was measured at several lengths."""
@@ -76,7 +75,7 @@ def effective_lengths(comparison: Comparison) -> list[EffectiveLength]:
 
 def results_of(comparison: Comparison) -> dict[str, Any]:
     """The content of ``results.json``: cells, rows, differences and effective context lengths."""
-    return comparison.to_dict() | {"effective": [one.to_dict() for one in effective_lengths(comparison)]}
+    return comparison.to_dict() | {"effective": list(map(asdict, effective_lengths(comparison)))}
 
 
 def effective_length(
@@ -93,24 +92,12 @@ def effective_length(
 
 def loss_bounds(comparison: Comparison, row: Row, reference: Row) -> tuple[float, float, float]:
     """A loss and its 95 % interval: of the difference from the reference where documents are known, else its own."""
-    own, base = documents_of(comparison, row), documents_of(comparison, reference)
-    pairs = [(cluster, value - base[name][1]) for name, (cluster, value) in own.items() if name in base]
-    if len({cluster for cluster, _ in pairs}) < FEWEST:
+    own, base = (comparison.documents_of(one.scheme, row.task, row.metric, one.length) for one in (row, reference))
+    found = paired(row.scheme, reference.scheme, own, base) if own else None
+    if found is None or found.clusters < FEWEST:
         return row.value, *(interval(row) or (row.value, row.value))
-    error, count = standard_error([value for _, value in pairs], [cluster for cluster, _ in pairs])
-    mean, half = fmean(value for _, value in pairs), student_t(count - 1) * (error or 0.0)
-    return row.value, reference.value + mean - half, reference.value + mean + half
-
-
-def documents_of(comparison: Comparison, row: Row) -> dict[str, tuple[str, float]]:
-    """Cluster and loss of the documents of a row by name; none in records without scores of documents."""
-    return {
-        score["document"]: (score["cluster"], score["value"])
-        for record in comparison.records
-        if (record.scheme, record.task) == (row.scheme, row.task)
-        for score in record.documents
-        if (score["length"], score["metric"], score["depth"]) == (row.length, row.metric, None)
-    }
+    mean, half = reference.value + found.difference, student_t(found.clusters - 1) * (found.stderr or 0.0)
+    return row.value, mean - half, mean + half
 
 
 def passes(metric: str, value: float, threshold: float) -> bool:
@@ -129,3 +116,61 @@ def reference_of(comparison: Comparison, rows: Mapping[Any, Row], label: str) ->
         if within:
             return rows[reference, max(within)]
     return None
+
+
+THRESHOLD = 0.05
+"""Share of answers that the unpatched model must surely exceed at its trained length."""
+CHANCE = {"posenc_association": 1 / 4, "posenc_icl": 1 / 6, "posenc_longbench2": 1 / 4}
+"""Share of right answers that guessing has, in tasks with a choice."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What the unpatched model reaches on a task at its trained length.
+
+    Attributes:
+        task: lm-eval task.
+        model: name of the model in reports.
+        length: trained length, tokens.
+        metric: the share that decides; empty where the task could not be measured.
+        value, low, high: its mean over documents and 95 % interval, 0 … 1; without an interval, the mean three times.
+        n: documents.
+        open: whether ``low`` exceeds ``threshold``.
+        threshold: what ``low`` is compared with.
+        reason: why it could not be measured.
+    """
+
+    task: str
+    length: int
+    model: str = ""
+    metric: str = ""
+    value: float = 0.0
+    low: float = 0.0
+    high: float = 1.0
+    n: int = 0
+    open: bool = True
+    threshold: float = THRESHOLD
+    reason: str = ""
+
+
+def gate_of(record: Record, length: int, model: str) -> Gate:
+    """The gate that a record of the unpatched model at its trained length gives; open where it has no share."""
+    shares = {r.metric: r for r in record.rows if r.depth is None and r.length == length and r.metric in SHARES}
+    if not shares:
+        return Gate(record.task, length, model, reason=record.reason or "it has no accuracy there.")
+    row = shares[min(shares, key=importance)]
+    low, high = interval(row) or (row.value, row.value)
+    threshold = max(THRESHOLD, CHANCE.get(record.task, 0.0))
+    return Gate(record.task, length, model, row.metric, row.value, low, high, row.n, low > threshold, threshold)
+
+
+def gates(about: Mapping[str, Any]) -> list[Gate]:
+    """The gates of a comparison, one for each retrieval task and model."""
+    return [Gate(**gate) for gate in about.get("gates", ())]
+
+
+def shown_metrics(comparison: Comparison, task: str, depth: bool = False) -> list[str]:
+    """The metrics of a task that are worth a table: without its shares where the gates of all models are closed."""
+    found = [gate.open for gate in gates(comparison.about) if gate.task == task]
+    closed = bool(found) and not any(found)
+    return [metric for metric in comparison.metrics(task, depth) if not (closed and metric in SHARES)]

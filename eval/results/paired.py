@@ -12,16 +12,14 @@ Statistics 6(2).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import inf, sqrt
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 from hf_posenc.core.student_t import student_t, two_sided_p
-from hf_posenc.eval.results.documents import DocumentScore, by_row, standard_error
+from hf_posenc.eval.results.rows import FEWEST, DocumentScore, by_row, standard_error
 
-FEWEST = 3
-"""Clusters of documents needed for an interval."""
 LEVEL = 0.05
 ROUNDING = 1e-5
 """Differences of the mean below this are those of float32 arithmetic in another order, and are never sure."""
@@ -70,10 +68,6 @@ class Difference:
     def mark(self) -> str:
         """The verdict as a symbol."""
         return MARKS[self.verdict]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 def paired_differences(

@@ -17,11 +17,10 @@ from itertools import combinations
 from typing import Any
 
 from hf_posenc.eval.results.comparison import GAINS, SHARES, Comparison, interval, rows_by_cell
-from hf_posenc.eval.results.documents import DocumentScore
-from hf_posenc.eval.results.effective_length import EffectiveLength, effective_lengths
-from hf_posenc.eval.results.gate import gates
+from hf_posenc.eval.results.effective_length import EffectiveLength, effective_lengths, gates
 from hf_posenc.eval.results.paired import LEVEL, Difference, holm, paired
-from hf_posenc.eval.results.record import costs_of
+from hf_posenc.eval.results.rows import DocumentScore
+from hf_posenc.eval.results.store import costs_of
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def ranking(
     length = max(comparison.about["lengths"])
     rows = rows_by_cell(comparison.rows, task, metric)
     better = next((row.higher_is_better for row in comparison.rows if (row.task, row.metric) == (task, metric)), None)
-    scores = {label: documents_at(comparison, label, task, metric, length) for label in comparison.labels}
+    scores = {label: comparison.documents_of(label, task, metric, length) for label in comparison.labels}
     measured = {label: found for label, found in scores.items() if found}
     places = {} if better is None or len(measured) < 2 else ranks(measured, higher_is_better=better)
     lines = []
@@ -128,24 +127,16 @@ def ranks(scores: Mapping[str, Sequence[DocumentScore]], *, higher_is_better: bo
     return {label: (1 + better[label], len(scores) - worse[label]) for label in scores}
 
 
-def documents_at(comparison: Comparison, label: str, task: str, metric: str, length: int) -> list[DocumentScore]:
-    """Scores of documents over all depths."""
-    return [score for score in comparison.documents[label] if score.row == (task, length, None, metric)]
-
-
 def with_distances(lines: Sequence[Ranked], scores: Mapping[str, Sequence[DocumentScore]]) -> list[Ranked]:
     """The lines with their paired differences from the first."""
     first = lines[0]
-    if first.first is None:
-        return list(lines)
-    found = [first]
-    for line in lines[1:]:
+
+    def behind(line: Ranked) -> Difference | None:
         own = scores[line.scheme]
-        difference = paired(line.scheme, first.scheme, own, scores[first.scheme]) if own else None
-        if difference is not None:
-            line = replace(line, behind=difference)
-        found.append(line)
-    return found
+        compared = own and line is not first and first.first is not None
+        return paired(line.scheme, first.scheme, own, scores[first.scheme]) if compared else None
+
+    return [replace(line, behind=behind(line)) for line in lines]
 
 
 def time_ratio(comparison: Comparison, label: str, task: str, length: int) -> float | None:

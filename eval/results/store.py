@@ -1,19 +1,23 @@
-"""Store of finished cells of a comparison: a SQLite file, locked while it is open, one transaction per cell.
+"""Record of a measured cell, and the store of them: a SQLite file, locked while it is open, one transaction per cell.
 
 A killed process loses only the cell it was measuring. The lock ends with the process.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
 
 from hf_posenc.eval.errors import StoreUnusable
-from hf_posenc.eval.results.record import Costs, Record, canonical
+from hf_posenc.eval.results.rows import DocumentScore, Row
 
 APPLICATION = 0x706F7365  # "pose", in SQLite's application_id
 FORMAT = 3
@@ -70,11 +74,7 @@ class Store:
         """Return the record with that key, or None."""
         with self.explained_errors():
             row = self.connection.execute("SELECT record FROM cells WHERE key = ?", (key,)).fetchone()
-        if row is None:
-            return None
-        values = json.loads(row[0])
-        costs = values.pop("costs")
-        return Record(**values, costs=None if costs is None else Costs(**costs))
+        return None if row is None else TypeAdapter(Record).validate_json(row[0])
 
     def put(self, record: Record) -> None:
         """Store a record; when this returns, it is on disk.
@@ -117,3 +117,73 @@ def remedy(message: str) -> str:
     """Return what to do about an error message of SQLite."""
     found = (text for sign, text in REMEDIES.items() if sign in message)
     return next(found, "Make folder and file writable, or choose another folder with --out.")
+
+
+State = Literal["done", "refused", "failed"]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of one cell, besides its time, which its record has; or the largest of several cells.
+
+    Attributes:
+        peak_memory: bytes; None where it cannot be measured.
+        memory_of: whose memory that is: ``"process"``, weights and libraries included, or the device's name.
+        cache_per_token: bytes of the KV cache for each token it holds; None for a model without one.
+    """
+
+    peak_memory: int | None
+    memory_of: str
+    cache_per_token: float | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """Outcome of one cell.
+
+    Attributes:
+        key: digest of its settings.
+        scheme, task: label of the entry, and lm-eval task.
+        length: in tokens; None for a task without a length sweep.
+        state: ``"done"``; ``"refused"``, which is final; or ``"failed"``, which the next run tries again.
+        reason: why it was refused or failed.
+        rows: numbers.
+        seconds: duration of the measurement.
+        settings: everything that `key` is computed from.
+        documents: scores of single documents.
+        remarks: what a reader must know of this cell.
+        costs: of its measurement; None where it was not finished. They differ from run to run, as ``seconds`` do.
+    """
+
+    key: str
+    scheme: str
+    task: str
+    length: int | None
+    state: State
+    reason: str
+    rows: list[Row]
+    seconds: float
+    settings: dict[str, Any]
+    documents: list[DocumentScore] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    costs: Costs | None = None
+
+
+def key_of(settings: Mapping[str, Any]) -> str:
+    """Compute the key of a cell: equal for equal settings only."""
+    return hashlib.sha256(canonical(settings).encode()).hexdigest()
+
+
+def canonical(value: Any) -> str:
+    """Encode as canonical JSON: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def costs_of(records: Sequence[Record]) -> Costs:
+    """The largest costs of records."""
+    known = [record.costs for record in records if record.costs is not None]
+    return Costs(
+        max((one.peak_memory for one in known if one.peak_memory is not None), default=None),
+        ", ".join(dict.fromkeys(one.memory_of for one in known if one.peak_memory is not None)),
+        max((one.cache_per_token for one in known if one.cache_per_token is not None), default=None),
+    )

@@ -23,10 +23,9 @@ from annotated_types import Interval
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.tasks.base import Doc
-from hf_posenc.eval.tasks.retrieval import FileOptions, Marks, RetrievalTask
+from hf_posenc.eval.tasks.retrieval import FileOptions, Marks, Record, RetrievalTask, Text, local_records
 from hf_posenc.eval.tasks.ruler import HaystackTask
 from hf_posenc.eval.tasks.sweep import Few
-from hf_posenc.eval.texts.local_records import Record, Text, local_records
 from hf_posenc.eval.texts.needles import ASSOCIATIONS, Association
 
 INTRO = "Each text has the number of its kind. Give the number of the last one.\n\n"

@@ -20,8 +20,7 @@ from annotated_types import Interval
 from lm_eval.api.metrics import mean
 
 from hf_posenc.eval.errors import LengthTooShort
-from hf_posenc.eval.lm.spans import Span
-from hf_posenc.eval.lm.special_tokens import front_of
+from hf_posenc.eval.lm.spans import Span, front_of
 from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric, loss_and_perplexity, perplexity
 from hf_posenc.eval.tasks.sweep import Count, TaskOptions
 from hf_posenc.eval.texts.windows import check_room

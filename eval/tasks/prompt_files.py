@@ -24,9 +24,8 @@ from pydantic import AliasChoices, Field
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.tasks.base import Doc
 from hf_posenc.eval.tasks.choice import ChoiceTask
-from hf_posenc.eval.tasks.retrieval import FileOptions, RetrievalTask
+from hf_posenc.eval.tasks.retrieval import FileOptions, Record, RetrievalTask, Text, Texts, local_records
 from hf_posenc.eval.texts.haystack import Exercise
-from hf_posenc.eval.texts.local_records import Record, Text, Texts, local_records
 
 BABILONG = "{input}\n\nQuestion: {question}\nAnswer:"
 LONGBENCH = (

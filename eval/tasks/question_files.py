@@ -26,10 +26,9 @@ from pydantic import AliasChoices, Field, model_validator
 from hf_posenc.errors import UnreadableDocuments
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.tasks.base import Doc, Metric
-from hf_posenc.eval.tasks.retrieval import FileOptions, Marks, RetrievalTask, found
+from hf_posenc.eval.tasks.retrieval import FileOptions, Marks, Record, RetrievalTask, Text, Texts, found, local_records
 from hf_posenc.eval.tasks.sweep import Count
 from hf_posenc.eval.texts.haystack import Notes, depths, repeated
-from hf_posenc.eval.texts.local_records import Record, Text, Texts, local_records
 
 DOCUMENT = "Document {number}:\n{text}"
 QUESTION = "\n\nQuestion: {question}\nAnswer:"

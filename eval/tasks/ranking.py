@@ -25,10 +25,9 @@ from lm_eval.api.metrics import mean
 from pydantic import AfterValidator, AliasChoices, Field
 
 from hf_posenc.eval.tasks.base import Doc, Metric
-from hf_posenc.eval.tasks.retrieval import FileOptions, Marks, RetrievalTask
+from hf_posenc.eval.tasks.retrieval import FileOptions, Marks, Record, RetrievalTask, Text, local_records
 from hf_posenc.eval.tasks.sweep import Few
 from hf_posenc.eval.texts.haystack import Notes, Supply, coined, depths, sentence
-from hf_posenc.eval.texts.local_records import Record, Text, local_records
 
 INTRO = "Each document has a number.\n"
 DOCUMENT = "Document {number}: {text}"

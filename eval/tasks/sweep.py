@@ -27,7 +27,7 @@ from pydantic import (
     field_validator,
 )
 
-from hf_posenc.core.lengths import MAX_LENGTH
+from hf_posenc.core.lengths import MAX_LENGTH, tokens
 from hf_posenc.errors import PosEncError, shown
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 
@@ -63,14 +63,13 @@ def paths(value: Any) -> list[Any]:
     return [os.fspath(one) if isinstance(one, os.PathLike) else one for one in several]
 
 
-def ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Each length once, shortest first.
+def lengths_of(value: Any) -> list[Any]:
+    """Lengths in tokens, from a list or from ``"4k,8k"``."""
+    return [tokens(one, "lengths") if isinstance(one, str) else one for one in listed(value)]
 
-    Raises:
-        TaskOptionOutOfRange: there is none.
-    """
-    if not lengths:
-        raise TaskOptionOutOfRange("The task has no lengths. Pass --metadata '{\"lengths\": [256, 512]}'.")
+
+def ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Each length once, shortest first."""
     return tuple(sorted(set(lengths)))
 
 
@@ -90,7 +89,7 @@ def longest_of(longest: int | None, lengths: Sequence[int]) -> int:
 Count = Annotated[int, Interval(ge=1, le=MAX_LENGTH), BeforeValidator(number)]
 Few = Annotated[int, Interval(ge=1, le=1000), BeforeValidator(number)]
 Seed = Annotated[int, Interval(ge=0, lt=2**32), BeforeValidator(number)]
-Lengths = Annotated[tuple[Count, ...], AfterValidator(ascending), BeforeValidator(listed)]
+Lengths = Annotated[tuple[Count, ...], AfterValidator(ascending), BeforeValidator(lengths_of)]
 Share = Annotated[float, Interval(ge=0, le=1), BeforeValidator(number)]
 Depths = Annotated[tuple[Share, ...], MinLen(1), BeforeValidator(listed)]
 Paths = Annotated[tuple[Annotated[str, MinLen(1)], ...], BeforeValidator(paths)]
@@ -122,32 +121,48 @@ class TaskOptions(BaseModel):
         return create_model(cls.__name__, __base__=cls, **others)
 
 
-class Sweep(TaskOptions):
+class Sampled(TaskOptions):
+    """What is measured at each length.
+
+    Attributes:
+        samples: windows of text, at random places of all its parts.
+        scored: tokens scored at the end of each window.
+        keys: passkeys, needles or questions, each at every depth.
+        depths: relative depths of the key in the filler text, 0 … 1.
+        seed: of keys, masks, places of windows and learned schemes.
+    """
+
+    samples: Count = 16
+    scored: Count = 64
+    keys: Count = 8
+    depths: Depths = (0.0, 0.25, 0.5, 0.75, 1.0)
+    seed: Seed = 0
+
+
+class Sweep(Sampled):
     """Settings of a length sweep; lengths are in tokens.
 
     Attributes:
         lengths: ascending, without repeats.
-        samples: windows of text.
-        keys: passkeys, each hidden at every depth.
-        scored: tokens scored at the end of a window.
-        depths: shares of the filler before the needle.
         longest: tokens available before every target; with the same value, different lengths score the same targets.
-        seed: of keys, masks and places of windows.
         text: one or several files, folders and datasets; None is the held-out part of the standard library.
         field: column of a record that holds its text.
         separator: what separates the documents of a plain text file; None: each file is one.
     """
 
     lengths: Lengths = Field((), validate_default=True)
-    samples: Count = 16
-    keys: Count = 8
-    scored: Count = 64
-    depths: Depths = (0.0, 0.25, 0.5, 0.75, 1.0)
     longest: Annotated[int, Interval(ge=0, le=MAX_LENGTH), BeforeValidator(number)] = Field(0, validate_default=True)
-    seed: Seed = 0
     text: Any = None
     field: str = "text"
     separator: str | None = None
+
+    @field_validator("lengths")
+    @classmethod
+    def some(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        """The same, and a refusal of none."""
+        if not lengths:
+            raise TaskOptionOutOfRange("The task has no lengths. Pass --metadata '{\"lengths\": [256, 512]}'.")
+        return lengths
 
     @field_validator("longest")
     @classmethod
@@ -168,14 +183,16 @@ def checked(name: str, kind: Any, value: Any) -> Any:
         raise refusal(name, value, error) from None
 
 
-def refusal(name: str, value: Any, error: ValidationError) -> PosEncError:
+def refusal(
+    name: str, value: Any, error: ValidationError, kind: type[PosEncError] = TaskOptionOutOfRange
+) -> PosEncError:
     """The error of an option that pydantic refuses; one of ours, where a check of ours raised it."""
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, PosEncError):
         return cause
     rule = first["msg"].removeprefix("Value error, ").replace("Input", "It")
-    return TaskOptionOutOfRange(f"{name} is {shown(value)}. {rule}.")
+    return kind(f"{name} is {shown(value)}. {rule}.")
 
 
 def metric_name(metric: str, length: int, depth: float | None = None) -> str:

@@ -32,6 +32,7 @@ ROUTES = {
     for one in (
         length_rotation.ROUTE,
         exported.ROUTE,
+        content_bias.ROUTE,
         key_bias.ROUTE,
         toeplitz_bias.ROUTE,
         regions_cpu.ROUTE,
@@ -39,7 +40,6 @@ ROUTES = {
         decode_cuda.ROUTE,
         flex_cuda.ROUTE,
         sliding_window.ROUTE,
-        content_bias.ROUTE,
         decode.ROUTE,
         dense_blocks.ROUTE,
     )
@@ -61,6 +61,8 @@ def rotates_at_read(call: AttentionCall) -> bool:
 
 def prepare(call: AttentionCall) -> Compute:
     """Choose how to compute a call, and precompute what calls with equal terms, positions, mask and shapes share.
+
+    Sinks may differ: a layer may have one of its own.
 
     Returns:
         A function from such a call to its mixed values. It keeps no queries, keys and values of ``call``.

@@ -1,7 +1,8 @@
 """Merge LSE partials: kernel calls on rectangles of query-key pairs, combined by log-sum-exp; pairs are disjoint.
 
-    o = Σ_p e^(lse_p − lse) o_p,   lse = log Σ_p e^lse_p
+    o = Σ_p e^(lse_p − lse) o_p,   lse = log(Σ_p e^lse_p + e^sink)
 
+A sink is a logit without keys: one more partial, whose output is zero.
 The gradient is exact when the backward pass of each partial is given the merged output and log-sum-exp (the identity of
 ring attention, arXiv:2310.01889).
 """
@@ -46,6 +47,7 @@ def attend(
     values: Tensor,
     partials: Sequence[PartialAttention],
     scale: float,
+    sink: Tensor | None = None,
 ) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``; every query needs a partial with a visible key.
 
@@ -55,15 +57,18 @@ def attend(
         values: ``[batch, kv_heads, key, head_dim]``.
         partials: disjoint sets of pairs.
         scale: factor of q · k.
+        sink: logit of one more key that has no value, ``[heads]``.
     """
     cuts = tuple((p.region, p.rows, p.keys, p.causal, p.mask, p.offset) for p in partials)
-    return merged(cuts, scale, len(queries), values, *queries, *keys)
+    return merged(cuts, scale, len(queries), sink, values, *queries, *keys)
 
 
 @torch.compiler.allow_in_graph  # one operation to a compiler, which does not support its in-place writes
-def merged(cuts: tuple[tuple, ...], scale: float, count: int, values: Tensor, *rotated: Tensor) -> Tensor:
+def merged(
+    cuts: tuple[tuple, ...], scale: float, count: int, sink: Tensor | None, values: Tensor, *rotated: Tensor
+) -> Tensor:
     """The same from the fields of the partials, as a graph takes no custom objects."""
-    return MergedAttention.apply(tuple(PartialAttention(*cut) for cut in cuts), scale, count, values, *rotated)
+    return MergedAttention.apply(tuple(PartialAttention(*cut) for cut in cuts), scale, count, sink, values, *rotated)
 
 
 def merge_into(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
@@ -71,6 +76,12 @@ def merge_into(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None
     # e^(more_lse − total), in a form that makes the merged output one interpolation: a single pass over it.
     out.lerp_(more.float(), (more_lse - lse).sigmoid_()[..., None])
     torch.logaddexp(lse, more_lse, out=lse)
+
+
+def with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
+    """Output ``[batch, heads, rows, dim]`` and log-sum-exp ``[batch, heads, rows]`` with a sink ``[heads]`` as well."""
+    logit = sink.float()[None, :, None]
+    return out * (lse - logit).sigmoid()[..., None], torch.logaddexp(lse, logit)
 
 
 class PartialSum:
@@ -103,6 +114,7 @@ def mixed(
     keys: Sequence[Tensor],
     values: Tensor,
     scale: float,
+    sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Merged output, in the dtype of the queries, and log-sum-exp; the arguments are those of `attend`."""
     kernel, total = by_device.of(values), PartialSum(queries[0])
@@ -112,7 +124,8 @@ def mixed(
             causal=p.causal, mask=p.mask, scale=scale,
         )  # fmt: skip
         total.add(p.rows, more, more_lse if p.offset is None else more_lse + p.offset)
-    return total.out.to(queries[0].dtype), total.lse
+    out, lse = (total.out, total.lse) if sink is None else with_sink(total.out, total.lse, sink)
+    return out.to(queries[0].dtype), lse
 
 
 class MergedAttention(torch.autograd.Function):
@@ -120,18 +133,24 @@ class MergedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, partials: tuple[PartialAttention, ...], scale: float, count: int, values: Tensor, *rotated: Tensor
+        ctx: Any,
+        partials: tuple[PartialAttention, ...],
+        scale: float,
+        count: int,
+        sink: Tensor | None,
+        values: Tensor,
+        *rotated: Tensor,
     ) -> Tensor:
         """Mixed values; saves tensors for backward. ``rotated`` are queries and keys of ``count`` regions."""
-        out, lse = mixed(partials, rotated[:count], rotated[count:], values, scale)
-        ctx.save_for_backward(values, out, lse, *rotated)
+        out, lse = mixed(partials, rotated[:count], rotated[count:], values, scale, sink)
+        ctx.save_for_backward(sink, values, out, lse, *rotated)
         ctx.partials, ctx.scale, ctx.count = partials, scale, count
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of the tensors that `forward` was given."""
-        values, out, lse, *rotated = ctx.saved_tensors
+        sink, values, out, lse, *rotated = ctx.saved_tensors
         count = ctx.count
         kernel = by_device.of(values)
         d_values, *d_rotated = (torch.zeros_like(t) for t in (values, *rotated))
@@ -145,4 +164,12 @@ class MergedAttention(torch.autograd.Function):
             d_rotated[p.region][:, :, rows] += dq
             d_rotated[count + p.region][:, :, seen] += dk
             d_values[:, :, seen] += dv
-        return None, None, None, d_values, *d_rotated
+        return None, None, None, gradient_of_sink(sink, out, lse, grad), d_values, *d_rotated
+
+
+def gradient_of_sink(sink: Tensor | None, out: Tensor, lse: Tensor, grad: Tensor) -> Tensor | None:
+    """Gradient of a sink's logit: its weight times −o · ∂o, as it has no value, summed over the queries."""
+    if sink is None:
+        return None
+    weight = (sink.float()[None, :, None] - lse).exp()
+    return -(weight * (out.float() * grad.float()).sum(-1)).sum((0, 2)).to(sink.dtype)

@@ -15,7 +15,7 @@ from transformers import Cache, DynamicCache, DynamicLayer
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import BackendCannotCarry
+from hf_posenc.errors import BackendCannotCarry, NotTraceable
 
 EVICTS = "posenc_evicts"  # of a cache: some of its layers do
 
@@ -31,7 +31,16 @@ class EvictingLayer(DynamicLayer):
         self.first, self.last, self.pads, self.total = first, last, 0, 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Keys and values the new queries can see; what later ones cannot is dropped."""
+        """Keys and values the new queries can see; what later ones cannot is dropped.
+
+        Raises:
+            NotTraceable: a step that continues this cache is exported.
+        """
+        if self.total and getattr(torch.compiler, "is_exporting", bool)():
+            raise NotTraceable(
+                f"A cache that drops keys counts its tokens in Python ({self.total} here), and an exported step would "
+                "be right at that length alone. Export the model without a cache (use_cache=False)."
+            )
         keys, values = super().update(key_states, value_states, *args, **kwargs)
         self.total += key_states.shape[-2]
         self.keys, self.values = self._kept(keys), self._kept(values)

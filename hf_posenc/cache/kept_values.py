@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import Cache
 
 from hf_posenc.core.tracing import is_traced
 
-KEPT = "posenc_kept"  # of a cache: by number of the layer, what its scheme keeps
+KEPT: WeakKeyDictionary[Cache, dict[int, dict[Hashable, Any]]] = WeakKeyDictionary()
+"""Of a cache: by number of the layer, what its scheme keeps. No attribute: those become inputs of an exported graph."""
 
 
 def kept_values(cache: Cache | None, layer: int | None) -> dict[Hashable, Any] | None:
@@ -28,7 +30,7 @@ def kept_values(cache: Cache | None, layer: int | None) -> dict[Hashable, Any] |
     held = cache.get_seq_length(layer)
     if not isinstance(held, int):
         return None
-    layers: dict[int, dict[Hashable, Any]] = cache.__dict__.setdefault(KEPT, {})
+    layers = KEPT.setdefault(cache, {})
     if held == 0:  # a new text, perhaps after a training step
         layers[layer] = {}
     return layers.setdefault(layer, {})

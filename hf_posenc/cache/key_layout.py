@@ -63,8 +63,10 @@ def as_made(memory: Tensor) -> Iterator[None]:
         yield
 
 
-def widen(cache: Cache, layer: int | None, new: Tensor) -> None:
+def widen(cache: Cache, layer: int | None, new: Tensor, values: Tensor) -> None:
     """Widen keys that somebody else cached to our layout: the same in every region, with zeros as extra channels.
+
+    Where each query head reads keys of its own, values are repeated as well.
 
     PEFT's prefix tuning puts trained keys of one head's width into a cache before anything is computed.
 
@@ -72,6 +74,7 @@ def widen(cache: Cache, layer: int | None, new: Tensor) -> None:
         cache: that takes new keys next.
         layer: index of the layer in the cache.
         new: the keys to come, packed.
+        values: those to come.
 
     Raises:
         InvalidInput: the cache was made for wider keys: a static one stays as wide when it is reset.
@@ -84,6 +87,7 @@ def widen(cache: Cache, layer: int | None, new: Tensor) -> None:
         return
     if keys.shape[1] < new.shape[1]:
         with as_made(keys):
+            held.values = held.values.repeat_interleave(values.shape[1] // held.values.shape[1], dim=1)
             held.keys = keys.repeat_interleave(new.shape[1] // keys.shape[1], dim=1)
     elif keys.shape[-1] > new.shape[-1]:
         raise InvalidInput(

@@ -79,7 +79,7 @@ class KeyPositions:
                 before = self.tokens[:, :past].to(new.device)
             else:
                 before = inferred(columns) if self.run is None else columns[None] + self.run
-            rows = max(len(before), len(new))
+            rows = max(before.shape[0], new.shape[0])  # of a graph symbols, which len() would make numbers
             self.tokens = torch.cat((before.expand(rows, -1), new.expand(rows, -1)), dim=1)
         else:
             self.tokens = None

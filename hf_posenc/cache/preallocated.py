@@ -29,27 +29,25 @@ class Buffer:
 
     def append(self, held: Tensor, new: Tensor) -> Tensor:
         """``held`` followed by ``new``, a view of this memory."""
-        length, memory = new.shape[-2], self.memory
-        count = self.written if held is self.returned else (0 if held.numel() == 0 else held.shape[-2])
-        end = count + length
-        if memory is None or end > memory.shape[-2] or not self.ends_with(held, count):
+        memory, known = self.memory, held is self.returned
+        count = self.written if known else (0 if held.numel() == 0 else held.shape[-2])
+        end = count + new.shape[-2]
+        # What is held must be all that was ever written here: then nobody can be reading what comes behind it.
+        goes_on = (
+            memory is not None
+            and end <= memory.shape[-2]
+            and (torch.is_inference_mode_enabled() or not memory.is_inference())
+            and held.data_ptr() == memory.data_ptr()
+            and (known or (count == self.written and held.shape[:2] == memory.shape[:2]))
+        )
+        if memory is None or not goes_on:
             capacity = CAPACITY_STEP if count else 0  # a prefill without decoding takes no more than its own
             memory = new.new_empty(*new.shape[:2], end + capacity, new.shape[-1])
             if count:
                 memory[..., :count, :] = held
-        memory.narrow(-2, count, length).copy_(new)
+        memory.narrow(-2, count, new.shape[-2]).copy_(new)
         self.memory, self.written, self.returned = memory, end, memory.narrow(-2, 0, end)
         return self.returned
-
-    def ends_with(self, held: Tensor, count: int) -> bool:
-        """Whether ``held`` is all that was ever written here, so that nobody can be reading what comes behind it."""
-        memory = self.memory
-        return (
-            memory is not None
-            and (torch.is_inference_mode_enabled() or not memory.is_inference())
-            and held.data_ptr() == memory.data_ptr()
-            and (held is self.returned or (count == self.written and held.shape[:2] == memory.shape[:2]))
-        )
 
 
 class PreallocatedLayer(DynamicLayer):
@@ -58,21 +56,13 @@ class PreallocatedLayer(DynamicLayer):
     They are no attributes, as those become inputs of an exported graph. A copy of a layer begins with new ones.
     """
 
-    @property
-    def buffers(self) -> tuple[Buffer, Buffer]:
-        """Of keys and of values."""
-        found = BUFFERS.get(self)
-        if found is None:
-            found = BUFFERS[self] = Buffer(), Buffer()
-        return found
-
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Cache the new keys and values, and return all of them."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if torch.is_grad_enabled() or is_traced():  # a gradient or a trace needs tensors of their own
             return super().update(key_states, value_states, *args, **kwargs)
-        keys, values = self.buffers
+        keys, values = BUFFERS.get(self) or BUFFERS.setdefault(self, (Buffer(), Buffer()))
         self.keys: Tensor = keys.append(self.keys, key_states)
         self.values: Tensor = values.append(self.values, value_states)
         return self.keys, self.values

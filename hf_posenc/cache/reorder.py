@@ -7,12 +7,11 @@ of a cache passes every such change on.
 from __future__ import annotations
 
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from transformers import Cache, CacheLayerMixin
-
-FOLLOWER = "posenc_follower"  # attribute of a cache layer: what follows its rows
 
 _CLASSES: dict[type[CacheLayerMixin], type[CacheLayerMixin]] = {}
 
@@ -26,6 +25,10 @@ class CacheRows(Protocol):
 
     def select(self, rows: Tensor) -> None:
         """Keep the rows of these numbers, in this order."""
+
+
+FOLLOWERS: WeakKeyDictionary[CacheLayerMixin, CacheRows] = WeakKeyDictionary()
+"""What follows the rows of a layer. It is no attribute, as those become inputs of an exported graph."""
 
 
 def following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
@@ -42,24 +45,29 @@ def _following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
         def reorder_cache(self, beam_idx: Tensor) -> None:
             """Beams change places."""
             super().reorder_cache(beam_idx)
-            vars(self)[FOLLOWER].select(beam_idx)
+            FOLLOWERS[self].select(beam_idx)
 
         def batch_repeat_interleave(self, repeats: int) -> None:
             """Every row is repeated."""
             super().batch_repeat_interleave(repeats)
-            follower = vars(self)[FOLLOWER]
+            follower = FOLLOWERS[self]
             follower.select(torch.arange(follower.rows).repeat_interleave(repeats))
 
         def batch_select_indices(self, indices: Tensor) -> None:
             """Some rows are chosen."""
             super().batch_select_indices(indices)
-            vars(self)[FOLLOWER].select(indices)
+            FOLLOWERS[self].select(indices)
 
         def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
             """Copied and pickled by the class it was made for: this one has no name to be found by."""
-            return _empty, (cls,), vars(self)
+            return _empty, (cls,), (vars(self), FOLLOWERS[self])
 
-    Following.__name__, Following.__qualname__ = cls.__name__, cls.__qualname__
+        def __setstate__(self, state: tuple[dict[str, Any], CacheRows]) -> None:
+            vars(self).update(state[0])
+            FOLLOWERS[self] = state[1]
+
+    # An exporter writes the path of a class and looks it up, and a graph needs ``cls`` alone.
+    Following.__module__, Following.__name__, Following.__qualname__ = cls.__module__, cls.__name__, cls.__qualname__
     return Following
 
 
@@ -73,6 +81,6 @@ def follow_rows(cache: Cache, follower: CacheRows) -> None:
     if not cache.layers:
         cache.layers.append(cache.layer_class_to_replicate())  # as the cache itself does when it is first written to
     layer = cache.layers[0]
-    if FOLLOWER not in vars(layer):
+    if layer not in FOLLOWERS:
         layer.__class__ = following(type(layer))
-        setattr(layer, FOLLOWER, follower)
+        FOLLOWERS[layer] = follower

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
@@ -72,7 +73,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     folder = folder_to_write(folder)
     found, trained = plain_config(model), describe(model).trained_length
     with explained_refusal(found.parameters):
-        plain = with_weights_of(model, type(model), found.config)
+        plain = filled(model, type(model), found.config, model.state_dict())
     with plain_staged(plain, model, folder, found.compared_length) as staging:
         add_old_form(staging, found.of_base, found.section)
     if found.short:
@@ -107,12 +108,14 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
 export = export_native  # the name of the command
 
 
-def with_weights_of(model: Any, make: Callable[[Any], Any], config: Any) -> Any:
-    """The plain model that ``make(config)`` builds, with the weights of a patched one."""
+def filled(model: Any, make: Callable[[Any], Any], config: Any, weights: Mapping[str, Tensor]) -> Any:
+    """The plain model that ``make(config)`` builds, with these weights, but for those it has no place for.
+
+    How it generates is that of the patched ``model``.
+    """
     with torch.device("meta"):
         plain = make(config)
-    own = model.state_dict()  # with learned frequencies, which the configuration states
-    plain.load_state_dict({name: own[name] for name in own.keys() & plain.state_dict().keys()}, assign=True)
+    plain.load_state_dict({name: weights[name] for name in weights.keys() & plain.state_dict().keys()}, assign=True)
     plain.tie_weights()
     plain.generation_config = getattr(model, "generation_config", None)
     return plain

@@ -20,7 +20,7 @@ from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.shared.rope_parameters import by_layer_type
 from hf_posenc.patching.state import base_model_of, describe
-from hf_posenc.schemes.base import Scheme, overrides
+from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.host_rotation import HostRotation
 from hf_posenc.schemes.recipes.recipe import Recipe
 
@@ -157,7 +157,7 @@ def parameters_of(scheme: Scheme, name: str) -> tuple[dict[str, Any], bool]:
     """
     everywhere, within_trained = stated_natively(scheme)
     beyond_rotation = [
-        hook for hook in HOOKS if overrides(scheme, hook) and not (within_trained and hook in LENGTH_DEPENDENT)
+        hook for hook in HOOKS if implements(scheme, hook) and not (within_trained and hook in LENGTH_DEPENDENT)
     ]
     parameters = everywhere or within_trained
     if parameters is None or beyond_rotation:

@@ -1,8 +1,8 @@
 """Export as another class of transformers, which computes by itself what the model's own class does not.
 
 SmolLM 3 is a Llama some of whose layers are not rotated, and Mistral one with a sliding window; their weights have the
-names of Llama's. What is written is loaded in a process without this package and compared before the folder gets its
-name.
+names of Llama's. What a GPT-2 becomes is in `hf_posenc.checkpoints.gpt2_classes`. What is written is loaded in a
+process without this package and compared before the folder gets its name.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from hf_posenc.checkpoints.export import export_native, plain_staged, with_weights_of
+from hf_posenc.checkpoints.export import export_native, filled, plain_staged
+from hf_posenc.checkpoints.gpt2_classes import other_gpt2
 from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_part, parameters_of
 from hf_posenc.checkpoints.static_rotation import static_rotation
 from hf_posenc.core.files.paths import folder_to_write
@@ -27,6 +29,7 @@ from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patching.expected_effect import frequency_values
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.bias.alibi import ALiBi
 from hf_posenc.schemes.host_rotation import HostRotation
 
 SHARED = (
@@ -60,12 +63,13 @@ def export_auto(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Save a patched model for plain transformers, as its own class or as another one that computes the same.
 
     Args:
-        model: a patched model, which is not changed. Only a Llama can become another class: SmolLM 3, some of whose
-            layers are not rotated, or Mistral, which has a sliding window.
+        model: a patched model, which is not changed. A Llama can become a SmolLM 3, some of whose layers are not
+            rotated, or a Mistral, which has a sliding window; a GPT-2 a GPT-NeoX, which is rotated, a BLOOM, which has
+            ALiBi, or a GPT-2 with a longer table.
         folder: where the checkpoint goes.
 
     Returns:
-        The ``rope_parameters`` of the new configuration.
+        The ``rope_parameters`` of the new configuration; empty for a class without.
 
     Raises:
         NotPatched: the model carries no scheme.
@@ -80,14 +84,32 @@ def export_auto(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     folder = folder_to_write(folder)
     with plain_staged(plain, model, folder, describe(model).target_length) as staging:
         check_alone(staging, model)
-    return dict(plain.config.rope_parameters)
+    return dict(getattr(plain.config, "rope_parameters", None) or {})
 
 
 def other_class(model: Any) -> Any:
-    """The model as a class of transformers that computes its scheme, or None where there is none."""
-    base: Any = base_model_of(model)[0]
-    if model.config.model_type != "llama" or hasattr(model, "peft_config"):
+    """The model as a class of transformers that computes its scheme, or None where there is none.
+
+    Raises:
+        NotExpressible: there is none for a model of this type, and why.
+    """
+    if hasattr(model, "peft_config") or not hasattr(model, "lm_head"):
         return None
+    return CLASSES.get(model.config.model_type, lambda _: None)(model)
+
+
+def other_llama(model: Any) -> Any:
+    """A Llama as SmolLM 3 or Mistral, or None where neither computes its scheme.
+
+    Raises:
+        NotExpressible: the scheme is ALiBi, which transformers computes in other architectures.
+    """
+    base: Any = base_model_of(model)[0]
+    if any(isinstance(part, ALiBi) for module in base.__dict__[ATTENTIONS] for part in module.scheme.schemes):
+        raise NotExpressible(
+            "transformers computes ALiBi in BLOOM and MPT, whose norms take the mean away and whose MLP has no gate; a "
+            f"Llama has RMS norms and a gate. {INSTEAD}"
+        )
     needs = [needs_of(acting_part(module.scheme), base.config) for module in base.__dict__[ATTENTIONS]]
     found = [one for one in needs if one is not None]
     rotations = [parameters for parameters, _ in found if parameters is not None]
@@ -107,7 +129,7 @@ def other_class(model: Any) -> Any:
         entries |= {name: getattr(model.config, name, False) for name in BIASES}
         entries |= {"no_rope_layers": list(map(int, rotated)), "layer_types": [kind] * len(rotated)}
         config = transformers.SmolLM3Config(use_sliding_window=window is not None, **entries)
-    return with_weights_of(model, transformers.AutoModelForCausalLM.from_config, config)
+    return filled(model, transformers.AutoModelForCausalLM.from_config, config, model.state_dict())
 
 
 def needs_of(scheme: Scheme, config: Any) -> tuple[dict[str, Any] | None, int | None] | None:
@@ -131,6 +153,9 @@ def needs_of(scheme: Scheme, config: Any) -> tuple[dict[str, Any] | None, int | 
     except NotExpressible:
         return None
     return None if short else (parameters, window)
+
+
+CLASSES: dict[str, Callable[[Any], Any]] = {"llama": other_llama, "gpt2": other_gpt2}
 
 
 def check_alone(folder: Path, model: Any) -> None:

@@ -28,8 +28,8 @@ from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.files.staged import staged
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import PosEncError, TrainingImpossible, UnsupportedModel, WrongKind, shown
-from hf_posenc.forward.offloading import offloads_of
 from hf_posenc.patching.float32 import keep_in_float32
+from hf_posenc.patching.offloading import offloads_of
 from hf_posenc.patching.patch import rollback_on_error
 from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.state import is_patched

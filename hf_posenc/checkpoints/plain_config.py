@@ -80,14 +80,15 @@ def plain_config(model: Any) -> PlainConfig:
         )
     check_rotates(base.config, adapter)
     own = rope_parameters_of(model)
-    lengths = Lengths(describe(model).trained_length, describe(model).target_length)
+    report = describe(model)
+    lengths = Lengths(report.trained_length, report.target_length)
     plain = PlainConfig(
         copy.deepcopy(model.config), section_of(model.config, base.config), own.parameters, own.short, lengths
     )
     config = plain.of_base
     trained_length = lengths.trained
     for name in OTHER_WINDOWS:
-        if is_cut(vars(config).get(name), lengths):
+        if is_cut(vars(config).get(name), report):
             setattr(config, name, lengths.target)
     for name in PATCH_KEYS:
         for holder in (plain.config, config):

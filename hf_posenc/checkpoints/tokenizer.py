@@ -11,7 +11,6 @@ from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.hub import of_other_names
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.core.files.hf_errors import explained_errors
-from hf_posenc.core.lengths import Lengths
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, ModelNotFound
 from hf_posenc.patching.text_limits import is_cut
 
@@ -38,7 +37,7 @@ def load_tokenizer(name: str, **kwargs: Any) -> Any:
         kwargs["config"] = checkpoint.hf_config()
     with explained_errors(name):
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **kwargs)
-    if scheme is not None and is_cut(tokenizer.model_max_length, Lengths(scheme.trained_length, scheme.target_length)):
+    if scheme is not None and is_cut(tokenizer.model_max_length, scheme):
         tokenizer.model_max_length = scheme.target_length
     return tokenizer
 

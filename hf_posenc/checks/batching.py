@@ -9,15 +9,14 @@ from torch import Tensor, nn
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import forward, max_deviation, random_tokens
-from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import Deviation
+from hf_posenc.checks.registry import Measured, register_check, worst
 
 Side = Literal["left", "right"]
 SIDES: tuple[Side, ...] = ("left", "right")
 
 
 @register_check("batch", needs_determinism=True)
-def single_equals_batched(case: Case, side: Side = "left") -> Deviation:
+def single_equals_batched(case: Case, side: Side = "left") -> Measured:
     """A text on its own equals the same text in a batch with longer ones, padded on one side."""
     with case.patched() as model:
         longest = case.clip_length(2 * case.trained_length + 6, model)
@@ -29,22 +28,22 @@ def single_equals_batched(case: Case, side: Side = "left") -> Deviation:
         for number, row in enumerate(rows):
             single[number, mask[number].bool()] = forward(model, row)[0]
         value, where = max_deviation(batched, single, mask.bool())
-    return case.deviation("batch", value, f"{where}, padded on the {side}, rows of {lengths}")
+    return value, f"{where}, padded on the {side}, rows of {lengths}"
 
 
 @register_check("padding", needs_determinism=True)
-def padding_has_no_effect(case: Case, side: Side = "left", width: int = 5) -> Deviation:
+def padding_has_no_effect(case: Case, side: Side = "left", width: int = 5) -> Measured:
     """A text with ``width`` pad tokens on one side equals the text without padding."""
     with case.patched() as model:
         row = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model) - width)
         tokens, mask = pad_batch([row], row.shape[1] + width, side)
         padded_output = forward(model, tokens, attention_mask=mask)[:, mask[0].bool()]
         value, where = max_deviation(padded_output, forward(model, row))
-    return case.deviation("padding", value, f"{where}, {width} pads on the {side}")
+    return value, f"{where}, {width} pads on the {side}"
 
 
 @register_check("packed", causal_only=True, needs_determinism=True)
-def packed_equals_separate(case: Case) -> Deviation:
+def packed_equals_separate(case: Case) -> Measured:
     """Documents packed into one row, separated by ``position_ids`` that restart at 0, equal the separate documents.
 
     Short ones, which the engine computes under a mask, and longer ones, which it computes one by one. Skipped if the
@@ -55,10 +54,10 @@ def packed_equals_separate(case: Case) -> Deviation:
     tolerance = case.tolerance("packed")
     with case.unpatched() as model:
         if not max(_packed_against_separate(model, sizes)[0] for sizes in packs) <= tolerance:
-            return case.deviation("packed", 0.0, "no token: the unpatched model does not support packed documents")
+            return 0.0, "no token: the unpatched model does not support packed documents"
         case.apply(model)
         found = [(*_packed_against_separate(model, sizes), f"documents of {sizes}") for sizes in packs]
-    return case.worst("packed", found)
+    return worst(found)
 
 
 def _packed_against_separate(model: nn.Module, sizes: list[int]) -> tuple[float, str]:

@@ -10,8 +10,7 @@ from transformers import Cache, DynamicCache, StaticCache
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import chunk_sizes, forward, forward_in_chunks, max_deviation, new_cache, random_tokens
-from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import Deviation
+from hf_posenc.checks.registry import Measured, register_check
 
 NEAR_POWERS_OF_TWO = tuple(near for power in (64, 128, 256, 512) for near in (power - 4, power + 4))
 LONG_TEXT = NEAR_POWERS_OF_TWO[-1] + 4
@@ -20,7 +19,7 @@ LONG_TEXT = NEAR_POWERS_OF_TWO[-1] + 4
 @register_check("cache", causal_only=True, needs_cache=True)
 def cached_equals_uncached(
     case: Case, cache: type[Cache] = DynamicCache, cut: int | None = None, step: int | None = None
-) -> Deviation:
+) -> Measured:
     """A text in cached chunks equals the same text in one forward pass.
 
     Args:
@@ -36,11 +35,11 @@ def cached_equals_uncached(
         sizes = chunk_sizes(first, step, length) if step else _mixed_chunk_sizes(first, length)
         cached = forward_in_chunks(model, tokens, new_cache(cache, model, length), sizes)
         value, where = max_deviation(cached, forward(model, tokens))
-    return case.deviation("cache", value, f"{where}, {cache.__name__}, first chunk of {first}")
+    return value, f"{where}, {cache.__name__}, first chunk of {first}"
 
 
 @register_check("long_text", causal_only=True, needs_cache=True, slow=True)
-def long_text_cached_equals_uncached(case: Case) -> Deviation:
+def long_text_cached_equals_uncached(case: Case) -> Measured:
     """A text of 520 tokens, in cached chunks that end near powers of two, equals the same text in one forward pass.
 
     Finds behaviour that changes at some number of keys beyond the short texts of the other checks.
@@ -51,12 +50,11 @@ def long_text_cached_equals_uncached(case: Case) -> Deviation:
         ends = [0, *cuts, tokens.shape[1]]
         sizes = [end - start for start, end in pairwise(ends) if end > start]
         cached = forward_in_chunks(model, tokens, new_cache(DynamicCache, model, tokens.shape[1]), sizes)
-        value, where = max_deviation(cached, forward(model, tokens))
-    return case.deviation("long_text", value, where)
+        return max_deviation(cached, forward(model, tokens))
 
 
 @register_check("cache_reorder", causal_only=True, needs_cache=True)
-def reordered_cache_equals_uncached(case: Case, cache: type[Cache] = DynamicCache) -> Deviation:
+def reordered_cache_equals_uncached(case: Case, cache: type[Cache] = DynamicCache) -> Measured:
     """After `Cache.reorder_cache`, as beam search calls it, decoding equals a forward pass of the reordered texts."""
     with case.patched() as model:
         length = case.clip_length(case.trained_length + 9, model)
@@ -69,11 +67,11 @@ def reordered_cache_equals_uncached(case: Case, cache: type[Cache] = DynamicCach
         reordered = torch.cat((tokens[order, :half], tokens[:, half:]), dim=1)
         after = torch.cat([forward(model, reordered[:, t : t + 1], cache=kv_cache) for t in range(half, length)], dim=1)
         value, where = max_deviation(after, forward(model, reordered)[:, half:])
-    return case.deviation("cache_reorder", value, f"{where} after reordering, {cache.__name__}")
+    return value, f"{where} after reordering, {cache.__name__}"
 
 
 @register_check("padded_decoding", causal_only=True, needs_cache=True)
-def padded_decoding_equals_unpadded(case: Case, cache: type[Cache] = DynamicCache) -> Deviation:
+def padded_decoding_equals_unpadded(case: Case, cache: type[Cache] = DynamicCache) -> Measured:
     """Cached decoding of a left-padded batch, as in `generate`, equals a forward pass of each row without padding."""
     with case.patched() as model:
         length = case.clip_length(case.trained_length + 9, model)
@@ -86,11 +84,11 @@ def padded_decoding_equals_unpadded(case: Case, cache: type[Cache] = DynamicCach
         for row, pad in enumerate(pads):
             single[row, pad:] = forward(model, tokens[row : row + 1, pad:])[0]
         value, where = max_deviation(batched, single, mask.bool())
-    return case.deviation("padded_decoding", value, f"{where}, {cache.__name__}")
+    return value, f"{where}, {cache.__name__}"
 
 
 @register_check("position_ids", causal_only=True, needs_cache=True, needs_determinism=True)
-def position_ids_hold_in_cache(case: Case, cache: type[Cache] = DynamicCache) -> Deviation:
+def position_ids_hold_in_cache(case: Case, cache: type[Cache] = DynamicCache) -> Measured:
     """Cached chunks of texts with ``position_ids`` that have gaps equal one forward pass.
 
     The gaps differ by row. They are in the prefill, between decoding steps and inside a chunk; once the rows of the
@@ -116,11 +114,11 @@ def position_ids_hold_in_cache(case: Case, cache: type[Cache] = DynamicCache) ->
             outputs.append(part[rows])
             start += size
         value, where = max_deviation(torch.cat(outputs, dim=1), expected)
-    return case.deviation("position_ids", value, f"{where}, {cache.__name__}, position_ids with gaps")
+    return value, f"{where}, {cache.__name__}, position_ids with gaps"
 
 
 @register_check("custom_mask", causal_only=True, needs_cache=True, slow=True)
-def custom_mask_holds_in_cache(case: Case, cache: type[Cache] = DynamicCache) -> Deviation:
+def custom_mask_holds_in_cache(case: Case, cache: type[Cache] = DynamicCache) -> Measured:
     """Cached chunks under a 4-D attention mask ``[batch, 1, query, key]`` equal one forward pass."""
     with case.patched() as model:
         length = case.clip_length(2 * case.trained_length + 6, model)
@@ -138,7 +136,7 @@ def custom_mask_holds_in_cache(case: Case, cache: type[Cache] = DynamicCache) ->
             outputs.append(forward(model, tokens[:, now], cache=kv_cache, attention_mask=part))
             start += size
         value, where = max_deviation(torch.cat(outputs, dim=1), expected)
-    return case.deviation("custom_mask", value, f"{where}, {cache.__name__}, a 4-D attention mask")
+    return value, f"{where}, {cache.__name__}, a 4-D attention mask"
 
 
 def positions_with_gaps(length: int) -> Tensor:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -94,11 +93,6 @@ class Case:
         """Wrap a measured value of this case in a `Deviation`."""
         tolerance = self.tolerance(check) if tolerance is None else tolerance
         return Deviation(check, value, tolerance, f"{self}, {where}", self._rerun_command(check))
-
-    def worst(self, check: str, found: Iterable[tuple[Any, ...]]) -> Deviation:
-        """The largest of several measured values, each with words for where it is; NaN counts as the largest."""
-        value, *where = max(found, key=lambda one: (math.isnan(one[0]), one[0]))
-        return self.deviation(check, value, ", ".join(where))
 
     @contextmanager
     def unpatched(self) -> Iterator[PreTrainedModel]:

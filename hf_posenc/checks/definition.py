@@ -19,13 +19,12 @@ from hf_posenc.checks.forward import (
     random_tokens,
 )
 from hf_posenc.checks.reference_model import reference_logits, use_reference_attention
-from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import Deviation
+from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.checks.training import gradients, max_gradient_deviation
 
 
 @register_check("formula", needs_determinism=True, slow=True)
-def matches_definition(case: Case) -> Deviation:
+def matches_definition(case: Case) -> Measured:
     """Prefill, padded batches and cached decoding equal the scheme's formula, computed densely in float64.
 
     The formula (`hf_posenc.patching.reference_attention`) is evaluated for one text, without cache, mask or padding.
@@ -48,11 +47,11 @@ def matches_definition(case: Case) -> Deviation:
             cache = new_cache(DynamicCache, model, length)
             sizes = chunk_sizes(min(case.trained_length - 1, length), 1, length)
             found.append((*max_deviation(forward_in_chunks(model, texts[0], cache, sizes), expected[0]), "decoding"))
-    return case.worst("formula", found)
+    return worst(found)
 
 
 @register_check("formula_gradients", needs_determinism=True, slow=True)
-def gradients_match_definition(case: Case) -> Deviation:
+def gradients_match_definition(case: Case) -> Measured:
     """Gradients of every parameter, including the scheme's own, equal those of the formula.
 
     Relative to the largest entry of each gradient, or to 1/1000 of the largest of all: parameters without influence,
@@ -63,11 +62,11 @@ def gradients_match_definition(case: Case) -> Deviation:
         own = gradients(model, length, rows=1)
         with use_reference_attention(model, positions_from(model, length)):
             expected = gradients(model, length, rows=1)
-    return case.deviation("formula_gradients", *max_gradient_deviation(own, expected))
+    return max_gradient_deviation(own, expected)
 
 
 @register_check("backend")
-def backends_agree(case: Case) -> Deviation:
+def backends_agree(case: Case) -> Measured:
     """``eager`` equals ``sdpa`` on one text, on batches padded on either side, and in cached decoding."""
     with case.patched() as model:
         length = case.clip_length(2 * case.trained_length + 6, model)
@@ -75,7 +74,7 @@ def backends_agree(case: Case) -> Deviation:
             eager = outputs_by_call(model, length, case)
         with attention_backend(model, "sdpa"):
             sdpa = outputs_by_call(model, length, case)
-    return case.worst("backend", [(*max_deviation(eager[n][0], sdpa[n][0], eager[n][1]), n) for n in eager])
+    return worst([(*max_deviation(eager[n][0], sdpa[n][0], eager[n][1]), n) for n in eager])
 
 
 def outputs_by_call(model: PreTrainedModel, length: int, case: Case) -> dict[str, tuple[Tensor, Tensor]]:

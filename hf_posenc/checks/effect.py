@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case, reset_learned_parameters
 from hf_posenc.checks.forward import forward, forward_with_grad, max_deviation, random_tokens
-from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR, Deviation
+from hf_posenc.checks.registry import Measured, register_check, worst
+from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
 from hf_posenc.checks.training import gradients
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.patching.patch import patch_model
@@ -24,7 +24,7 @@ POSITION_HOOKS = (  # hooks through which positions reach the output; the others
 
 
 @register_check("effect")
-def patch_changes_outputs(case: Case) -> Deviation:
+def patch_changes_outputs(case: Case) -> Measured:
     """The patch moves outputs by at least 100 times the difference between two equivalent forward passes.
 
     The value is the required movement divided by the measured one. Patches whose verdict is ``identity`` are left to
@@ -32,7 +32,7 @@ def patch_changes_outputs(case: Case) -> Deviation:
     """
     with case.patched() as model:
         if describe(model).proof.verdict == "identity":
-            return case.deviation("effect", 0.0, "the patch is an identity and has no effect to measure")
+            return 0.0, "the patch is an identity and has no effect to measure"
         tokens = random_tokens(model, case.clip_length_unpatched(case.clip_length(4 * case.trained_length, model)))
         after = forward(model, tokens)
     with case.unpatched() as model:
@@ -40,28 +40,28 @@ def patch_changes_outputs(case: Case) -> Deviation:
         # The same text in a batch of two: other shapes and kernels, mathematically equal.
         noise = max(max_deviation(forward(model, tokens.expand(2, -1))[:1], before)[0], NOISE_FLOOR)
     moved, where = max_deviation(after, before)
-    return case.deviation("effect", EFFECT_FACTOR * noise / max(moved, 1e-12), f"{where}, moved by {moved:.2g}")
+    return EFFECT_FACTOR * noise / max(moved, 1e-12), f"{where}, moved by {moved:.2g}"
 
 
 @register_check("position_effect")
-def positions_change_outputs(case: Case) -> Deviation:
+def positions_change_outputs(case: Case) -> Measured:
     """A scheme with a position hook differs from ``none``, which only removes the model's own positions.
 
     The value is 1 if it does not, up to rounding.
     """
     with case.patched() as model:
         if not any(implements(scheme_of(model), hook) for hook in POSITION_HOOKS):
-            return case.deviation("position_effect", 0.0, "no position hook")
+            return 0.0, "no position hook"
         tokens = random_tokens(model, case.clip_length(4 * case.trained_length, model))
         after = forward(model, tokens)
     with case.unpatched() as model:
         patch_model(model, "none")
         without_effect = max_deviation(after, forward(model, tokens))[0] <= EFFECT_FACTOR * NOISE_FLOOR
-    return case.deviation("position_effect", float(without_effect), "every token" if without_effect else "no token")
+    return float(without_effect), "every token" if without_effect else "no token"
 
 
 @register_check("identity")
-def unchanged_where_promised(case: Case) -> Deviation:
+def unchanged_where_promised(case: Case) -> Measured:
     """Tokens below ``unchanged_below``, or all if the patch's verdict is ``identity``, equal the unpatched model's.
 
     A learned scheme that starts as an identity is measured with its initial parameters.
@@ -73,17 +73,16 @@ def unchanged_where_promised(case: Case) -> Deviation:
             reset_learned_parameters(model)
         kept = length if identity else min(scheme_of(model).unchanged_below, length)
         if kept == 0:
-            return case.deviation("identity", 0.0, "no token: the scheme promises none")
+            return 0.0, "no token: the scheme promises none"
         # Encoder tokens attend to all others, so the promise covers a text of these tokens alone.
         tokens = random_tokens(model, length if case.causal else kept)
         after = forward(model, tokens)
     with case.unpatched() as model:
-        value, where = max_deviation(after[:, :kept], forward(model, tokens)[:, :kept])
-    return case.deviation("identity", value, where)
+        return max_deviation(after[:, :kept], forward(model, tokens)[:, :kept])
 
 
 @register_check("causality", causal_only=True)
-def future_has_no_effect(case: Case) -> Deviation:
+def future_has_no_effect(case: Case) -> Measured:
     """Changing a token changes no earlier output, bit for bit: its attention weight there is exactly zero."""
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
@@ -94,11 +93,11 @@ def future_has_no_effect(case: Case) -> Deviation:
             other[:, changed] = 3 + (other[:, changed] - 2) % 7  # another token id, within any vocabulary
             moved = max_deviation(forward(model, other)[:, :changed], before[:, :changed])
             found.append((*moved, f"when token {changed} changed"))
-    return case.worst("causality", found)
+    return worst(found)
 
 
 @register_check("stateless")
-def forward_is_stateless(case: Case) -> Deviation:
+def forward_is_stateless(case: Case) -> Measured:
     """A text's output is bit-equal before and after longer texts, batches and a backward pass.
 
     Tables may be cached, but not depend on the texts seen before; nor may outputs depend on torch's random generator,
@@ -115,14 +114,13 @@ def forward_is_stateless(case: Case) -> Deviation:
         found = [(*max_deviation(forward(model, tokens), before), "after other texts")]
         if not case.randomises:
             found.append((*max_deviation(forward(model, tokens, seed=1), before), "with another seed"))
-            found.append(
-                (float(_advances_torch_rng(model, tokens)), "no token", "torch's random generator was advanced")
-            )
-    return case.worst("stateless", found)
+            advanced = float(_advances_torch_rng(model, tokens))
+            found.append((advanced, "no token", "torch's random generator was advanced"))
+    return worst(found)
 
 
 @register_check("training_mode", needs_determinism=True)
-def training_mode_equals_evaluation(case: Case) -> Deviation:
+def training_mode_equals_evaluation(case: Case) -> Measured:
     """Outputs are bit-equal with the scheme, but not the rest of the model, in training mode."""
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
@@ -131,11 +129,10 @@ def training_mode_equals_evaluation(case: Case) -> Deviation:
         for part in parts:
             part.training = True
         try:
-            value, where = max_deviation(forward(model, tokens), before)
+            return max_deviation(forward(model, tokens), before)
         finally:
             for part in parts:
                 part.training = False
-    return case.deviation("training_mode", value, where)
 
 
 def _advances_torch_rng(model: PreTrainedModel, tokens: Tensor) -> bool:

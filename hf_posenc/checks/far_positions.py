@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 from hf_posenc.checks.case import Case, position_limit
 from hf_posenc.checks.forward import forward, max_deviation, positions_from, random_tokens
 from hf_posenc.checks.reference_model import forward_from, reference_outputs
-from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.checks.shift import claim_and_shifts, missing_effect, shift_deviation, shiftable_length
-from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR, Deviation
+from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
 from hf_posenc.core.terms import ToeplitzBias
 from hf_posenc.errors import PositionOutOfTable
 from hf_posenc.patching.reference_attention import ReferenceTerms
@@ -23,7 +23,7 @@ LENGTH = 12  # tokens
 
 
 @register_check("far_positions", needs_determinism=True, slow=True)
-def far_positions_match_definition(case: Case) -> Deviation:
+def far_positions_match_definition(case: Case) -> Measured:
     """Outputs of a short text at positions up to a million equal its formula, or those at position 0 if it claims so.
 
     If absolute positions matter, outputs at different positions must differ. A large gap between positions must have an
@@ -47,7 +47,7 @@ def far_positions_match_definition(case: Case) -> Deviation:
             found.append((math.inf, f"a gap of {gap} positions has no effect", "no token"))
         if end is not None and not _is_refused(model, tokens, end):
             found.append((math.inf, "no PositionOutOfTable", f"at position {end + tokens.shape[1] - 1}"))
-    return case.worst("far_positions", found)
+    return worst(found)
 
 
 def _invalid_table(layers: list[ReferenceTerms], farthest: int) -> str:
@@ -93,7 +93,7 @@ def _is_refused(model: PreTrainedModel, tokens: Tensor, start: int) -> bool:
 
 
 @register_check("length")
-def runs_or_raises(case: Case) -> Deviation:
+def runs_or_raises(case: Case) -> Measured:
     """Texts of the trained length, one more and four times that give finite outputs; past its end a scheme raises.
 
     The value is the number of lengths at which neither happened.
@@ -115,4 +115,4 @@ def runs_or_raises(case: Case) -> Deviation:
                 valid = past_end
             if not valid:
                 invalid.append(length)
-    return case.deviation("length", float(len(invalid)), f"lengths {invalid}" if invalid else "no length")
+    return float(len(invalid)), f"lengths {invalid}" if invalid else "no length"

@@ -19,8 +19,7 @@ from hf_posenc.checks.forward import (
     new_cache,
     random_tokens,
 )
-from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import Deviation
+from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.errors import BackendCannotCarry
 
 NEW = 8
@@ -28,7 +27,7 @@ BEAMS = 3
 
 
 @register_check("cache_crop", causal_only=True, needs_cache=True, slow=True)
-def cropped_cache_equals_uncached(case: Case) -> Deviation:
+def cropped_cache_equals_uncached(case: Case) -> Measured:
     """After `Cache.crop`, decoding other tokens equals a forward pass of the edited text."""
     with case.patched() as model:
         length = case.clip_length(case.trained_length + 9, model)
@@ -39,17 +38,17 @@ def cropped_cache_equals_uncached(case: Case) -> Deviation:
         try:
             cache.crop(kept - length)  # a negative number is the number of tokens to remove
         except BackendCannotCarry:
-            return case.deviation("cache_crop", 0.0, "no token: refused, the cache evicts keys")
+            return 0.0, "no token: refused, the cache evicts keys"
         edited = torch.cat((tokens[:, :kept], other[:, kept:]), dim=1)
         after = [forward(model, edited[:, t : t + 1], cache=cache) for t in range(kept, length)]
         value, where = (
             max_deviation(torch.cat(after, dim=1), forward(model, edited)[:, kept:]) if after else (0.0, "no token")
         )
-    return case.deviation("cache_crop", value, f"{where} after cropping")
+    return value, f"{where} after cropping"
 
 
 @register_check("generate", causal_only=True, needs_cache=True, slow=True)
-def generate_chooses_best_tokens(case: Case) -> Deviation:
+def generate_chooses_best_tokens(case: Case) -> Measured:
     """Tokens of greedy and assisted decoding have the best logits of a plain forward pass; beams have the right scores.
 
     The value is the largest shortfall of a chosen token's logit from the best one, or error of a beam's score, so that
@@ -58,24 +57,20 @@ def generate_chooses_best_tokens(case: Case) -> Deviation:
     with case.patched() as model:
         prompt_length, reason = _prompt_length(case, model)
         if reason:
-            return case.deviation("generate", 0.0, reason)
+            return 0.0, reason
         prompt = random_tokens(model, 5).repeat(1, prompt_length // 5 + 1)[:, :prompt_length]
         found = [
             (logit_shortfall(model, generate_tokens(model, prompt), prompt_length), "greedy"),
             (beam_score_error(model, prompt), "beam search"),
         ]
         try:
-            found.append(
-                (
-                    logit_shortfall(model, generate_tokens(model, prompt, prompt_lookup_num_tokens=3), prompt_length),
-                    "assisted decoding",
-                )
-            )
+            assisted = generate_tokens(model, prompt, prompt_lookup_num_tokens=3)
+            found.append((logit_shortfall(model, assisted, prompt_length), "assisted decoding"))
         except (BackendCannotCarry, ValueError) as error:  # transformers refuses with the latter, from 5.24 on
             if isinstance(error, ValueError) and "crop" not in str(error):
                 raise
             found.append((0.0, "assisted decoding: refused, the cache evicts keys"))
-    return case.worst("generate", found)
+    return worst(found)
 
 
 def _prompt_length(case: Case, model: PreTrainedModel) -> tuple[int, str]:
@@ -118,21 +113,21 @@ MAX_BATCH_TOKENS = 24  # so that prompts are split into chunks and batched with 
 @register_check(
     "continuous_batching", causal_only=True, needs_cache=True, slow=True, package="psutil"
 )  # which transformers asks for memory
-def continuous_batching_equals_forward(case: Case) -> Deviation:
+def continuous_batching_equals_forward(case: Case) -> Measured:
     """Tokens and log-probabilities of `generate_batch` equal those of a forward pass of each text on its own."""
     with case.patched() as model:
         prompt_length, reason = _prompt_length(case, model)
         if reason:
-            return case.deviation("continuous_batching", 0.0, reason)
+            return 0.0, reason
         first, second = (random_tokens(model, prompt_length, seed=seed)[0].tolist() for seed in (0, 1))
         prompts = [first, second[: max(1, prompt_length // 3)], first[: max(1, prompt_length - 3)], second[:1]]
         try:
             results = generate_batch(model, prompts)
         except BackendCannotCarry as error:
-            return case.deviation("continuous_batching", 0.0, f"no token: refused, {error}")
+            return 0.0, f"no token: refused, {error}"
         found = [(request_error(model, prompt, result), f"request {i}") for i, (prompt, result) in
                  enumerate(zip(prompts, results, strict=True))]  # fmt: skip
-    return case.worst("continuous_batching", found)
+    return worst(found)
 
 
 def generate_batch(model: PreTrainedModel, prompts: list[list[int]], **settings: Any) -> list[Any]:

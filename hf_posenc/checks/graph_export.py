@@ -21,8 +21,7 @@ from hf_posenc.checks.forward import (
     random_tokens,
     token_states,
 )
-from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import Deviation
+from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.errors import BackendCannotCarry
 
 LONGEST = 1024  # tokens; xpos computes in chunks of about 2,000 tokens, and needs a graph for each number of chunks
@@ -32,19 +31,19 @@ Graph = Callable[[Tensor], Tensor]
 
 
 @register_check("torch_export", needs_determinism=True, slow=True, needs_copy=True)
-def exported_equals_eager(case: Case, strict: bool = False) -> Deviation:
+def exported_equals_eager(case: Case) -> Measured:
     """One program of `torch.export` with a dynamic length equals the eager model on several lengths."""
 
     def export(logits: nn.Module, model: PreTrainedModel) -> Graph:
         shapes = {"tokens": {1: torch.export.Dim("length", min=2, max=case.clip_length(LONGEST, model))}}
         example = (random_tokens(model, case.clip_length(case.trained_length - 3, model)),)
-        return torch.export.export(logits, example, dynamic_shapes=shapes, strict=strict).module()
+        return torch.export.export(logits, example, dynamic_shapes=shapes, strict=False).module()
 
-    return _graph_deviation(case, "torch_export", export)
+    return _graph_deviation(case, export)
 
 
 @register_check("jit_trace", needs_determinism=True, slow=True, needs_copy=True)
-def traced_equals_eager(case: Case) -> Deviation:
+def traced_equals_eager(case: Case) -> Measured:
     """`torch.jit.trace` of one text equals the eager model on other texts of the same and of other lengths."""
 
     def trace(logits: nn.Module, model: PreTrainedModel) -> Graph:
@@ -52,11 +51,11 @@ def traced_equals_eager(case: Case) -> Deviation:
             logits, (random_tokens(model, case.clip_length(case.trained_length - 3, model)),), check_trace=False
         )
 
-    return _graph_deviation(case, "jit_trace", trace)
+    return _graph_deviation(case, trace)
 
 
 @register_check("recompilation", needs_determinism=True, slow=True, needs_copy=True)
-def lengths_share_graphs(case: Case, lengths: Iterable[int] = ()) -> Deviation:
+def lengths_share_graphs(case: Case) -> Measured:
     """`torch.compile` compiles at most two graphs for texts of many lengths.
 
     The value is infinite if there are more.
@@ -70,9 +69,9 @@ def lengths_share_graphs(case: Case, lengths: Iterable[int] = ()) -> Deviation:
     def compiled(logits: nn.Module, model: PreTrainedModel) -> Graph:
         return torch.compile(logits, fullgraph=True, backend=counted)
 
-    deviation = _graph_deviation(case, "recompilation", compiled, lengths)
+    deviation = _graph_deviation(case, compiled)
     if len(graphs) > MAX_GRAPHS:
-        return case.deviation("recompilation", math.inf, f"{len(graphs)} graphs")
+        return math.inf, f"{len(graphs)} graphs"
     return deviation
 
 
@@ -88,31 +87,24 @@ class Logits(nn.Module):
         return token_states(self.model(input_ids=tokens, use_cache=False))
 
 
-def _graph_deviation(
-    case: Case, name: str, make: Callable[[nn.Module, Any], Graph], lengths: Iterable[int] = ()
-) -> Deviation:
+def _graph_deviation(case: Case, make: Callable[[nn.Module, Any], Graph], lengths: Iterable[int] = ()) -> Measured:
     """Largest deviation of a graph from its eager model over several lengths; infinite if it cannot be made."""
     found: list[tuple[Any, ...]] = [(0.0, "no token")]
     with case.patched() as model, torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from compilers, about what they trace
         torch.compiler.reset()
-        requested = [*lengths] or [
-            case.trained_length - 3,
-            5,
-            case.trained_length,
-            case.trained_length + 1,
-            2 * case.trained_length + 6,
-        ]
+        trained = case.trained_length
+        requested = [*lengths] or [trained - 3, 5, trained, trained + 1, 2 * trained + 6]
         try:
             graph = make(Logits(model).eval(), model)
             for length in dict.fromkeys(case.clip_length(n, model) for n in requested):
                 tokens = random_tokens(model, length, seed=length)
                 found.append((*max_deviation(graph(tokens).float(), forward(model, tokens)), f"of {length}"))
         except RuntimeError as error:  # the common base class of the tracers' errors
-            return case.deviation(name, math.inf, f"no graph: {str(error).strip().partition(chr(10))[0]}")
+            return math.inf, f"no graph: {str(error).strip().partition(chr(10))[0]}"
         finally:
             torch.compiler.reset()
-    return case.worst(name, found)
+    return worst(found)
 
 
 FLEX = "flex_attention"
@@ -121,7 +113,7 @@ FLEX = "flex_attention"
 @register_check(
     "torch_compile", needs_determinism=True, slow=True, needs_copy=True
 )  # torch.compile leaves an attribute on the model
-def compiled_equals_eager(case: Case) -> Deviation:
+def compiled_equals_eager(case: Case) -> Measured:
     """``torch.compile(fullgraph=True)``, run without code generation, equals the eager model.
 
     The value is infinite if the model cannot be traced as one graph.
@@ -130,15 +122,15 @@ def compiled_equals_eager(case: Case) -> Deviation:
     def compiled(logits: nn.Module, model: PreTrainedModel) -> Graph:
         return torch.compile(logits, fullgraph=True, backend="aot_eager", dynamic=False)
 
-    return _graph_deviation(case, "torch_compile", compiled, [case.trained_length + 5])
+    return _graph_deviation(case, compiled, [case.trained_length + 5])
 
 
 @register_check("flex_attention", needs_determinism=True, slow=True)
-def flex_agrees(case: Case) -> Deviation:
+def flex_agrees(case: Case) -> Measured:
     """FlexAttention, uncompiled, equals the model's own attention backend, or refuses the scheme."""
     with case.patched() as model:
         if not is_torch_flex_attn_available():
-            return case.deviation("flex_attention", 0.0, "no token: torch has no flex attention")
+            return 0.0, "no token: torch has no flex attention"
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
         expected = forward(model, tokens)
         try:
@@ -147,9 +139,7 @@ def flex_agrees(case: Case) -> Deviation:
                 warnings.simplefilter("ignore")
                 value, where = max_deviation(forward(model, tokens), expected)
         except BackendCannotCarry as refusal:
-            return case.deviation("flex_attention", 0.0, f"no token: refused, {str(refusal).partition('. ')[0]}")
+            return 0.0, f"no token: refused, {str(refusal).partition('. ')[0]}"
         except ValueError:
-            return case.deviation(
-                "flex_attention", 0.0, f"no token: transformers has no {FLEX} for {type(model).__name__}"
-            )
-    return case.deviation("flex_attention", value, f"{where}, {FLEX}")
+            return 0.0, f"no token: transformers has no {FLEX} for {type(model).__name__}"
+    return value, f"{where}, {FLEX}"

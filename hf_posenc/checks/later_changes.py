@@ -13,14 +13,13 @@ from transformers import DynamicCache
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import config_of, forward, forward_in_chunks, max_deviation, new_cache, random_tokens
-from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import Deviation
+from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.patching.patch import patch_model
 
 
 @register_check("offload", needs_copy=True, slow=True, package="accelerate")
-def offloaded_equals_resident(case: Case) -> Deviation:
+def offloaded_equals_resident(case: Case) -> Measured:
     """A model offloaded before or after the patch equals the resident model, in two calls and in cached decoding.
 
     If it is offloaded first, the scheme's parameters must still be initialised from torch's seed.
@@ -30,9 +29,8 @@ def offloaded_equals_resident(case: Case) -> Deviation:
         tokens = random_tokens(model, case.clip_length(case.trained_length + 5, model))
         offloaded = offload(copy.deepcopy(model))
         for call in ("first call", "second call"):
-            found.append(
-                (*max_deviation(forward(offloaded, tokens), forward(model, tokens)), f"patched, then offloaded, {call}")
-            )
+            deviation = max_deviation(forward(offloaded, tokens), forward(model, tokens))
+            found.append((*deviation, f"patched, then offloaded, {call}"))
         if case.causal and not case.needs_whole_text:
             found.append((*max_deviation(decode(offloaded, tokens), decode(model, tokens)), "decoding"))
     with case.unpatched() as model:
@@ -41,7 +39,7 @@ def offloaded_equals_resident(case: Case) -> Deviation:
             with drawn_from(0):
                 patch_model(one, case.scheme, **case.options)
         found.append((*max_deviation(forward(offloaded, tokens), forward(model, tokens)), "offloaded, then patched"))
-    return case.worst("offload", found)
+    return worst(found)
 
 
 def offload(model: nn.Module) -> nn.Module:
@@ -60,7 +58,7 @@ def decode(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 @register_check("dtype_cast", needs_copy=True)
-def dtype_round_trip_keeps_tables(case: Case, narrow: torch.dtype = torch.bfloat16) -> Deviation:
+def dtype_round_trip_keeps_tables(case: Case, narrow: torch.dtype = torch.bfloat16) -> Measured:
     """A model cast to ``narrow`` and back is bit-equal to a newly patched model with the rounded weights.
 
     Angles, slopes and other tables must be computed from Python numbers, not from values that a cast rounds.
@@ -77,7 +75,7 @@ def dtype_round_trip_keeps_tables(case: Case, narrow: torch.dtype = torch.bfloat
             for name, weight in model.named_parameters():
                 weight.copy_(rounded_weights[name])
         value, where = max_deviation(after, forward(model, tokens))
-    return case.deviation("dtype_cast", value, f"{where}, after a cast to {narrow}")
+    return value, f"{where}, after a cast to {narrow}"
 
 
 ENTRIES = (
@@ -88,7 +86,7 @@ ENTRIES = (
 
 
 @register_check("configuration")
-def config_edits_have_no_effect(case: Case) -> Deviation:
+def config_edits_have_no_effect(case: Case) -> Measured:
     """Outputs are bit-equal after an edit of any entry that positions could be read from, with and without a cache."""
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(case.trained_length + 6, model))
@@ -103,7 +101,7 @@ def config_edits_have_no_effect(case: Case) -> Deviation:
                 if decoded is not None:
                     again = forward_in_chunks(model, tokens, DynamicCache(), sizes)
                     found.append((max_deviation(again, decoded)[0], f"{name}, with a cache"))
-    return case.worst("configuration", found)
+    return worst(found)
 
 
 @contextmanager

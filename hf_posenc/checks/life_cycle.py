@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from hf_posenc.checks.case import Case, current_settings, perturb_parameters
 from hf_posenc.checks.forward import config_of, forward, max_deviation, random_tokens
-from hf_posenc.checks.registry import register_check
+from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.checks.tiny_models import TINY_MODELS, tiny_model
-from hf_posenc.checks.tolerances import Deviation
 from hf_posenc.errors import AlreadyPatched
 from hf_posenc.patching.patch import unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched
@@ -36,7 +35,7 @@ SHARED_MODULES = (
 
 
 @register_check("unpatch", trained_length=None)
-def unpatch_restores_everything(case: Case) -> Deviation:
+def unpatch_restores_everything(case: Case) -> Measured:
     """After patch, forward and unpatch the model is bit-equal: outputs, weights, attributes, hooks, classes, config.
 
     The value is the number of differences.
@@ -47,11 +46,11 @@ def unpatch_restores_everything(case: Case) -> Deviation:
         case.apply(model)
         forward(model, random_tokens(model, case.clip_length(case.trained_length + 1, model)))
         unpatch_model(model)
-        return case.deviation("unpatch", *differences(before, snapshot(model, tokens)))
+        return differences(before, snapshot(model, tokens))
 
 
 @register_check("second_patch", trained_length=None)
-def second_patch_is_refused(case: Case) -> Deviation:
+def second_patch_is_refused(case: Case) -> Measured:
     """A patched model refuses another patch and stays unchanged. The value is the number of differences."""
     with case.patched() as model:
         tokens = random_tokens(model, case.clip_length(case.trained_length + 1, model))
@@ -59,12 +58,12 @@ def second_patch_is_refused(case: Case) -> Deviation:
         try:
             case.apply(model)
         except AlreadyPatched:
-            return case.deviation("second_patch", *differences(before, snapshot(model, tokens)))
-    return case.deviation("second_patch", 1.0, "the second patch was accepted")
+            return differences(before, snapshot(model, tokens))
+    return 1.0, "the second patch was accepted"
 
 
 @register_check("deepcopy", needs_copy=True)
-def copies_are_equal_and_independent(case: Case) -> Deviation:
+def copies_are_equal_and_independent(case: Case) -> Measured:
     """A deep copy is bit-equal; changing its parameters or unpatching it does not change the original.
 
     The value is the largest deviation.
@@ -82,11 +81,11 @@ def copies_are_equal_and_independent(case: Case) -> Deviation:
         found.append((float(is_patched(copied) or not is_patched(model)), "no token", "is_patched is wrong"))
         perturb_parameters(model)
         found.append((*max_deviation(trained, forward(model, tokens)), "of the trained copy"))
-    return case.worst("deepcopy", found)
+    return worst(found)
 
 
 @register_check("isolation")
-def other_models_are_unchanged(case: Case) -> Deviation:
+def other_models_are_unchanged(case: Case) -> Measured:
     """While one model is patched, another is bit-equal, and no module or class of torch or transformers changes.
 
     The value is the number of differences.
@@ -100,7 +99,7 @@ def other_models_are_unchanged(case: Case) -> Deviation:
     with case.patched() as model:
         forward(model, random_tokens(model, case.clip_length(9, model)))
         during = {**global_snapshot(shared), "another model": forward(other, tokens)}
-    return case.deviation("isolation", *differences(before, during))
+    return differences(before, during)
 
 
 def snapshot(model: nn.Module, tokens: Tensor) -> dict[str, Any]:

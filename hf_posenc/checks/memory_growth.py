@@ -21,8 +21,7 @@ from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case, position_limit
 from hf_posenc.checks.forward import attention_backend, earlier_objects_set_aside, forward, random_tokens
-from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import Deviation
+from hf_posenc.checks.registry import Measured, register_check
 from hf_posenc.patching.state import base_model_of
 
 SHORT, LONG = 400, 800  # tokens: more than a block of queries, and unlike the sizes of models
@@ -30,7 +29,7 @@ MAX_GROWTH = 2.1
 
 
 @register_check("memory_growth", slow=True)
-def memory_is_linear(case: Case) -> Deviation:
+def memory_is_linear(case: Case) -> Measured:
     """Twice the sequence length takes at most 2.1 times the memory, and no tensor has two axes of that length.
 
     The value is the number of such tensors, plus one if the peak grew by more.
@@ -38,12 +37,12 @@ def memory_is_linear(case: Case) -> Deviation:
     with case.patched() as model:
         end = position_limit(model)
         if end is not None and end < LONG:
-            return case.deviation("memory_growth", 0.0, f"no tensor: the scheme has {end} positions")
+            return 0.0, f"no tensor: the scheme has {end} positions"
         with attention_backend(model, "sdpa"):  # eager attention is quadratic by design
             short, long = record_allocations(model, SHORT), record_allocations(model, LONG)
     growth = long.peak / max(short.peak, 1)
     where = f"peak memory times {growth:.2f}" + (f", {', '.join(sorted(long.square)[:3])}" if long.square else "")
-    return case.deviation("memory_growth", float(len(long.square) + (growth > MAX_GROWTH)), where)
+    return float(len(long.square) + (growth > MAX_GROWTH)), where
 
 
 def record_allocations(model: PreTrainedModel, length: int) -> AllocationRecorder:
@@ -105,7 +104,7 @@ ATTEMPTS = 3  # a leak grows in every one; what other threads of the process kee
 
 
 @register_check("memory_leaks", slow=True)
-def forward_leaks_no_objects(case: Case) -> Deviation:
+def forward_leaks_no_objects(case: Case) -> Measured:
     """The number of live objects does not grow from one forward pass to the next.
 
     The value is the median growth over five passes, measured again where there is one, so that objects of other threads
@@ -119,7 +118,7 @@ def forward_leaks_no_objects(case: Case) -> Deviation:
             for _ in range(ATTEMPTS):
                 if (more := growth(model, tokens)) <= 0:
                     break
-    return case.deviation("memory_leaks", float(max(0, more)), f"objects kept by each forward pass: {more}")
+    return float(max(0, more)), f"objects kept by each forward pass: {more}"
 
 
 def growth(model: Any, tokens: Tensor) -> int:

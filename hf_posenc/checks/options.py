@@ -18,8 +18,7 @@ from transformers import DynamicCache, PreTrainedModel
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import forward, random_tokens
 from hf_posenc.checks.reference_model import forward_from
-from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import Deviation
+from hf_posenc.checks.registry import Measured, register_check
 from hf_posenc.errors import PosEncError, PositionOutOfTable
 from hf_posenc.schemes.spec import plan
 
@@ -29,7 +28,7 @@ NUMBERS = (1, 2, 3, 8, 0.5, 0.25)  # for options whose default is None
 
 
 @register_check("options", slow=True, trained_length=64)  # with less, too few channel pairs rotate once in it
-def every_option_has_effect(case: Case) -> Deviation:
+def every_option_has_effect(case: Case) -> Measured:
     """For each option, at least one other value changes an output, a parameter's shape or the KV cache, or is refused.
 
     Outputs are those of texts of half the trained length, the trained length and four times that, of a text at
@@ -42,7 +41,7 @@ def every_option_has_effect(case: Case) -> Deviation:
         for name, tried in options_to_try(case).items()
         if tried and not any(has_effect(baseline, with_option(case, name, value)) for value in tried)
     ]
-    return case.deviation("options", float(len(without_effect)), ", ".join(without_effect) or "no option")
+    return float(len(without_effect)), ", ".join(without_effect) or "no option"
 
 
 def options_to_try(case: Case) -> dict[str, list[Any]]:

@@ -22,8 +22,7 @@ from transformers import PreTrainedModel
 from hf_posenc.checks.case import Case, position_limit
 from hf_posenc.checks.forward import positions_from, random_tokens
 from hf_posenc.checks.reference_model import forward_from, patched_layers, replace_attend
-from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import Deviation
+from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.core.terms import Bias, Block, BlockBias, KeyBias, ToeplitzBias
 from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patching.reference_attention import ReferenceTerms, attention_output, reference_terms
@@ -33,7 +32,7 @@ FLOOR = 0.25  # smallest torch error that counts, in units of one rounding of th
 
 
 @register_check("precision", needs_determinism=True, slow=True)
-def rounding_matches_torch(case: Case, dtype: torch.dtype = torch.bfloat16) -> Deviation:
+def rounding_matches_torch(case: Case, dtype: torch.dtype = torch.bfloat16) -> Measured:
     """RMS error of every layer's attention relative to that of the formula in torch, both against float64.
 
     A tiny model is cast to ``dtype``; a live model is measured in its own dtype.
@@ -49,7 +48,7 @@ def rounding_matches_torch(case: Case, dtype: torch.dtype = torch.bfloat16) -> D
                 found += [
                     (value, f"{layer} at position {start}") for value, layer in layer_errors(model, tokens, start)
                 ]
-    return case.worst("precision", found)
+    return worst(found)
 
 
 def term_tensors(ref: ReferenceTerms) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,7 +16,8 @@ from hf_posenc.errors import UnknownCheck, nearest, shown
 P = ParamSpec("P")
 SHORT_TRAINED_LENGTH = 16  # brings every boundary of a scheme within a few dozen tokens
 
-CheckFunction = Callable[Concatenate[Case, P], Deviation]
+Measured = tuple[float, str]  # the value of a check, and words for where it is
+CheckFunction = Callable[Concatenate[Case, P], Measured]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Check:
     """
 
     name: str
-    function: Callable[..., Deviation]
+    function: Callable[..., Measured]
     causal_only: bool = False
     needs_copy: bool = False
     needs_cache: bool = False
@@ -56,7 +58,7 @@ class Check:
 
     def __call__(self, case: Case, **parameters: Any) -> Deviation:
         """Measure a case, with the function's default parameters unless others are given."""
-        return self.function(case, **parameters)
+        return case.deviation(self.name, *self.function(case, **parameters))
 
     def __str__(self) -> str:
         return self.name
@@ -73,6 +75,12 @@ def register_check(name: str, **properties: Any) -> Callable[[CheckFunction[P]],
         return function
 
     return decorate
+
+
+def worst(found: Iterable[tuple[Any, ...]]) -> Measured:
+    """The largest of several measured values, each with words for where it is; NaN counts as the largest."""
+    value, *where = max(found, key=lambda one: (math.isnan(one[0]), one[0]))
+    return value, ", ".join(where)
 
 
 def applicable_checks(case: Case, *, copies: bool = True, names: Iterable[str] | None = None) -> list[Check]:

@@ -24,8 +24,8 @@ from hf_posenc.checks.reference_model import (
     reference_outputs,
     replace_attend,
 )
-from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR, Deviation
+from hf_posenc.checks.registry import Measured, register_check, worst
+from hf_posenc.checks.tolerances import EFFECT_FACTOR, NOISE_FLOOR
 from hf_posenc.core.terms import BlockBias, KeyBias
 from hf_posenc.forward.attention import AttentionOutput, PatchedAttention
 from hf_posenc.patching.reference_attention import ReferenceTerms, in_band
@@ -37,7 +37,7 @@ MIN_LOG_WEIGHT = math.log(1e-6)  # smaller attention weights are zeros or roundi
 
 
 @register_check("shift", needs_determinism=True, slow=True)
-def shifted_positions_match_claim(case: Case) -> Deviation:
+def shifted_positions_match_claim(case: Case) -> Measured:
     """Outputs of a shifted text equal the unshifted ones if the scheme claims that only distances matter.
 
     Otherwise they equal the formula at the shifted positions; and they must differ from the unshifted outputs if the
@@ -50,11 +50,11 @@ def shifted_positions_match_claim(case: Case) -> Deviation:
         found = [(*shift_deviation(model, tokens, unshifted, start, claim), f"shifted by {start}") for start in starts]
         if claim == "position":
             found += [(*missing_effect(model, tokens, unshifted, start), f"shifted by {start}") for start in starts]
-    return case.worst("shift", found or [(0.0, "no token", "no position is left")])
+    return worst(found or [(0.0, "no token", "no position is left")])
 
 
 @register_check("distance", needs_determinism=True, slow=True)
-def equal_distances_score_equally(case: Case) -> Deviation:
+def equal_distances_score_equally(case: Case) -> Measured:
     """In a text of one repeated token, first-layer log-odds of adjacent keys depend on their distance alone.
 
     Applies to schemes that claim it. The value is the largest spread along a diagonal of the attention matrix.
@@ -62,11 +62,11 @@ def equal_distances_score_equally(case: Case) -> Deviation:
     with case.patched() as model:
         tokens = random_tokens(model, 1).expand(1, shiftable_length(case, model))
         if claim_and_shifts(case, model, tokens)[0] != "distance":
-            return case.deviation("distance", 0.0, "no token: the scheme does not claim that only distances matter")
+            return 0.0, "no token: the scheme does not claim that only distances matter"
         with attention_backend(model, "eager"):
             weights = first_layer_weights(model, tokens)
     value, distance = _largest_spread(weights[0].double().log(), causal=case.causal)
-    return case.deviation("distance", value, f"distance {distance}")
+    return value, f"distance {distance}"
 
 
 def shiftable_length(case: Case, model: PreTrainedModel) -> int:

@@ -8,13 +8,12 @@ from transformers import PreTrainedModel
 
 from hf_posenc.checks.case import Case
 from hf_posenc.checks.forward import forward_with_grad, random_tokens
-from hf_posenc.checks.registry import register_check
-from hf_posenc.checks.tolerances import Deviation
+from hf_posenc.checks.registry import Measured, register_check, worst
 from hf_posenc.core.torch_state import drawn_from
 
 
 @register_check("gradients")
-def learned_parameters_get_gradients(case: Case) -> Deviation:
+def learned_parameters_get_gradients(case: Case) -> Measured:
     """Every gradient is finite, and the scheme's own parameters have gradients that are not all zero.
 
     The value is the number of parameters for which that is not true.
@@ -22,11 +21,11 @@ def learned_parameters_get_gradients(case: Case) -> Deviation:
     with case.patched() as model:
         grads = gradients(model, case.clip_length(2 * case.trained_length + 6, model))
     wrong = [name for name, grad in grads.items() if not _is_valid(name, grad)]
-    return case.deviation("gradients", float(len(wrong)), ", ".join(wrong[:5]) or "no parameter")
+    return float(len(wrong)), ", ".join(wrong[:5]) or "no parameter"
 
 
 @register_check("gradient_checkpointing", needs_copy=True)
-def checkpointing_changes_no_gradient(case: Case, reentrant: bool = False) -> Deviation:
+def checkpointing_changes_no_gradient(case: Case, reentrant: bool = False) -> Measured:
     """Gradients with and without gradient checkpointing are equal, relative to each gradient's largest entry.
 
     See `max_gradient_deviation` for parameters without influence.
@@ -37,7 +36,7 @@ def checkpointing_changes_no_gradient(case: Case, reentrant: bool = False) -> De
         plain = gradients(model, length)
         enable_checkpointing(model, reentrant)
         recomputed = gradients(model, length, backward=True)
-    return case.deviation("gradient_checkpointing", *max_gradient_deviation(plain, recomputed))
+    return max_gradient_deviation(plain, recomputed)
 
 
 def max_gradient_deviation(one: dict[str, Tensor | None], two: dict[str, Tensor | None]) -> tuple[float, str]:
@@ -99,7 +98,7 @@ MIN_RELATIVE_NORM, MIN_NORM = 0.1, 1e-6
 
 
 @register_check("finite_differences", needs_determinism=True, slow=True)
-def gradients_match_finite_differences(case: Case) -> Deviation:
+def gradients_match_finite_differences(case: Case) -> Measured:
     """The gradient of every learned parameter equals a central difference quotient in three random directions.
 
     A detached parameter moves the loss without a gradient. The value is the largest difference relative to the norm of
@@ -109,7 +108,7 @@ def gradients_match_finite_differences(case: Case) -> Deviation:
         tokens = random_tokens(model, case.clip_length(2 * case.trained_length + 6, model))
         learned = {n: w for n, w in model.named_parameters() if "posenc." in n and w.requires_grad}
         found = _deviations(model, tokens, learned) if learned else [(0.0, "no parameter: none is learned")]
-    return case.worst("finite_differences", found)
+    return worst(found)
 
 
 def _deviations(model: nn.Module, tokens: Tensor, learned: dict[str, nn.Parameter]) -> list[tuple[float, str]]:

@@ -169,7 +169,7 @@ def measured_settings(
         PosEncError: a setting is refused, or none of the tasks reads it.
         BadArgument: a word of ``--set`` has no ``=``, or options of reading are given, and no text.
     """
-    from hf_posenc.eval.catalogue import TASKS_READING, check_settings_read
+    from hf_posenc.eval.catalogue import SETTINGS, check_settings_read
     from hf_posenc.eval.settings import named
 
     own, options = named(kind, merged_words(context))
@@ -179,7 +179,7 @@ def measured_settings(
     sources = Reading.taken_from(own).sources(*(own.pop(name, None) for name in texts))
     own |= {name: source for name, source in zip(texts, sources, strict=True) if source is not None}
     settings = kind.of(own | {"options": options})
-    check_settings_read([name for name in TASKS_READING if name in own], settings.tasks)
+    check_settings_read([name for name in SETTINGS if name in own], settings.tasks)
     return settings, other
 
 

@@ -23,6 +23,7 @@ class Rotation:
         decay: a_m per token: channels are scaled by e^(a_m · decay steps), which are ≤ 0 for queries; empty for none.
         values: whether values are rotated as keys are.
         amplitude: factor of cosines and sines, and so of the rotated channels alone.
+        by_head: factor of the positions for each query head; empty where all heads are rotated alike.
     """
 
     frequencies: tuple[float, ...] | Tensor
@@ -31,6 +32,7 @@ class Rotation:
     decay: tuple[float, ...] = ()
     values: bool = False
     amplitude: float = 1.0
+    by_head: tuple[float, ...] = ()
 
     @property
     def learned(self) -> bool:

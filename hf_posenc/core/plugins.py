@@ -54,13 +54,6 @@ def has_failed(group: str, name: str) -> bool:
     return name in _FAILURES.get(group, {})
 
 
-def forget_entry_points() -> None:
-    """Reload entry points at the next request."""
-    with _LOCK:
-        _LOADED.clear()
-        _FAILURES.clear()
-
-
 _IMPORTED: dict[Path, str] = {}  # by what they are, as they were named
 
 

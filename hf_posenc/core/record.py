@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
 
-CachedKeys = Literal["final", "copies", "raw"]
-"""What the KV cache holds of a key: as attention reads it, a copy for each region, or not rotated."""
+CachedKeys = Literal["final", "copies", "raw", "heads"]
+"""What the KV cache holds of a key: as attention reads it, a copy for each region or query head, or unrotated."""
 NEEDS = ("causal", "rotation", "relative", "function", "table")
 """What a scheme may need of a model; see the ``needs_…`` attributes of `hf_posenc.Scheme`."""
 PROVIDERS = {
@@ -33,7 +33,8 @@ class SchemeRecord:
             that it depends on the patch.
         zero_shot: whether a pretrained RoPE model can use it untrained.
         recipe: whether it is a training recipe, which changes positions in training mode only.
-        cache: what the KV cache holds: ``final`` keys, ``copies`` (one per region) or ``raw`` (rotated for each query).
+        cache: what the KV cache holds: ``final`` keys, ``copies`` (one per region), ``heads`` (a key and a value per
+            query head) or ``raw`` (rotated for each query).
         paper: arXiv id or address.
         title: first line of its module's docstring.
         summary: first sentence of its class's docstring.

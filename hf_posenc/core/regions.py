@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -80,6 +80,12 @@ class Band:
 
 EVERYTHING = Band()
 PositionMap = Callable[[Tensor], Tensor]
+"""Positions to other ones. Tables of cosines are kept by their maps: those that differ must not be equal."""
+
+
+def value_of(place: PositionMap) -> Hashable:
+    """What tells the maps of one scheme apart, without a reference to it: of a method, its function."""
+    return getattr(place, "__func__", place)
 
 
 def as_it_is(positions: Tensor) -> Tensor:
@@ -104,6 +110,11 @@ class Region:
         key_at: the same of a key.
         rotation: the region's own; None for the scheme's.
         query_decay_steps, key_decay_steps: position to the decay steps of its rotation.
+        query_bands_at, key_bands_at: position ``[…]`` to that of each band of frequencies ``[…, bands]``, where these
+            differ; ``query_at`` and ``key_at`` then say what biases count.
+        bands: into how many bands the rotated pairs are divided evenly, fastest first; 0 where they do not differ.
+        by_head: factor of all these positions for each query head; empty for none. Keys and values are then repeated
+            for every query head, as each reads keys of its own.
     """
 
     band: Band = field(default_factory=lambda: EVERYTHING)
@@ -112,16 +123,30 @@ class Region:
     rotation: Rotation | None = None
     query_decay_steps: PositionMap = as_it_is
     key_decay_steps: PositionMap = as_it_is
+    query_bands_at: PositionMap | None = None
+    key_bands_at: PositionMap | None = None
+    bands: int = 0
+    by_head: tuple[float, ...] = ()
 
     @property
     def remaps(self) -> bool:
         """Whether it changes the position of some query or key."""
-        return self.query_at is not as_it_is or self.key_at is not as_it_is
+        return self.query_at is not as_it_is or self.key_at is not as_it_is or self.bands > 0
 
     @property
     def copy(self) -> tuple[object, ...]:
         """Identity of its rotated keys: regions with equal values share them."""
-        return self.key_at, self.key_decay_steps, self.rotation
+        return self.key_at, self.key_decay_steps, self.rotation, self.key_bands_at
+
+    def rotated_by(self, shared: Rotation | None) -> Rotation | None:
+        """Its rotation: its own, or the scheme's, as it differs by band and by head; None where nothing is rotated."""
+        rotation = self.rotation or shared
+        if rotation is None or not (self.by_head or self.bands):
+            return rotation
+        axes, pairs = rotation.axes, len(rotation.frequencies)
+        if self.bands:
+            axes = tuple(pair * self.bands // pairs for pair in range(pairs))
+        return replace(rotation, axes=axes, by_head=self.by_head)
 
 
 ONE_REGION = (Region(),)

@@ -29,6 +29,8 @@ NUMBERS = 2**24  # rotated at a time on other devices, where each operation is a
 def cos_sin(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = None) -> Table:
     """Cosine and sine of every pair's angle, float32, each ``[batch or 1, position, pairs]``.
 
+    Where the rotation differs by head, they are ``[batch or 1, heads, position, pairs]``.
+
     Args:
         rotation: frequencies, axes, decay and amplitude.
         positions: ``[batch or 1, position]``, or ``[batch or 1, position, axes]`` where the rotation has axes.
@@ -37,19 +39,22 @@ def cos_sin(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = 
     if not is_traced() and positions.shape[1] > AT_ONCE and not rotation.learned:
         some = (slice(start, start + AT_ONCE) for start in range(0, positions.shape[1], AT_ONCE))
         chunks = [cos_sin(rotation, positions[:, s], None if decay_steps is None else decay_steps[:, s]) for s in some]
-        return torch.cat([cos for cos, _ in chunks], dim=1), torch.cat([sin for _, sin in chunks], dim=1)
+        return torch.cat([cos for cos, _ in chunks], dim=-2), torch.cat([sin for _, sin in chunks], dim=-2)
     exact = torch.float32 if positions.device.type == "mps" else torch.float64  # Metal has no float64
     if isinstance(rotation.frequencies, Tensor):
         frequencies = rotation.frequencies.to(positions.device, exact)
     else:
         frequencies = constant(tuple(rotation.frequencies), exact, positions.device)
     angles = coordinates_of(rotation, positions).to(exact) * frequencies
+    if rotation.by_head:
+        angles = angles[:, None] * constant(rotation.by_head, exact, positions.device)[:, None, None]
     if rotation.amplitude == 1 and (decay_steps is None or not rotation.decay):
         return angles.cos().float(), angles.sin().float()
     size: float | Tensor = rotation.amplitude
     if decay_steps is not None and rotation.decay:
         decay = constant(tuple(rotation.decay), exact, positions.device)
-        size = size * (decay_steps.to(exact)[..., None] * decay).exp()
+        steps = decay_steps.to(exact)[..., None]
+        size = size * ((steps[:, None] if rotation.by_head else steps) * decay).exp()
     return (angles.cos() * size).float(), (angles.sin() * size).float()
 
 
@@ -61,7 +66,7 @@ def coordinates_of(rotation: Rotation, positions: Tensor) -> Tensor:
 
 
 def table(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = None) -> Table:
-    """Factors of every channel and of its partner: each ``[batch or 1, 1, position, dims]``, float32.
+    """Factors of every channel and of its partner: each ``[batch or 1, heads or 1, position, dims]``, float32.
 
     Of a pair (a, b), a becomes a cos − b sin and b becomes b cos + a sin. Arguments are those of `cos_sin`.
     """
@@ -70,7 +75,7 @@ def table(rotation: Rotation, positions: Tensor, decay_steps: Tensor | None = No
         own, partner = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
     else:
         own, partner = cos.repeat_interleave(2, dim=-1), torch.stack((-sin, sin), dim=-1).flatten(-2)
-    return own[:, None], partner[:, None]
+    return (own, partner) if rotation.by_head else (own[:, None], partner[:, None])
 
 
 def rotate(x: Tensor, rotation: Rotation, cos_sin: Table) -> Tensor:
@@ -142,6 +147,19 @@ def rotate_at_once(x: Tensor, layout: Layout, cos_sin: Table, out: Tensor | None
     return rotated if rest is None else torch.cat((rotated, rest), dim=-1)
 
 
+def once(make: Callable[[slice], Table]) -> Callable[[slice], Table]:
+    """The same function, which makes the tables of equal columns once: the layers that share it read the same keys."""
+    made: dict[tuple[int, int], Table] = {}
+
+    def known(columns: slice) -> Table:
+        ends = columns.start, columns.stop
+        if ends not in made:
+            made[ends] = make(columns)
+        return made[ends]
+
+    return known
+
+
 def pairs(layout: Layout, dims: int) -> Tensor:
     """The channels of each pair, ``[dims / 2, 2]``."""
     channels = torch.arange(dims)
@@ -172,6 +190,7 @@ def weight_rows(to: Layout, *, heads: int, head_dim: int, rotary_dim: int | None
 
 AHEAD = 256  # rows computed beyond a decoding step
 LARGEST = 65_536  # rows worth keeping: 32 MiB for heads of 64
+MOST = 128  # spans worth keeping: maps of positions that are made anew for each call have one for each
 
 
 @dataclass(frozen=True)
@@ -222,5 +241,7 @@ class CosSinCache:
             end = first + count + beyond
             span = Span(first, end, make(torch.arange(first, end, device=device)[None]))
         if end - first <= LARGEST:
+            if len(self.spans) >= MOST:
+                self.spans = {}
             self.spans[use, device] = span
         return span.rows(first, count)  # type: ignore[return-value]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -43,6 +43,22 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 def evaluation_mode_if_live(given: Any) -> AbstractContextManager[None]:
     """`evaluation_mode` of a model; nothing for the name of one."""
     return evaluation_mode(given) if isinstance(given, nn.Module) else nullcontext()
+
+
+def remove_hooks(
+    hooks: MutableMapping[int, Any], ours: Callable[[Any], bool], beside: MutableMapping[int, Any] | None = None
+) -> None:
+    """Remove hooks by what they are: the handles of a copied module are those of the original.
+
+    Args:
+        hooks: of a module, by their numbers.
+        ours: whether a hook is one to remove.
+        beside: what the module notes of the same hooks.
+    """
+    for number in [number for number, hook in hooks.items() if ours(hook)]:
+        del hooks[number]
+        if beside is not None:
+            beside.pop(number, None)
 
 
 @contextmanager

@@ -93,7 +93,7 @@ class PatchedAttention(nn.Module):
     def scheme(self) -> Scheme:
         """The layer's own scheme, or the one its model shares."""
         own = self._modules.get("posenc")
-        return self.__dict__[OWNER].posenc if own is None else own  # type: ignore[return-value]
+        return self.__dict__[OWNER]._modules["posenc"] if own is None else own
 
     @property
     def backend(self) -> str:
@@ -203,7 +203,7 @@ class PatchedAttention(nn.Module):
         if cache is not None:
             one = len(keys) == 1 and extra is None
             new = keys[0] if one else pack_keys(keys, extra, cache, self.layer_idx)
-            widen(cache, self.layer_idx, new)
+            widen(cache, self.layer_idx, new, v)
             cached, v = cache.update(new, v, self.layer_idx)
             keys, extra = ((cached,), None) if one else unpack_keys(cached, keys, extra)
         if extra is not None:
@@ -265,9 +265,9 @@ class PatchedAttention(nn.Module):
             queries, keys, v, terms, ctx, plan.mask, scaling, self.live_dropout, rotated_keys, softcap=softcap,
             at_read=at_read,
         )  # fmt: skip
-        if plan.shared is None or own_sink is not None:  # every layer has its own terms, or its own sink
+        if plan.shared is None:  # every layer has its own terms
             return self._engine_for(call, plan, host, cache)(call)
-        kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype)
+        kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype, own_sink is None)
         compute = plan.compute.get(kind)
         if compute is None:
             compute = plan.compute[kind] = self._engine_for(call, plan, host, cache)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -106,6 +106,18 @@ class CallPlan:
         return None if self.at_read is None else self.at_read.stored
 
 
+class Asked(NamedTuple):
+    """What a layer asks a plan for: the arguments of `plan_of`, and ``sizes``, its `past_and_keys` where known."""
+
+    layer: PatchedLayer
+    query: Tensor
+    cache: Cache | None
+    mask: Any
+    host: dict[str, Any]
+    forward: ForwardContext
+    sizes: tuple[int | Tensor, int] | None = None
+
+
 def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, host: dict[str, Any]) -> CallPlan:
     """The plan of a layer's call: made by the first layer of a forward pass that needs it, then looked up.
 
@@ -126,63 +138,64 @@ def plan_of(layer: PatchedLayer, query: Tensor, cache: Cache | None, mask: Any, 
                 refuse_keyword(name, host[name], layer.scheme)
         ids = host.get("position_ids")
         forward = ForwardContext(None, ids is None or in_steps_of_one(ids))
-        return make_plan(layer, layer.scheme, query, cache, mask, host, forward)
+        return make_plan(Asked(layer, query, cache, mask, host, forward), layer.scheme)
     if cache is None and forward.cached and not layer.training:  # gradient checkpointing takes it away
         raise cache_lost(type(layer).__name__)
     scheme, (past, keys) = layer.scheme, past_and_keys(cache, layer.layer_idx, query.shape[2])
     if isinstance(past, Tensor) and past.device.type == "cpu" and not is_traced():
         past = int(past)  # which a GPU would be waited for
-    sizes = past, keys
     if isinstance(past, Tensor) or is_traced():
-        return make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
+        return make_plan(Asked(layer, query, cache, mask, host, forward, (past, keys)), scheme)
     evicts = cache is not None and EVICTS in cache.__dict__  # then masks are made here, by what a layer sees
     key = (
-        *(scheme, query.device, past, keys, cache is None, eviction_state(cache, layer.layer_idx)),
-        *(id(mask), id(layer.config), layer.is_causal, torch.is_grad_enabled()),
-        (layer.window, layer.chunk) if evicts else None,
+        *(query.device, past, keys, cache is None, id(mask), id(layer.config), layer.is_causal),
+        torch.is_grad_enabled(),
+        (eviction_state(cache, layer.layer_idx), layer.window, layer.chunk) if evicts else None,
     )
-    plan = forward.plans.get(key)
+    plan = forward.plans.get((scheme, key))
     if plan is None:
-        plan = make_plan(layer, scheme, query, cache, mask, host, forward, sizes)
+        asked = Asked(layer, query, cache, mask, host, forward, (past, keys))
+        plan = make_plan(asked, scheme, forward.plans.get(key))
+        forward.plans[key] = plan
         if plan.scheme is scheme:  # a copy on another device goes with the layer that needed it
-            forward.plans[key] = plan
+            forward.plans[scheme, key] = plan
     return plan
 
 
-def make_plan(
-    layer: PatchedLayer,
-    scheme: Scheme,
-    query: Tensor,
-    cache: Cache | None,
-    mask: Any,
-    host: dict[str, Any],
-    forward: ForwardContext,
-    sizes: tuple[int | Tensor, int] | None = None,
-) -> CallPlan:
-    """Work out a plan; the arguments are those of `plan_of`, the layer's scheme, and `past_and_keys` where known."""
+def make_plan(asked: Asked, scheme: Scheme, like: CallPlan | None = None) -> CallPlan:
+    """Work out a plan for a scheme, maybe ``like`` one for another scheme with everything else the same."""
+    layer, query, cache = asked.layer, asked.query, asked.cache
     causal = layer.is_causal
     fixed = scheme.keep(("fixed", causal), partial(fixed_part, scheme, causal))
     if fixed.learned:
         scheme = scheme_on(scheme, query.device)
-    ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
-    backend = layer.backend
-    by_engine = paged_cache(host) is not None and paged.needs_engine(scheme, ctx)
-    in_reach = mask
-    if not by_engine:
-        in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
-        if forward.texts is not None:
-            in_reach = separated(in_reach, forward.texts, ctx, backend, host, query.shape[0])
-        if in_reach is not mask and isinstance(in_reach, Tensor):
-            in_reach = scores_mask(in_reach, query.dtype, backend)
-        past, keys = sizes or (0, 0)
-        if isinstance(past, int) and keys > past + query.shape[2] and backend in ENGINE_BACKENDS and not is_traced():
-            in_reach, ctx = written_alone(in_reach, ctx, past + query.shape[2])
-    plan = CallPlan(scheme, ctx, in_reach, mask, backend, by_engine, fixed)
+    if like is not None and paged_cache(asked.host) is None:
+        plan = CallPlan(scheme, like.ctx, like.mask, asked.mask, like.backend, False, fixed)
+    else:
+        plan = placed(asked, scheme, fixed)
     if cache is not None and fixed.one_key:
-        plan.at_read = keys_at_read(scheme, ctx)
-    if not by_engine and not is_traced():
-        share(plan)
+        plan.at_read = keys_at_read(scheme, plan.ctx)
+    if not plan.paged and not is_traced():
+        share(plan, with_others=not fixed.learned or layer._modules.get("posenc") is None)
     return plan
+
+
+def placed(asked: Asked, scheme: Scheme, fixed: FixedPart) -> CallPlan:
+    """A plan with the positions and the mask of a call, and nothing yet that the scheme makes of them."""
+    layer, query, cache, mask, host, forward, sizes = asked
+    causal, backend = layer.is_causal, layer.backend
+    ctx = context_of(query, cache, layer.layer_idx, host.get("position_ids"), forward, causal=causal, sizes=sizes)
+    if paged_cache(host) is not None and paged.needs_engine(scheme, ctx):
+        return CallPlan(scheme, ctx, mask, mask, backend, True, fixed)
+    in_reach, ctx = mask_in_reach(mask, ctx, cache, layer, forward, backend)
+    if forward.texts is not None:
+        in_reach = separated(in_reach, forward.texts, ctx, backend, host, query.shape[0])
+    if in_reach is not mask and isinstance(in_reach, Tensor):
+        in_reach = scores_mask(in_reach, query.dtype, backend)
+    past, keys = sizes or (0, 0)
+    if isinstance(past, int) and keys > past + query.shape[2] and backend in ENGINE_BACKENDS and not is_traced():
+        in_reach, ctx = written_alone(in_reach, ctx, past + query.shape[2])
+    return CallPlan(scheme, ctx, in_reach, mask, backend, False, fixed)
 
 
 def mask_in_reach(
@@ -220,8 +233,11 @@ def written_alone(mask: Tensor | None, ctx: PositionContext, written: int) -> tu
     return seen, ctx
 
 
-def share(plan: CallPlan) -> None:
-    """Evaluate the scheme for all layers at once, as far as it reads nothing of one layer and has no gradient."""
+def share(plan: CallPlan, *, with_others: bool) -> None:
+    """Evaluate the scheme for all layers at once, as far as it reads nothing of one layer and has no gradient.
+
+    Without other layers only what it has for every forward pass: the layer evaluates the rest itself.
+    """
     scheme, fixed = plan.scheme, plan.fixed
     if fixed.learned and (torch.is_grad_enabled() or scheme.training):
         return
@@ -229,7 +245,7 @@ def share(plan: CallPlan) -> None:
         plan.rotate = rotation_of_layers(plan)
         if fixed.terms is not None:
             plan.shared = fixed.terms
-        elif not fixed.extra_channels:
+        elif with_others and not fixed.extra_channels:
             plan.shared = shared_terms(scheme, of_any_layer(plan.ctx))
     except ReadsLayer:
         return

@@ -84,8 +84,10 @@ def engine_for(
     # A static cache has room behind the newest key. With gradients, views fix the order in which regions add theirs.
     trim = call.key_length != seen or torch.is_grad_enabled()
     if backend == "eager" or weights:
-        reference = length_rotation if call.terms.row_rotation is not None else dense_blocks
-        compute: ComputeCall = partial(_with_weights, reference.attend_with_weights)
+        reference = length_rotation.attend_with_weights
+        if call.terms.row_rotation is None:
+            reference = dense_blocks.prepare_with_weights(trimmed(call, seen) if trim else call)
+        compute: ComputeCall = partial(_with_weights, reference)
     else:
         prepared = custom_operator.prepare(trimmed(call, seen) if trim else call)
         compute = lambda one: (prepared(one).transpose(1, 2), None)  # noqa: E731

@@ -58,7 +58,7 @@ class PagedRequest:
 
 def needs_engine(scheme: Scheme, ctx: PositionContext) -> bool:
     """Whether a scheme asks more of attention than scales and rotations, which the host's own function carries."""
-    return any(implements(scheme, hook) for hook in ENGINE_HOOKS) or Terms(regions=scheme.regions(ctx)).split
+    return any(implements(scheme, hook) for hook in ENGINE_HOOKS) or not Terms(regions=scheme.regions(ctx)).scales_only
 
 
 @torch.compiler.disable

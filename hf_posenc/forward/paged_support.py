@@ -1,13 +1,10 @@
 """Refuse what cannot be computed in continuous batches: schemes, backends, and pages that another patch filled.
 
-transformers runs continuous batches in another thread, where an error becomes a string in every result, and
-`generate_batch` returns as if it had succeeded. So `init_continuous_batching` is replaced on the instance, which checks
-in the caller's thread.
+`hf_posenc.patching.batching` has them checked in the caller's thread, before a batch begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,7 +13,7 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 
 from hf_posenc.cache.provenance import MARK
 from hf_posenc.core.context import PositionContext
-from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText, PosEncError
+from hf_posenc.errors import BackendCannotCarry, InvalidInput, NeedsWholeText
 from hf_posenc.forward.current_forward import ATTENTIONS, schemes_of_base
 from hf_posenc.forward.paged import GRAPHS_OFF, NO_GRAPHS, needs_engine
 from hf_posenc.schemes.base import Scheme, implements
@@ -93,59 +90,3 @@ def mark_pages(cache: PagedAttentionCache, ours: object) -> None:
             "of this one. Call model.destroy_cached_continuous_batching_manager() and start again."
         )
     setattr(cache, MARK, ours)
-
-
-METHOD = "init_continuous_batching"
-DISCARD_CACHE = "destroy_cached_continuous_batching_manager"
-
-
-class CheckedBatching:
-    """``init_continuous_batching`` of a patched model; `generate_batch` and all others call it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Same arguments and result as the class's own method.
-
-        Raises:
-            BackendCannotCarry: the paged KV cache cannot hold what the scheme caches, or the backend that continuous
-                batching chose cannot compute it.
-            NeedsWholeText: positions depend on the length of the whole text.
-        """
-        model: Any = self.model
-        before = model.config._attn_implementation
-        manager = getattr(type(model), METHOD)(model, *args, **kwargs)  # computes and allocates nothing yet
-        of_old = getattr(manager, "use_cuda_graph", False)  # transformers 5.4
-        graphs = any(getattr(manager.continuous_batching_config, "cuda_graph_booleans", (of_old,)))
-        try:
-            for module in model.modules():
-                if ATTENTIONS in module.__dict__:
-                    check_continuous_batch(module, graphs=graphs)
-        except PosEncError:
-            if model.config._attn_implementation != before:
-                model.set_attn_implementation(before)
-            raise
-        return manager
-
-
-def install_batching_check(model: nn.Module) -> None:
-    """Give every module of ``model`` that generates the method, and discard pages cached by earlier batches."""
-    for module in _generating_modules(model):
-        getattr(module, DISCARD_CACHE)()
-        if METHOD not in module.__dict__:
-            module.__dict__[METHOD] = CheckedBatching(module)
-
-
-def remove_batching_check(model: nn.Module) -> None:
-    """Undo `install_batching_check`; discard pages with keys of the scheme."""
-    for module in _generating_modules(model):
-        if isinstance(module.__dict__.get(METHOD), CheckedBatching):
-            getattr(module, DISCARD_CACHE)()
-            del module.__dict__[METHOD]
-
-
-def _generating_modules(model: nn.Module) -> Iterator[nn.Module]:
-    return (
-        module for module in model.modules() if hasattr(type(module), METHOD) and hasattr(type(module), DISCARD_CACHE)
-    )

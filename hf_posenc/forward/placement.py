@@ -9,21 +9,47 @@ model changes, gradients flow to the parameters that were copied, and the copy g
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from hf_posenc.errors import NoValues
-from hf_posenc.forward.offloading import (
-    HOOK,
-    OWN,
-    Offload,
-    offload_of,
-)
 from hf_posenc.schemes.base import ORIGINAL, Scheme
 
+HOOK = "_hf_hook"
+OWN = ("forward", "_old_forward")  # where a module's bound forward may be kept on the instance
+
 M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class Offload:
+    """How a module's weights are offloaded.
+
+    Attributes:
+        hook: accelerate's `AlignDevicesHook` that brings them.
+        path: of the module within the one that has the hook, with a dot at its end; empty where it is the same.
+    """
+
+    hook: Any
+    path: str
+
+    def value(self, name: str) -> Tensor:
+        """The values of one of the module's own weights, wherever they are kept."""
+        return self.hook.weights_map[self.path + name]
+
+    def below(self, child: str) -> Offload | None:
+        """How a child's weights are offloaded that has no hook of its own; None where they are not."""
+        return Offload(self.hook, f"{self.path}{child}.") if self.hook.place_submodules else None
+
+
+def offload_of(module: nn.Module, inherited: Offload | None = None) -> Offload | None:
+    """How a module's own weights are offloaded: by its own hook, or by one around it; None where they are not."""
+    hook = module.__dict__.get(HOOK)
+    own = next((one for one in getattr(hook, "hooks", (hook,)) if getattr(one, "offload", False)), None)
+    return inherited if own is None else Offload(own, "")
 
 
 def scheme_on(scheme: Scheme, device: torch.device) -> Scheme:

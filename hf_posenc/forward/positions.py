@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache
 
 from hf_posenc.cache.eviction import EvictingLayer, SeesKeys, layer_of
 from hf_posenc.cache.key_layout import grows
 from hf_posenc.cache.key_positions import CachedPositions, inferred_positions
+from hf_posenc.cache.preallocated import PreallocatedLayer
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 
@@ -97,8 +98,10 @@ def context_of(
     tokens = CallTokens(length, past, keys, device, cache is not None, evicting, gaps)
     counted = forward.counted and (forward.keys is None or forward.keys.run == 0)
     if counted and not gaps and isinstance(past, int) and keys == past + length:  # position is index
-        everyone = torch.arange(keys, device=device).unsqueeze(0)
         memo = forward.memos.setdefault((device, keys), {})
+        everyone: Any = memo.get(KEYWORD)
+        if everyone is None:
+            everyone = memo[KEYWORD] = torch.arange(keys, device=device).unsqueeze(0)
         return PositionContext(everyone.narrow(1, past, length), everyone, causal, True, memo=memo, first=past)
     padding = None if forward.padding is None else forward.padding.to(device)
     positions = _query_positions(tokens, position_ids, padding, forward)
@@ -201,6 +204,7 @@ class PatchedLayer(SeesKeys, Protocol):
     config: Any
     scaling: float
     score_factor: ClassVar[str]
+    _modules: dict[str, nn.Module | None]
 
     @property
     def backend(self) -> str:
@@ -232,6 +236,10 @@ def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[
     """Tokens the cache has seen before this call, and keys it will return after it: the newest, where it drops some."""
     if cache is None:
         return 0, length
+    held = cache.layers[layer] if layer is not None and layer < len(cache.layers) else None
+    if isinstance(held, PreallocatedLayer) and held.is_initialized:  # as it would say itself, in eight calls
+        past = held.keys.shape[-2] if held.keys.numel() > 0 else 0
+        return past, past + length
     keys, _ = cache.get_mask_sizes(length, layer)
     past = cache.get_seq_length(layer)
     # A static cache counts in a tensor that its update changes in place: take the value as it is now.

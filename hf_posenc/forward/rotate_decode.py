@@ -23,8 +23,8 @@ from torch import Tensor
 from hf_posenc.core.constants import constant
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.regions import PositionMap, Region
-from hf_posenc.core.rotation import AHEAD, CosSinCache, Table, rotate, rotate_at_once, table
+from hf_posenc.core.regions import PositionMap, Region, value_of
+from hf_posenc.core.rotation import AHEAD, CosSinCache, Table, once, rotate, rotate_at_once, table
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward.rotate_qk import rotation_of
 from hf_posenc.schemes.base import Scheme
@@ -42,10 +42,10 @@ def decode_rotation(
         shared: its rotation, for regions that have none of their own.
         stored: number of the one region whose keys are rotated; None for a copy for each that differs.
     """
-    rotations = [region.rotation or shared for region in regions]
+    rotations = [region.rotated_by(shared) for region in regions]
     if all(rotation is None for rotation in rotations):
         return NoRotation(len(regions))
-    if any(r is None or r.learned or r.values or r.axes is not None or r.decay for r in rotations):
+    if any(r is None or r.learned or r.values or r.axes is not None or r.decay or r.by_head for r in rotations):
         return None
     queries = [(r, region.query_at) for r, region in zip(rotations, regions, strict=True)]
     keys: dict[object, Any] = {}
@@ -203,8 +203,8 @@ def keys_at_read(scheme: Scheme, ctx: PositionContext) -> KeysAtRead:
         tuple(
             None
             if region.copy == of_stored.copy
-            else ReadRotation(alone, differences(scheme, ctx, alone, number, of_stored, region))
-            for number, region in enumerate(regions)
+            else ReadRotation(alone, differences(scheme, ctx, alone, of_stored, region))
+            for region in regions
         ),
     )
 
@@ -219,7 +219,7 @@ def stored_region(regions: tuple[Region, ...]) -> int:
 
 
 def differences(
-    scheme: Scheme, ctx: PositionContext, rotation: Rotation, number: int, stored: Region, region: Region
+    scheme: Scheme, ctx: PositionContext, rotation: Rotation, stored: Region, region: Region
 ) -> Callable[[slice], Table]:
     """Cosines and sines of the difference of a key's positions in two regions, by columns of the cache."""
 
@@ -231,21 +231,9 @@ def differences(
     def of_columns(columns: slice) -> Table:
         if first is None:
             return of_positions(ctx.key_positions[:, columns])
-        use, count = (number, "at read", rotation), columns.stop - columns.start
+        use = ("at read", value_of(region.key_at), value_of(stored.key_at), rotation)
+        count = columns.stop - columns.start
         ahead = AHEAD if ctx.query_positions.shape[1] == 1 else 0
         return scheme.tables.rows(use, first + columns.start, count, ctx.device, of_positions, ahead)
 
     return of_columns if is_traced() else once(of_columns)
-
-
-def once(make: Callable[[slice], Table]) -> Callable[[slice], Table]:
-    """The same function, which makes the tables of equal columns once: the layers that share it read the same keys."""
-    made: dict[tuple[int, int], Table] = {}
-
-    def known(columns: slice) -> Table:
-        ends = columns.start, columns.stop
-        if ends not in made:
-            made[ends] = make(columns)
-        return made[ends]
-
-    return known

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
-from hf_posenc.core.regions import PositionMap, Region, at_zero
+from hf_posenc.core.regions import PositionMap, Region, at_zero, value_of
 from hf_posenc.core.rotation import Table, rotate, table
 from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
@@ -27,7 +27,7 @@ class RegionRotation:
 
     Attributes:
         rotation: of its channels; None where nothing is rotated.
-        query: cos and sin of the queries, each ``[batch or 1, 1, query, dims]``; None without a rotation.
+        query: cos and sin of the queries, each ``[batch or 1, heads or 1, query, dims]``; None without a rotation.
         key: cos and sin of the new keys; None where they stay as they are.
         new_copy: whether its keys are a copy to cache; else it reads that of another region.
         values: whether the values are rotated as its keys are.
@@ -53,7 +53,7 @@ def region_rotations(
     """
     shared, found, copies = rotation_of(scheme, ctx), [], set()
     for number, region in enumerate(scheme.regions(ctx)):
-        rotation = region.rotation or shared
+        rotation = region.rotated_by(shared)
         copy = None if rotation is None else region.copy
         new_copy = copy not in copies if stored is None else number == stored
         copies.add(copy)
@@ -81,6 +81,8 @@ def rotate_regions(
         q: ``[batch, heads, query, head_dim]``.
         k: ``[batch, kv_heads, key, head_dim]``; ``v`` likewise.
     """
+    if any(region.rotation is not None and region.rotation.by_head for region in regions):
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     queries, copies = [], []
     for region in regions:
         rotation = region.rotation
@@ -114,34 +116,38 @@ def cos_sin_of(
     scheme: Scheme, number: int, region: Region, rotation: Rotation, ctx: PositionContext
 ) -> tuple[Table, Table]:
     """Cosines and sines of queries and keys in one region of a scheme."""
-    of_query = partial(_cos_sin, scheme, rotation, region.query_at, region.query_decay_steps, ctx)
-    of_key = partial(_cos_sin, scheme, rotation, region.key_at, region.key_decay_steps, ctx)
+    query_at, key_at = region.query_bands_at or region.query_at, region.key_bands_at or region.key_at
+    remaps = rotation.axes is None or region.bands > 0
+    of_query = partial(_cos_sin, scheme, rotation, query_at if remaps else None, region.query_decay_steps, ctx)
+    of_key = partial(_cos_sin, scheme, rotation, key_at if remaps else None, region.key_decay_steps, ctx)
     one_table = not region.remaps and not rotation.decay
     if rotation.learned:  # it has a gradient, which no other layer may share
         query = of_query(ctx.query_positions)
         return query, query if one_table else of_key(ctx.query_positions)
 
-    def cached(use: str, make: Callable[[Tensor], Table]) -> Table:
-        if ctx.first is None or rotation.axes or rotation.decay or is_traced():
+    def cached(place: PositionMap, make: Callable[[Tensor], Table]) -> Table:
+        if ctx.first is None or not remaps or rotation.decay or is_traced():
             return make(ctx.query_positions)
         return scheme.tables.rows(
-            (number, use, rotation), ctx.first, ctx.query_positions.shape[1], ctx.device, make
-        )  # fmt: skip
+            (value_of(place), rotation), ctx.first, ctx.query_positions.shape[1], ctx.device, make
+        )
 
     # Layers may have schemes that rotate alike and remap differently: a table belongs to one scheme object.
-    query = ctx.once((id(scheme.original), number, "query"), lambda: cached("query", of_query))
-    return query, query if one_table else ctx.once((id(scheme.original), number, "key"), lambda: cached("key", of_key))
+    query = ctx.once((id(scheme.original), number, "query"), lambda: cached(query_at, of_query))
+    if one_table:
+        return query, query
+    return query, ctx.once((id(scheme.original), number, "key"), lambda: cached(key_at, of_key))
 
 
 def _cos_sin(
     scheme: Scheme,
     rotation: Rotation,
-    remap: PositionMap,
+    remap: PositionMap | None,
     decay_steps: PositionMap,
     ctx: PositionContext,
     positions: Tensor,
 ) -> Table:
-    if rotation.axes is None:
+    if remap is not None:
         places: Tensor = remap(positions)
     elif ctx.coordinates is not None and not implements(scheme, "coordinates"):
         places = ctx.coordinates

@@ -78,7 +78,7 @@ class FixedPart:
 
     Attributes:
         name: of the scheme, for messages.
-        learned: whether the scheme has parameters. Then nothing more is known than the next two.
+        learned: whether the scheme has parameters. Then nothing more is known than the next three, and `NoRotation`.
         prepares: whether it changes queries and keys before they are rotated.
         extra_channels: whether it caches extra channels with every key.
         one_key: whether it caches one copy of each key, from which those of other regions follow.
@@ -102,7 +102,8 @@ def fixed_part(scheme: Scheme, causal: bool) -> FixedPart:
     prepares, extra_channels = implements(scheme, "prepare"), implements(scheme, "extra_key_channels")
     one_key = scheme.caches_one_key
     if learned or is_traced():
-        return FixedPart(name, learned, prepares, extra_channels, one_key)
+        rotates = any(implements(scheme, hook) for hook in ("rotation", "regions"))
+        return FixedPart(name, learned, prepares, extra_channels, one_key, None if rotates else NoRotation(1))
     ctx = PositionContext(
         query_positions=PER_LAYER, key_positions=PER_LAYER, causal=causal, contiguous=PER_LAYER, real_keys=PER_LAYER,
         hidden=PER_LAYER, extra_key_channels=PER_LAYER, projections=PER_LAYER, layer=PER_LAYER, coordinates=PER_LAYER,
@@ -156,7 +157,8 @@ def _holds_tensors(shared: SharedTerms) -> bool:
 
 def _is_fixed(region: Region) -> bool:
     maps = (region.query_at, region.key_at, region.query_decay_steps, region.key_decay_steps)
-    return all(map(_holds_no_call, maps))
+    by_band = (region.query_bands_at, region.key_bands_at)
+    return all(map(_holds_no_call, maps)) and all(one is None or _holds_no_call(one) for one in by_band)
 
 
 def _holds_no_call(function: object) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isclose
 from typing import Any, Literal
 
 import transformers
@@ -17,7 +18,7 @@ from transformers import CONFIG_MAPPING, logging
 from transformers.models.auto import modeling_auto
 
 from hf_posenc.checkpoints.checkpoint import Checkpoint
-from hf_posenc.core.geometry import Geometry, LayerKind
+from hf_posenc.core.geometry import Geometry, LayerKind, geometric
 from hf_posenc.errors import PosEncError
 from hf_posenc.patches.general.stand_in import without_weights
 from hf_posenc.patching.state import base_model_of, stacks_of
@@ -48,6 +49,7 @@ class Family:
             transformers makes no model of its default configuration.
         detail: its rotations and tables, of both stacks where they differ; the reason, where it is refused.
         schemes: how many are defined on it alone, of an encoder–decoder on both stacks.
+        native: the schemes that its own positions are, by their names here; empty where it is not patched.
     """
 
     model_type: str
@@ -55,6 +57,7 @@ class Family:
     verdict: Verdict
     detail: str
     schemes: int = 0
+    native: str = ""
 
 
 def survey() -> Iterator[Family]:
@@ -117,7 +120,9 @@ def look_at(model: Any, model_type: str, kind: Kind) -> Family:
     words = {name: described(geometry) for name, geometry in seen.items()}
     alike = len(set(words.values())) == 1
     detail = next(iter(words.values())) if alike else " | ".join(f"{name}: {text}" for name, text in words.items())
-    return Family(model_type, kind, "attention layers" if partly else "exact", detail, defined)
+    beside = temperature(model.config)
+    own = ", ".join(dict.fromkeys(name for geometry in seen.values() for name in native_schemes(geometry, beside)))
+    return Family(model_type, kind, "attention layers" if partly else "exact", detail, defined, own)
 
 
 def look_at_stack(model: Any) -> Geometry:
@@ -142,6 +147,45 @@ def described(geometry: Geometry) -> str:
     parts += [] if geometry.slopes is None else [f"{geometry.layers} × linear bias (ALiBi)"]
     parts += ["a learned bias of the distance"] if geometry.biased else []
     return "; ".join(parts) or "no positions"
+
+
+def temperature(config: Any) -> str:
+    """``"all"`` or ``"unrotated"`` layers whose queries the model scales as `llama4_temp` does; empty for none."""
+    text = config.get_text_config()
+    if "llama_4_scaling_beta" in str(getattr(text, "rope_parameters", "")):
+        return "all"
+    return "unrotated" if getattr(text, "attn_temperature_tuning", False) else ""
+
+
+def native_schemes(geometry: Geometry, scaled: str = "") -> list[str]:
+    """What schemes a model's own positions are, by their names here: one for each kind of layer, and its table.
+
+    Layers that are ``scaled`` have a `temperature`, too.
+    """
+    kinds = geometry.kinds or (LayerKind(geometry.heads, geometry.kv_heads, geometry.head_dim, geometry.rotary),)
+    found = [] if geometry.table is None else ["learned"]
+    found += [] if geometry.slopes is None else ["alibi"]
+    found += ["t5"] if geometry.biased else []
+    rotated = any(kind.rotary for kind in kinds)
+    for kind in kinds:
+        name = rotation_scheme(kind) if kind.rotary else "none" if rotated or not found else ""
+        temperate = scaled == "all" or (scaled == "unrotated" and not kind.rotary)
+        parts = name, "window" if kind.window else "", "llama4_temp" if temperate else ""
+        found.append("+".join(filter(None, parts)))
+    return [name for name in dict.fromkeys(found) if name]
+
+
+def rotation_scheme(kind: LayerKind) -> str:
+    """The scheme that a layer's rotation is; ``host`` where its frequencies are those of no unscaled one."""
+    own: Any = kind.rotary
+    frequencies, unscaled = own.rotation.frequencies, geometric(own.base, own.rotation.dims)
+    if own.axes is not None:
+        return "mrope"
+    if not all(w == 0 or isclose(w, theirs, rel_tol=1e-4) for w, theirs in zip(frequencies, unscaled, strict=True)):
+        return "host"
+    if 0 in frequencies:
+        return "proportional"
+    return "rope" if own.rotation.dims == kind.head_dim else "partial"
 
 
 def _first_sentence(error: Exception) -> str:

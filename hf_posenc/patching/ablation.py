@@ -13,21 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from hf_posenc.core.regions import EVERYTHING, ONE_REGION
-from hf_posenc.errors import NoEffect
-from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patching.reference_attention import attention_output, reference_terms
 from hf_posenc.schemes.base import Scheme, overrides
 
 if TYPE_CHECKING:
     from hf_posenc.core.geometry import Geometry
-    from hf_posenc.patches.adapter import Adapter
 
 Hooks = Mapping[str, Callable[..., Any]]
 
@@ -83,60 +79,6 @@ def replaced(scheme: Scheme, hooks: Hooks) -> Iterator[None]:
 def neutral(hooks: Iterable[str]) -> Hooks:
     """Hooks as of a scheme that does not have them."""
     return {name: NEUTRAL[name] for name in hooks}
-
-
-class ProbedLayers(Protocol):
-    """What is asked of the layers of a patched model (`hf_posenc.patching.proof.EffectProbe`)."""
-
-    adapter: Adapter
-    geometry: Geometry
-
-    def changes(self, layer: int, one: Hooks, other: Hooks) -> bool:
-        """Whether a layer's outputs differ between two replacements of its scheme's hooks."""
-
-    def depends_on_positions(self, layer: int, hooks: Hooks) -> bool:
-        """Whether a layer's outputs depend on positions with its scheme's hooks replaced."""
-
-    def matters(self, layer: int, scheme: Scheme, hooks: Hooks) -> bool:
-        """Whether replacing hooks changes attention by its formula."""
-
-
-def check_terms(probe: ProbedLayers, layer: int, scheme: Scheme) -> None:
-    """Refuse a patched layer that leaves out a term of its scheme, or keeps positions that it replaces.
-
-    Args:
-        probe: of the patched model.
-        layer: one of those that it covers.
-        scheme: of that layer, on its device.
-
-    Raises:
-        NoEffect: a term does not reach the layer, or the model's own positions are left in it.
-    """
-    adapter, name = type(probe.adapter).__name__, scheme.extra_repr()
-    where = f"attention layer {layer} as {adapter} patches it"
-    here = neutral(hook for hook in NEUTRAL if has_any(scheme, [hook]))
-    if "embed" in here:  # by another code: a normalisation removes those that are the same in all channels
-        code = partial(random_code, width=probe.geometry.code_width)
-        if not probe.changes(layer, neutral(["embed"]), {"embed": code}):
-            raise NoEffect(
-                f"Scheme {name!r} adds codes to the embeddings, and none reaches {where}. In the adapter, have `swaps` "
-                "yield what adds them, and `probe` add them as the model does."
-            )
-    for term, hooks in TERMS.items():
-        if not has_any(scheme, hooks) or not probe.matters(layer, scheme, neutral(hooks)):
-            continue
-        if not probe.changes(layer, {}, neutral(hooks)):
-            raise NoEffect(
-                f"Scheme {name!r} has {term}, without which {where} computes the same. In the adapter, hand q, k and "
-                "v to `attend` before any rotation, with the call's keywords, and return what it returns."
-            )
-    replaces = scheme.replaces_host and not scheme.keeps_table and not isinstance(probe.adapter, GeneralAdapter)
-    if replaces and probe.depends_on_positions(layer, here):
-        raise NoEffect(
-            f"Scheme {name!r} replaces the model's own positions, and {where} still knows them. In the adapter, have "
-            "`swaps` yield what brings them (the rotary module, the position table), and hand q and k to `attend` "
-            "before any rotation."
-        )
 
 
 def has_any(scheme: Scheme, hooks: Iterable[str]) -> bool:

@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 from hf_posenc.cache.provenance import ENTRY
 from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import CheckpointMismatch, NotExpressible, OptionOutOfRange, shown
-from hf_posenc.forward.offloading import offloaded_values
 from hf_posenc.patching.code_bundle import BUNDLE, FROM_BUNDLE, check_code, write_code
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.model_card import write_results
+from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.patched_config import check_unchanged
 from hf_posenc.patching.peft_sidecar import BASE_KEY
 from hf_posenc.patching.push import Push

@@ -46,13 +46,13 @@ def differs_from_host(scheme: Scheme, positions: Tensor, geometry: Geometry, win
     span = int(positions.max()) + 1
     seen = span if window is None else min(span, window)
     rotation = without_equal_axes(scheme, rotation, positions)
-    rotations = [
-        region.rotation or rotation for region in occurring_regions(terms.regions, positions, causal=geometry.causal)
-    ]
+    regions = occurring_regions(terms.regions, positions, causal=geometry.causal)
+    rotations = [region.rotation or rotation for region in regions]
     scales = [scale for scale in (terms.query_scale, terms.row_scale) if scale is not None]
     return (
         any(not same_rotation(each, original_rotation) for each in rotations)
         or abs(terms.logit_scale - (rotary.logit_scale if rotary else 1.0)) > 1e-6  # one is measured in float32
+        or any(factor != 1 for region in regions for factor in region.by_head)
         or any(bool((scale - 1).abs().max() > 1e-6) for scale in scales)
         or (terms.visible != EVERYTHING and (terms.visible.farthest or seen) < seen)
         or changes_distances(terms.regions, positions, causal=geometry.causal)
@@ -75,10 +75,15 @@ def changes_bias(scheme: Scheme, ctx: PositionContext, geometry: Geometry) -> bo
     return found is None or not torch.allclose(found.detach().to(own), own, rtol=1e-6, atol=0.0)
 
 
-def has_learned_bias(scheme: Scheme) -> bool:
-    """Whether a bias that is zero until it is trained has been trained; by how much it shows is not known."""
+def shows_silent_terms(scheme: Scheme) -> bool:
+    """Whether a bias or a sink without effect at first may show; by how much is not known.
+
+    A bias is zero until it is trained; what a sink takes depends on the scores beside it.
+    """
     silent = [part for part in scheme.schemes if part.silent_at_first]
-    return any(bool(weight.detach().any()) for part in silent for weight in part.parameters())
+    weights = [weight.detach() for part in silent for weight in part.parameters()]
+    trained = (weight.is_meta or bool(weight.any()) for weight in weights)  # offloaded ones are on the meta device
+    return any(part.sink() is not None for part in silent) or any(trained)
 
 
 def changes_queries_or_keys(part: Scheme) -> bool:
@@ -86,7 +91,8 @@ def changes_queries_or_keys(part: Scheme) -> bool:
     geometry = part.geometry
     query, key = (torch.ones(1, heads, 1, geometry.head_dim) for heads in (geometry.heads, geometry.kv_heads))
     prepared = part.prepare(query, key)
-    return part.sink() is not None or prepared[0] is not query or prepared[1] is not key
+    brings_sink = part.sink() is not None and not part.silent_at_first
+    return brings_sink or prepared[0] is not query or prepared[1] is not key
 
 
 def adds_to_embeddings(scheme: Scheme, positions: Tensor) -> bool:
@@ -113,13 +119,8 @@ def same_rotation(one: Rotation | None, two: Rotation | None) -> bool:
     """Whether two rotations are equal up to the float32 rounding of their frequencies; several axes never equal one."""
     if one is None or two is None:
         return one is two
-    alike = (one.layout, one.dims, one.axes, one.decay, one.values) == (
-        two.layout,
-        two.dims,
-        two.axes,
-        two.decay,
-        two.values,
-    )
+    shapes = [replace(rotation, frequencies=(), amplitude=1.0) for rotation in (one, two)]
+    alike = one.dims == two.dims and shapes[0] == shapes[1]
     alike = alike and abs(one.amplitude - two.amplitude) <= 1e-6 * two.amplitude
     pairs = zip(frequency_values(one), frequency_values(two), strict=alike)
     return alike and all(abs(a - b) <= 1e-6 * abs(b) + 1e-24 for a, b in pairs)  # pairs that are not rotated at all
@@ -145,8 +146,16 @@ def changes_distances(regions: tuple[Region, ...], positions: Tensor, *, causal:
     covered = torch.zeros_like(wanted)
     for region in regions:
         mine = region.band.holds(here, there)
-        moved = region.query_at(positions)[:, :, None] - region.key_at(positions)[:, None, :]
-        if bool((wanted & mine & (moved != here - there)).any()):
+        if bool((wanted & mine & moved_by(region, positions)).any()):
             return True
         covered = covered | mine
     return bool((wanted & ~covered).any())
+
+
+def moved_by(region: Region, positions: Tensor) -> Tensor:
+    """Which queries and keys have another distance in a region than their tokens have, in some band of frequencies."""
+    distance = positions[:, :, None] - positions[:, None, :]
+    if region.query_bands_at is None or region.key_bands_at is None:
+        return region.query_at(positions)[:, :, None] - region.key_at(positions)[:, None, :] != distance
+    moved = region.query_bands_at(positions)[:, :, None] - region.key_bands_at(positions)[:, None, :]
+    return (moved != distance[..., None]).any(-1)

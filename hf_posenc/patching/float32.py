@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from hf_posenc.core.constants import HALF
+from hf_posenc.core.torch_state import remove_hooks
 from hf_posenc.forward.engine_backend import ENGINE_BACKENDS
 from hf_posenc.patching.state import is_patched
 
@@ -47,12 +48,8 @@ class InFloat32(TorchFunctionMode):
 
 def packed(attention: nn.Module) -> list[nn.Module]:
     """Modules of an attention that hold quantised weights: integers, or tensors of a class of their own."""
-    return [module for module in attention.modules() if any(not is_plain(tensor) for tensor in held(module))]
-
-
-def held(module: nn.Module) -> list[Tensor]:
-    """Parameters and buffers of a module's own."""
-    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    held = ((one, (*one.parameters(recurse=False), *one.buffers(recurse=False))) for one in attention.modules())
+    return [module for module, tensors in held if not all(map(is_plain, tensors))]
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -116,7 +113,9 @@ def restore_dtype(layers: Iterable[nn.Module]) -> None:
     for layer in layers:
         if MARK in layer.__dict__:
             dtype = layer.__dict__.pop(MARK)
-            remove_hooks(layer)
+            noted = layer._forward_pre_hooks_with_kwargs
+            remove_hooks(layer._forward_pre_hooks, lambda hook: hook is to_float32, noted)
+            remove_hooks(layer._forward_hooks, lambda hook: isinstance(hook, Rounding))
             for weight in layer.parameters(recurse=False):
                 weight.data = weight.data.to(dtype)
 
@@ -151,17 +150,6 @@ def convert(layer: nn.Module, dtype: torch.dtype) -> None:
     layer.register_forward_pre_hook(to_float32, with_kwargs=True)
     layer.register_forward_hook(Rounding(dtype))
     layer.__dict__[MARK] = dtype
-
-
-def remove_hooks(layer: nn.Module) -> None:
-    """Remove what `convert` has registered, by what it is: the handles of a copied layer are those of the original."""
-    for number, before in list(layer._forward_pre_hooks.items()):
-        if before is to_float32:
-            layer._forward_pre_hooks.pop(number)
-            layer._forward_pre_hooks_with_kwargs.pop(number, None)
-    for number, after in list(layer._forward_hooks.items()):
-        if isinstance(after, Rounding):
-            layer._forward_hooks.pop(number)
 
 
 def to_float32(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:

@@ -76,7 +76,8 @@ def check_numbers(values: Mapping[str, Any], where: str) -> None:
                 raise HostConfigInvalid(f"The configuration of {where} is wrong: {error}") from error
     for name in (*POSITIVE, *PER_PAIR):
         given = values.get(name)
-        if given is not None and not all(map(_is_positive, given if name in PER_PAIR and _is_list(given) else [given])):
+        several = name in PER_PAIR and isinstance(given, (list, tuple))
+        if given is not None and not all(map(_is_positive, given if several else [given])):
             raise HostConfigInvalid(
                 f"{name} of {where} must be finite and greater than 0, got {shown(given)}. Correct the configuration."
             )
@@ -84,10 +85,6 @@ def check_numbers(values: Mapping[str, Any], where: str) -> None:
         raise HostConfigInvalid(
             f"{' and '.join(PER_PAIR)} of {where} have different lengths. Correct the configuration."
         )
-
-
-def _is_list(given: Any) -> bool:
-    return isinstance(given, (list, tuple))
 
 
 def _is_positive(value: Any) -> bool:

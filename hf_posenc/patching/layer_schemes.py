@@ -27,7 +27,6 @@ from hf_posenc.schemes.spec import Layout, Plan, SchemeSpec, layout, plan
 
 if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
-    from hf_posenc.schemes.spec import Layout, SchemeSpec
 
 
 def layout_of(
@@ -91,11 +90,16 @@ def build_layer_schemes(
     for cls, options in chosen.default.parts:
         if hasattr(cls, "layers_of"):  # a pattern of layers is the scheme of none of them, but its options are checked
             build(Plan(((cls, options),)), geometry, adapter_name)
-    kinds = [geometry.of_layer(layer) for layer in range(count)]
-    schemes = [
-        build(chosen.plan_of(layer, count), kind, adapter_name, partial(own_positions, layer=layer))
-        for layer, kind in enumerate(kinds)
-    ]
+    schemes: list[Scheme] = []
+    alone: list[tuple[Plan, Geometry, Scheme]] = []  # without parameters, of which layers may have the same object
+    for layer in range(count):
+        own, kind = chosen.plan_of(layer, count), geometry.of_layer(layer)
+        scheme = next((known for plan, its, known in alone if plan == own and its == kind), None)
+        if scheme is None:
+            scheme = build(own, kind, adapter_name, partial(own_positions, layer=layer))
+            if scheme.shared and not any(True for _ in scheme.parameters()):
+                alone.append((own, kind, scheme))
+        schemes.append(scheme)
     _check_embeddings(schemes, geometry, uniform=chosen.uniform)
     _check_positions(schemes)
     return schemes
@@ -178,20 +182,11 @@ def overwrites_scaling(adapter: Adapter, config: Any, chosen: Layout, geometry: 
     return any(replaces_rotation(plan, geometry) for plan in plans)
 
 
-def model_geometry(model: nn.Module) -> Geometry:
-    """The geometry of a model at its own trained length, as its adapter reads it from the configuration.
-
-    Raises:
-        UnsupportedModel: there is no adapter for the model.
-    """
-    base, adapter = base_model_of(model)
-    return unscaled_geometry(adapter, base.config)
-
-
 def is_causal(model: nn.Module) -> bool:
     """Whether tokens do not see later ones: a decoder, and no encoder.
 
     Raises:
         UnsupportedModel: there is no adapter for the model.
     """
-    return model_geometry(model).causal
+    base, adapter = base_model_of(model)
+    return unscaled_geometry(adapter, base.config).causal

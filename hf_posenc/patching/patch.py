@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -23,10 +23,10 @@ from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
-from hf_posenc.forward.paged_support import install_batching_check
 from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import check_forward, check_heads, explained_forward
 from hf_posenc.patching.atomic_save import install_atomic_save
+from hf_posenc.patching.batching import install_batching_check
 from hf_posenc.patching.float32 import keep_in_float32
 from hf_posenc.patching.host_config import check_rotation
 from hf_posenc.patching.layer_schemes import build_layer_schemes, layout_of, trained_length_under, unscaled_geometry
@@ -34,9 +34,8 @@ from hf_posenc.patching.patched_config import write_config
 from hf_posenc.patching.preconditions import check_model, check_schemes
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
-from hf_posenc.patching.stacks import patched_together, unpatch_together
-from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, is_patched, patch_of, stacks_of
-from hf_posenc.patching.swap import changing, swap, undo
+from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, is_patched, parts_of
+from hf_posenc.patching.swap import changing, swap, undo, undo_all, write_whole_config
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.spec import SchemeSpec
@@ -84,10 +83,17 @@ def patch_model(
 
     Patch before other threads compute with the model: their forward passes are not waited for.
     """
-    stacks = stacks_of(model)
-    with patched_together(model, stacks) if stacks else nullcontext(), float32_by_default(), explained_imports():
-        for part in stacks.values() or (model,):
-            _patch(part, scheme, dict(options), layers, trained_length, target_length, factor)
+    with explained_imports(), float32_by_default(), changing(model) as bases:
+        fresh = [base for base in bases if STASH not in base.__dict__]
+        try:
+            for part in parts_of(model):
+                _patch(part, scheme, dict(options), layers, trained_length, target_length, factor)
+            if len(bases) > 1:
+                write_whole_config(model, bases)
+        except BaseException:
+            if done := [base for base in fresh if STASH in base.__dict__]:
+                undo_all(model, done)
+            raise
     raise_limits(model)
     return model
 
@@ -103,22 +109,21 @@ def _patch(
 ) -> None:
     """Patch a model with one base model; the arguments are those of `patch_model`."""
     base, adapter = base_model_of(model)
-    with changing(model, base):
-        check_model(model, base)
-        beyond_tested("transformers")
-        config: Any = base.config
-        check_rotation(base, trained_length_given=trained_length is not None)
-        geometry = unscaled_geometry(adapter, config)
-        chosen = layout_of(scheme, options, layers, geometry)
-        configured = trained_length_under(adapter, config, chosen, geometry)
-        lengths = resolve_lengths(
-            configured=configured, trained_length=trained_length, target_length=target_length, factor=factor
-        )
-        geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
-        schemes = build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
-        plan = PatchPlan(model, base, adapter, geometry, chosen, schemes)
-        check_schemes(plan, trained_length_given=trained_length is not None)
-        report = _install(plan)
+    check_model(model, base)
+    beyond_tested("transformers")
+    config: Any = base.config
+    check_rotation(base, trained_length_given=trained_length is not None)
+    geometry = unscaled_geometry(adapter, config)
+    chosen = layout_of(scheme, options, layers, geometry)
+    configured = trained_length_under(adapter, config, chosen, geometry)
+    lengths = resolve_lengths(
+        configured=configured, trained_length=trained_length, target_length=target_length, factor=factor
+    )
+    geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
+    schemes = build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
+    plan = PatchPlan(model, base, adapter, geometry, chosen, schemes)
+    check_schemes(plan, trained_length_given=trained_length is not None)
+    report = _install(plan)
     if factor is None and target_length is None and report.proof.verdict == "identity":
         warn_of_no_stretch(report, schemes[0])
 
@@ -168,12 +173,8 @@ def unpatch_model(model: M) -> M:
         NotPatched: there is nothing to undo.
         ModelInUse: this thread is inside a forward pass of the model.
     """
-    if stacks := stacks_of(model):
-        unpatch_together(model, stacks)
-        return model
-    base, _ = base_model_of(model)
-    with changing(model, base):
-        undo(patch_of(base))
+    with changing(model) as bases:
+        undo_all(model, [base for base in bases if STASH in base.__dict__] or bases)
     return model
 
 

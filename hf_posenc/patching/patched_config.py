@@ -75,11 +75,6 @@ def write_entry(config: Any, entry: Mapping[str, Any]) -> None:
     setattr(config, LENGTH, max(entry["target_length"], entry["host_length"]))
 
 
-def own_name(config: Any, name: str) -> str:
-    """What a configuration calls an entry itself: GPT-2 has ``n_positions`` for ``max_position_embeddings``."""
-    return config.attribute_map.get(name, name)
-
-
 def restore_config(patch: Patch) -> None:
     """Restore the configuration; as a copy with the caller's changes, where it was changed since the patch."""
     changes = changed_entries(patch) if patch.entries else {}
@@ -100,7 +95,8 @@ def update_config(patch: Patch) -> None:
         write_entry(written, entry)
     plan.base.__dict__[ENTRY] = entry  # another object: caches have noted the old one
     config: Any = plan.base.config
-    patch.entries |= copy.deepcopy({name: vars(config)[name] for name in (SCHEME_KEY, own_name(config, LENGTH))})
+    length = config.attribute_map.get(LENGTH, LENGTH)  # GPT-2 calls it ``n_positions``
+    patch.entries |= copy.deepcopy({name: vars(config)[name] for name in (SCHEME_KEY, length)})
     update_outer_config(plan.model, entry)
 
 

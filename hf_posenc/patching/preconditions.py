@@ -8,7 +8,7 @@ effect probe is possible.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -22,18 +22,14 @@ from hf_posenc.errors import (
     UnsupportedModel,
     shown,
 )
-from hf_posenc.forward.offloading import is_foreign
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
+from hf_posenc.patching.offloading import is_foreign
 from hf_posenc.patching.state import STASH, PatchPlan, adapted_modules, describe
 from hf_posenc.patching.swap import out_of_use
 from hf_posenc.patching.weights import check_finite
 from hf_posenc.schemes.build import rotates
-
-if TYPE_CHECKING:
-    pass
-
 
 SHARDING_CLASSES = ("FullyShardedDataParallel", "FSDPModule")
 SHARDED_TENSOR = "DTensor"  # a weight of which each device has a part
@@ -47,16 +43,12 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
         base: the base model inside it.
 
     Raises:
-        AlreadyPatched: it carries a scheme.
-        CheckpointMismatch: it was loaded from a checkpoint with a scheme, but without it.
-        UnsupportedModel: it holds several models, or its weights are sharded.
-        HostConfigInvalid: its configuration has positions out of range.
-        WeightsNotFinite: a weight is no finite number.
+        PosEncError: one subclass a cause.
     """
     if STASH in base.__dict__:
         raise AlreadyPatched(
-            f"This model carries scheme {describe(base).scheme!r} already. Call unpatch_model(model) first, "
-            'or compose them: scheme="one+other".'
+            f"This {type(base).__name__} carries scheme {describe(base).scheme!r} already. Call "
+            'unpatch_model(model) first, or compose them: scheme="one+other".'
         )
     config: Any = base.config
     if getattr(config, SCHEME_KEY, None) is not None:
@@ -78,12 +70,7 @@ def check_schemes(plan: PatchPlan, *, trained_length_given: bool) -> None:
         trained_length_given: whether the caller says what length the weights were trained for.
 
     Raises:
-        AlreadyScaled: the configuration scales RoPE already, and the schemes would overwrite that.
-        AdapterInvalid: the adapter names something that is no module or parameter of the model.
-        UnsupportedModel: not every layer can be patched, `DistributedDataParallel` has counted the parameters, or PEFT
-            has wrapped a position table.
-        HostConfigInvalid: modules of the model remember another configuration.
-        ForeignPatch: another library replaced the ``forward`` of a module.
+        PosEncError: one subclass a cause; see the functions that are called.
     """
     check_existing_scaling(plan, trained_length_given=trained_length_given)
     check_layer_count(plan)

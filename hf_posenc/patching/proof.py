@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,13 +26,14 @@ from torch import Tensor, nn
 from hf_posenc.core.constants import HALF
 from hf_posenc.core.torch_state import evaluation_mode
 from hf_posenc.errors import NoEffect
-from hf_posenc.forward.offloading import computing_device, offloads_of
 from hf_posenc.forward.placement import scheme_on
+from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.validate_adapter import probed
-from hf_posenc.patching.ablation import Hooks, check_terms, formula_change, replaced
-from hf_posenc.patching.expected_effect import differs_from_host, has_learned_bias, spread_positions
+from hf_posenc.patching.ablation import NEUTRAL, TERMS, Hooks, formula_change, has_any, neutral, random_code, replaced
+from hf_posenc.patching.expected_effect import differs_from_host, shows_silent_terms, spread_positions
 from hf_posenc.patching.float32 import in_float32, packed, runs_in_float32
 from hf_posenc.patching.layer_schemes import probed_layers
+from hf_posenc.patching.offloading import computing_device, offloads_of
 from hf_posenc.patching.report import Proof
 from hf_posenc.patching.state import unpatched_view
 from hf_posenc.schemes.base import Scheme
@@ -137,7 +139,7 @@ class EffectProbe:
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         geometry, window = self.geometry.of_layer(layer), self.attentions[layer].window
         must_move = differs_from_host(scheme, self.positions, geometry)
-        may_move = must_move or has_learned_bias(scheme)
+        may_move = must_move or shows_silent_terms(scheme)
         if must_move and window is not None and not differs_from_host(scheme, self.positions, geometry, window):
             return Proof("identity")  # the probe, which has no mask, would show keys that the layer itself hides
         if self.widened:
@@ -165,8 +167,44 @@ class EffectProbe:
             )
         if not moves:
             return Proof("identity", change)
-        check_terms(self, layer, scheme)
+        self.check_terms(layer, scheme)
         return Proof("moved", change, scheme.unchanged_below)
+
+    def check_terms(self, layer: int, scheme: Scheme) -> None:
+        """Refuse a patched layer that leaves out a term of its scheme, or keeps positions that it replaces.
+
+        Args:
+            layer: one of those that are probed.
+            scheme: of that layer, on its device.
+
+        Raises:
+            NoEffect: a term does not reach the layer, or the model's own positions are left in it.
+        """
+        adapter, name = type(self.adapter).__name__, scheme.extra_repr()
+        where = f"attention layer {layer} as {adapter} patches it"
+        here = neutral(hook for hook in NEUTRAL if has_any(scheme, [hook]))
+        if "embed" in here:  # by another code: a normalisation removes those that are the same in all channels
+            code = partial(random_code, width=self.geometry.code_width)
+            if not self.changes(layer, neutral(["embed"]), {"embed": code}):
+                raise NoEffect(
+                    f"Scheme {name!r} adds codes to the embeddings, and none reaches {where}. In the adapter, have "
+                    "`swaps` yield what adds them, and `probe` add them as the model does."
+                )
+        for term, hooks in TERMS.items():
+            if not has_any(scheme, hooks) or not self.matters(layer, scheme, neutral(hooks)):
+                continue
+            if not self.changes(layer, {}, neutral(hooks)):
+                raise NoEffect(
+                    f"Scheme {name!r} has {term}, without which {where} computes the same. In the adapter, hand q, k "
+                    "and v to `attend` before any rotation, with the call's keywords, and return what it returns."
+                )
+        replaces = scheme.replaces_host and not scheme.keeps_table and not isinstance(self.adapter, GeneralAdapter)
+        if replaces and self.depends_on_positions(layer, here):
+            raise NoEffect(
+                f"Scheme {name!r} replaces the model's own positions, and {where} still knows them. In the adapter, "
+                "have `swaps` yield what brings them (the rotary module, the position table), and hand q and k to "
+                "`attend` before any rotation."
+            )
 
     def changes(self, layer: int, one: Hooks, other: Hooks) -> bool:
         """Whether a patched layer computes other outputs under some hooks of its scheme than under others."""

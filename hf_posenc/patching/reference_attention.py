@@ -110,10 +110,11 @@ def rotate_channels(
     wide = torch.float32 if x.device.type == "mps" else torch.float64  # which Apple's GPUs do not have
     frequencies = torch.as_tensor(rotation.frequencies, dtype=wide, device=x.device)
     at = positions[..., None] if rotation.axes is None else positions[..., list(rotation.axes)]
-    angle = at.to(wide) * frequencies
+    heads = torch.tensor(rotation.by_head or [1.0], dtype=wide, device=x.device)
+    angle = heads[:, None, None] * (at.to(wide) * frequencies)[:, None]
     decay = torch.tensor(rotation.decay or [0.0], dtype=wide, device=x.device)
-    size = rotation.amplitude * (decay * decay_steps(ctx.query_positions)[..., None]).exp()
-    cos, sin = (angle.cos() * size).to(dtype)[:, None], (angle.sin() * size).to(dtype)[:, None]
+    size = rotation.amplitude * (decay * decay_steps(ctx.query_positions)[..., None]).exp()[:, None]
+    cos, sin = (angle.cos() * size).to(dtype), (angle.sin() * size).to(dtype)
     rotated, rest = x[..., : rotation.dims].to(dtype), x[..., rotation.dims :].to(dtype)
     halves = rotation.layout == "half"
     a, b = rotated.chunk(2, dim=-1) if halves else (rotated[..., 0::2], rotated[..., 1::2])
@@ -164,7 +165,7 @@ def _output_of_rows(
     if ctx.causal:
         index = torch.arange(k.shape[2], device=k.device)
         visible = visible & (index[None, :] <= index[rows, None])
-    blocks = [_block(ref, region, rows, region.rotation or rotation, q, k, visible, dtype) for region in terms.regions]
+    blocks = [_block(ref, region, rows, region.rotated_by(rotation), q, k, visible, dtype) for region in terms.regions]
     logits = _biased(terms.bias, blocks[0], rows)
     for block, mine in zip(blocks[1:], in_region[1:], strict=True):
         logits = torch.where(mine, _biased(terms.bias, block, rows), logits)
@@ -188,8 +189,11 @@ def _block(
 ) -> Block:  # fmt: skip
     query, key = region.query_at(ref.ctx.query_positions), region.key_at(ref.ctx.key_positions)
     if rotation is not None:
-        q = rotate_channels(q, rotation, coordinates(ref, rotation, query), region.query_decay_steps, ref.ctx, dtype)
-        k = rotate_channels(k, rotation, coordinates(ref, rotation, key), region.key_decay_steps, ref.ctx, dtype)
+        ctx, by_query, by_key = ref.ctx, region.query_bands_at, region.key_bands_at
+        of_query = by_query(ctx.query_positions) if by_query else coordinates(ref, rotation, query)
+        of_key = by_key(ctx.key_positions) if by_key else coordinates(ref, rotation, key)
+        q = rotate_channels(q, rotation, of_query, region.query_decay_steps, ctx, dtype)
+        k = rotate_channels(k, rotation, of_key, region.key_decay_steps, ctx, dtype)
     q = q[:, :, rows]
     scores = q @ k.transpose(-1, -2) * ref.scaling
     return Block(q, k, scores, ref.scaling, rows, query[:, rows], key, visible)

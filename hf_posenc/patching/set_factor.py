@@ -8,8 +8,7 @@ whose classes are the original ones for the moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,8 +25,7 @@ from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.layer_schemes import build_layer_schemes
 from hf_posenc.patching.patched_config import check_unchanged, update_config, update_outer_config
 from hf_posenc.patching.proof import EffectProbe
-from hf_posenc.patching.stacks import alone_with
-from hf_posenc.patching.state import base_model_of, patch_of, stacks_of, unpatched_view
+from hf_posenc.patching.state import patch_of, unpatched_view
 from hf_posenc.patching.swap import changing
 from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
 from hf_posenc.schemes.base import KEPT, Scheme
@@ -68,53 +66,42 @@ def set_factor(model: M, factor: float) -> M:
         ModelInUse: this thread is inside a forward pass of the model.
         NoEffect: the effect probe failed; the model is then as it was, as after every other error.
     """
-    stacks = stacks_of(model)
-    with changed_together(model, stacks) if stacks else nullcontext(), float32_by_default():
-        for part in stacks.values() or (model,):
-            _set_factor(part, factor)
-    if (patch := first_patch(model)) is not None:
-        restore_limits(patch)
+    with float32_by_default(), changing(model) as bases:
+        patches = [patch_of(base) for base in bases]
+        before = [patch.plan.geometry for patch in patches]
+        try:
+            for patch in patches:
+                _set_factor(patch, factor)
+        except BaseException:
+            for patch, old in zip(patches, before, strict=True):
+                if patch.plan.geometry is not old:
+                    _set_factor(patch, old.target_length / old.trained_length)
+            raise
+        update_outer_config(model, patches[0].entries[SCHEME_KEY])
+    if (first := first_patch(model)) is not None:
+        restore_limits(first)
         raise_limits(model)
     return model
 
 
-def _set_factor(model: nn.Module, factor: float) -> None:
-    """Change the factor of a model with one base model."""
-    base, _ = base_model_of(model)
-    with changing(model, base):
-        patch = patch_of(base)
-        plan = patch.plan
-        check_factor(factor)
-        check_unchanged(patch)
-        lengths = resolve_lengths(configured=plan.geometry.trained_length, factor=factor)
-        plan = replace(plan, geometry=replace(plan.geometry, target_length=lengths.target))
-        with torch.random.fork_rng(devices=[]):  # whatever is drawn is thrown away
-            schemes = build_layer_schemes(
-                plan.layout, plan.geometry, plan.adapter.name, partial(plan.adapter.own_positions, base)
-            )
-        pairs = list(scheme_pairs(base, schemes))
-        for old, new in pairs:
-            check_same_parameters(old, new, factor)
-        proof = _take_over_all(plan, patch, pairs)
-        patch.plan = plan
-        update_config(patch)
-        patch.finish(proof)
-
-
-@contextmanager
-def changed_together(model: nn.Module, stacks: Mapping[str, nn.Module]) -> Iterator[None]:
-    """Run the block that changes the factor of both stacks of an encoder–decoder: of both, or of neither."""
-    with alone_with(model, stacks):
-        patches = [patch_of(base_model_of(stack)[0]) for stack in stacks.values()]
-        before = [patch.plan.geometry for patch in patches]
-        try:
-            yield
-        except BaseException:
-            for patch, old in zip(patches, before, strict=True):
-                if patch.plan.geometry is not old:
-                    _set_factor(patch.plan.model, old.target_length / old.trained_length)
-            raise
-        update_outer_config(model, patches[0].entries[SCHEME_KEY])
+def _set_factor(patch: Patch, factor: float) -> None:
+    """Change the factor of one base model."""
+    plan = patch.plan
+    check_factor(factor)
+    check_unchanged(patch)
+    lengths = resolve_lengths(configured=plan.geometry.trained_length, factor=factor)
+    plan = replace(plan, geometry=replace(plan.geometry, target_length=lengths.target))
+    with torch.random.fork_rng(devices=[]):  # whatever is drawn is thrown away
+        schemes = build_layer_schemes(
+            plan.layout, plan.geometry, plan.adapter.name, partial(plan.adapter.own_positions, plan.base)
+        )
+    pairs = list(scheme_pairs(plan.base, schemes))
+    for old, new in pairs:
+        check_same_parameters(old, new, factor)
+    proof = _take_over_all(plan, patch, pairs)
+    patch.plan = plan
+    update_config(patch)
+    patch.finish(proof)
 
 
 def _take_over_all(plan: PatchPlan, patch: Patch, pairs: list[tuple[Scheme, Scheme]]) -> Proof:

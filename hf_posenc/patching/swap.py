@@ -4,6 +4,11 @@ One thread at a time changes a model, and none from within a forward pass of it,
 one model wait for each other; one lock for all models would make a forward pass that patches another model wait for the
 thread that waits for it. A forward pass of another thread is neither seen nor waited for: it would compute some layers
 as they were and others as they are. So patch a model before threads share it.
+
+A patch belongs to a base model. Encoder and decoder of a model with both each get the scheme for their own geometry (an
+encoder is not causal), with parameters, a proof of effect and a report of their own. The configuration of the whole
+model says the scheme as those of its stacks do, so that its checkpoints carry it. Stacks that were patched one by one
+may have different schemes; a configuration has no place for these, and such a model cannot be saved as a whole.
 """
 
 from __future__ import annotations
@@ -11,31 +16,32 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from traceback import walk_stack
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from hf_posenc.errors import ModelInUse
+from hf_posenc.cache.provenance import ENTRY
+from hf_posenc.core.torch_state import remove_hooks
+from hf_posenc.errors import CannotCombine, ModelInUse
 from hf_posenc.forward.current_forward import ATTENTION, ATTENTIONS, OWNER
 from hf_posenc.forward.forward_hook import prepare_forward
-from hf_posenc.forward.offloading import (
+from hf_posenc.patches.shared.rotary_host import keep_loader_name
+from hf_posenc.patching import peft_sidecar
+from hf_posenc.patching.atomic_save import check_saver, install_atomic_save, remove_atomic_save
+from hf_posenc.patching.batching import remove_batching_check
+from hf_posenc.patching.float32 import restore_dtype
+from hf_posenc.patching.offloading import (
     change_class,
     computing_device,
     forget_child,
     offload_beside,
     offloads_of,
 )
-from hf_posenc.forward.paged_support import remove_batching_check
-from hf_posenc.patches.shared.rotary_host import keep_loader_name
-from hf_posenc.patching import peft_sidecar
-from hf_posenc.patching.atomic_save import check_saver, remove_atomic_save
-from hf_posenc.patching.float32 import restore_dtype
-from hf_posenc.patching.patched_config import check_unchanged, restore_config
-from hf_posenc.patching.state import STASH as STASH
-from hf_posenc.patching.state import Patch, PatchPlan
+from hf_posenc.patching.patched_config import check_unchanged, restore_config, restore_outer_config, write_outer_config
+from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, outer_model, parts_of, patch_of
 from hf_posenc.patching.text_limits import restore_limits
 
 UNSPLIT_MODULES = "_no_split_modules"  # of a transformers model: names of classes
@@ -154,19 +160,9 @@ def undo(patch: Patch) -> None:
     remove_batching_check(model)
     restore_config(patch)
     restore_limits(patch)
-    remove_hooks(base)
+    remove_hooks(base._forward_pre_hooks, lambda hook: hook is prepare_forward, base._forward_pre_hooks_with_kwargs)
+    remove_hooks(base._state_dict_pre_hooks, lambda hook: hook is write_scheme_with_adapters)
     forget_attributes(base)
-
-
-def remove_hooks(base: nn.Module) -> None:
-    """Remove the hooks that `swap` registered on a base model, as many of them as there are."""
-    for number, hook in list(base._forward_pre_hooks.items()):
-        if hook is prepare_forward:
-            base._forward_pre_hooks.pop(number)
-            base._forward_pre_hooks_with_kwargs.pop(number, None)
-    for number, hook in list(base._state_dict_pre_hooks.items()):
-        if hook is write_scheme_with_adapters:
-            base._state_dict_pre_hooks.pop(number)
 
 
 def forget_attributes(module: nn.Module) -> None:
@@ -181,12 +177,15 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def changing(model: nn.Module, base: nn.Module) -> Iterator[None]:
-    """Run the block while no other thread changes ``base``, which is inside ``model``; a thread may enter it twice.
+def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """Run the block while no other thread changes the base models inside ``model``, which it is given.
+
+    They are those of both stacks of an encoder–decoder, and else one.
 
     Raises:
         ModelInUse: a call of the model is on the stack of this thread.
     """
+    bases = [base_model_of(part)[0] for part in parts_of(model)]
     parts = {id(module) for module in model.modules()}
     stack = (frame for frame, _ in walk_stack(sys._getframe()))
     if any(frame.f_code.co_name in CALLS and id(frame.f_locals.get("self")) in parts for frame in stack):
@@ -195,6 +194,41 @@ def changing(model: nn.Module, base: nn.Module) -> Iterator[None]:
             "Do that after the call has returned, and not from a hook of the model."
         )
     with _LOCK:
-        lock = _LOCKS.setdefault(base, threading.RLock())
-    with lock:
-        yield
+        locks = [_LOCKS.setdefault(base, threading.RLock()) for base in bases]
+    with ExitStack() as held:
+        for lock in locks:
+            held.enter_context(lock)
+        yield bases
+
+
+def write_whole_config(model: nn.Module, bases: Sequence[nn.Module]) -> None:
+    """Write the scheme of both stacks into a copy of the whole model's configuration.
+
+    Raises:
+        CannotCombine: the stacks differ in what it would say of both.
+    """
+    outer: Any = outer_model(model)
+    entry = vars(bases[0])[ENTRY]
+    for base in bases:
+        if vars(base)[ENTRY] != entry:
+            raise CannotCombine(
+                f"The stacks of this {type(outer).__name__} have different lengths or layers, so that one scheme means "
+                f"different things to them: {entry} and {vars(base)[ENTRY]}. Patch them one by one, "
+                "model.get_encoder() and model.get_decoder()."
+            )
+        patch_of(base).whole = outer
+    write_outer_config(model, entry)
+    install_atomic_save(outer)
+
+
+def undo_all(model: nn.Module, bases: Sequence[nn.Module]) -> None:
+    """Undo the patches of some base models of ``model``, and what its configuration says of them.
+
+    Raises:
+        NotPatched: one of them carries none.
+    """
+    for base in bases:
+        undo(patch_of(base))
+    if (outer := outer_model(model)) is not None:
+        remove_atomic_save(outer)
+        restore_outer_config(model)

@@ -20,11 +20,12 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_posenc.core.files.atomic import write_json
 from hf_posenc.core.files.json_file import read_object
-from hf_posenc.core.lengths import Lengths
 from hf_posenc.errors import LimitKept
 from hf_posenc.patching.state import STASH
 
 if TYPE_CHECKING:
+    from hf_posenc.patching.report import PatchReport
+    from hf_posenc.patching.scheme_config import SchemeConfig
     from hf_posenc.patching.state import Patch
 
 OF_GENERATION, OF_TOKENIZER, OF_SENTENCES = "max_length", "model_max_length", "max_seq_length"
@@ -38,22 +39,22 @@ UNSTATED = 10**29  # and more: what transformers writes for a tokenizer without 
 LARGEST_FILE = 1 << 28  # bytes, as a tokenizer's vocabulary is in one of them
 
 
-def is_cut(limit: Any, lengths: Lengths) -> bool:
+def is_cut(limit: Any, lengths: PatchReport | SchemeConfig) -> bool:
     """Whether a limit would cut texts that the patched model reads, and was not chosen to be short."""
-    return isinstance(limit, int) and lengths.trained <= limit < lengths.target
+    return isinstance(limit, int) and lengths.trained_length <= limit < lengths.target_length
 
 
-def is_unstated(limit: Any, lengths: Lengths) -> bool:
+def is_unstated(limit: Any, report: PatchReport) -> bool:
     """Whether a tokenizer has no limit, and the patched model, which reads longer texts than before, one of its own."""
-    return lengths.factor > 1 and (limit is None or (isinstance(limit, int | float) and limit >= UNSTATED))
+    return report.factor > 1 and (limit is None or (isinstance(limit, int | float) and limit >= UNSTATED))
 
 
-def warn_of_short(limit: Any, name: str, lengths: Lengths) -> None:
+def warn_of_short(limit: Any, name: str, report: PatchReport) -> None:
     """Warn of a limit below the trained length, which is kept."""
-    if lengths.factor > 1 and isinstance(limit, int) and 0 < limit < lengths.trained:
+    if report.factor > 1 and isinstance(limit, int) and 0 < limit < report.trained_length:
         warnings.warn(
-            f"{name} is {limit:,}, below the trained length of {lengths.trained:,} tokens, so it was kept, and texts "
-            f"are cut there. Set it to {lengths.target:,} if the model is to read so far.",
+            f"{name} is {limit:,}, below the trained length of {report.trained_length:,} tokens, so it was kept, and "
+            f"texts are cut there. Set it to {report.target_length:,} if the model is to read so far.",
             LimitKept,
             stacklevel=4,
         )
@@ -73,17 +74,16 @@ def raise_limits(model: nn.Module) -> None:
     patch = first_patch(model)
     if patch is None:
         return
-    lengths = Lengths(patch.report.trained_length, patch.report.target_length)
     kept: dict[Any, str] = {}  # one warning a number: a `SentenceTransformer` shows its tokenizer's as its own
     for owner, name in limits_inside(model):
         limit: Any = getattr(owner, name, None)
-        if is_cut(limit, lengths):
-            patch.limits.append((owner, name, limit, lengths.target))
-            setattr(owner, name, lengths.target)
+        if is_cut(limit, patch.report):
+            patch.limits.append((owner, name, limit, patch.report.target_length))
+            setattr(owner, name, patch.report.target_length)
         elif name != OF_GENERATION:
             kept[limit] = f"{name} of this {type(model).__name__}"
     for limit, name in kept.items():
-        warn_of_short(limit, name, lengths)
+        warn_of_short(limit, name, patch.report)
 
 
 def restore_limits(patch: Patch) -> None:
@@ -118,14 +118,13 @@ def raise_limits_in(folder: Path, model: nn.Module, *, into: Path | None = None)
     patch = first_patch(model)
     if patch is None or not folder.is_dir():
         return
-    lengths = Lengths(patch.report.trained_length, patch.report.target_length)
     for pattern, places in FILES.items():
         for file in sorted(folder.glob(pattern)):
-            if (content := moved_content(file, places, lengths)) is not None:
+            if (content := moved_content(file, places, patch.report)) is not None:
                 write_json((into or folder) / file.name, content)
 
 
-def moved_content(file: Path, places: tuple[tuple[str, ...], ...], lengths: Lengths) -> dict[str, Any] | None:
+def moved_content(file: Path, places: tuple[tuple[str, ...], ...], report: PatchReport) -> dict[str, Any] | None:
     """The content of a file with its limits moved; None where none is, or where it is no such file."""
     try:
         content = read_object(file, LARGEST_FILE)
@@ -139,8 +138,8 @@ def moved_content(file: Path, places: tuple[tuple[str, ...], ...], lengths: Leng
         if not isinstance(holder, dict):
             continue
         limit = holder.get(name)
-        if (name == OF_TOKENIZER and is_unstated(limit, lengths)) or is_cut(limit, lengths):
-            holder[name], moved = lengths.target, True
+        if (name == OF_TOKENIZER and is_unstated(limit, report)) or is_cut(limit, report):
+            holder[name], moved = report.target_length, True
         elif (*outer, name) != ("max_length",):  # which nothing reads
-            warn_of_short(holder.get(name), f"{'.'.join((*outer, name))} in {file.name}", lengths)
+            warn_of_short(holder.get(name), f"{'.'.join((*outer, name))} in {file.name}", report)
     return content if moved else None

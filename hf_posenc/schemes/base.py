@@ -54,7 +54,7 @@ class Scheme(nn.Module):
         needs_function: defined only where no position table is read, as its positions may be fractional.
         needs_table: defined only on a model with a learned position table.
         chooses_keys: whether it decides which keys are visible.
-        silent_at_first: whether its bias is zero until it is trained.
+        silent_at_first: whether its bias, or its sink, has no effect until it is trained.
         recipe: whether it is a training recipe, which changes positions in training mode only.
         stretches: whether it stretches a rotation to a longer context, and so can start from the model's own
             frequencies: ``"host+yarn"``.
@@ -72,10 +72,10 @@ class Scheme(nn.Module):
     needs_relative: ClassVar[bool] = False
     needs_function: ClassVar[bool] = False
     needs_table: ClassVar[bool] = False
-    silent_at_first: ClassVar[bool] = False
     recipe: ClassVar[bool] = False
     stretches: ClassVar[bool] = False
     shared: bool = True
+    silent_at_first: bool = False
     option_aliases: ClassVar[dict[str, str]] = {}
     idle: frozenset[str] = frozenset()
 
@@ -147,6 +147,10 @@ class Scheme(nn.Module):
     def rotation(self) -> Rotation | None:
         """How queries and keys are rotated by position."""
         return None
+
+    def retune(self, rotation: Rotation) -> Rotation:
+        """Change the rotation of the model or of the composition, any scaling included."""
+        return rotation
 
     def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
         """Coordinates ``[…, axes]`` of tokens at ``positions […]``; ``given`` are the caller's own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
+from math import prod
 
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ from hf_posenc.errors import CannotCombine
 from hf_posenc.schemes.base import Scheme, overrides
 
 SINGLE = (
-    *("rotation", "row_rotation", "embed", "extra_key_channels"),
+    *("rotation", "row_rotation", "retune", "embed", "extra_key_channels"),
     *("reposition", "prepare", "sink", "read_table"),
 )
 """Hooks that at most one part may have."""
@@ -67,22 +68,33 @@ class Composition(Scheme):
         return self._part("reposition").reposition(positions, training=training)
 
     def rotation(self) -> Rotation | None:
-        return self._part("rotation").rotation()
+        rotation = self._part("rotation").rotation()
+        return None if rotation is None else self._part("retune").retune(rotation)
 
     def coordinates(self, positions: Tensor, given: Tensor | None) -> Tensor:
         return self._part("coordinates").coordinates(positions, given)
 
     def row_rotation(self) -> RowRotation | None:
-        return self._part("row_rotation").row_rotation()
+        rows, tuning = self._part("row_rotation").row_rotation(), self._part("retune")
+        if rows is None or not overrides(tuning, "retune"):
+            return rows
+        of_length = rows.rotation_of
+        return replace(rows, rotation_of=lambda length: tuning.retune(of_length(length)), frequencies_of=None)
 
     def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
-        return self._part("regions").regions(ctx)
+        regions, tuning = self._part("regions").regions(ctx), self._part("retune")
+        if not overrides(tuning, "retune"):
+            return regions
+        return tuple(replace(r, rotation=r.rotation and tuning.retune(r.rotation)) for r in regions)
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return self._part("prepare").prepare(query, key)
 
     def extra_key_channels(self, ctx: PositionContext) -> Tensor | None:
         return self._part("extra_key_channels").extra_key_channels(ctx)
+
+    def logit_scale(self) -> float:
+        return prod(part.logit_scale() for part in self.schemes)
 
     @property
     def kept_keys(self) -> tuple[int, int] | None:

@@ -65,8 +65,8 @@ def register_scheme(
         name: the literature's name: 1 to 64 of a-z, 0-9, _ and -.
         aliases: other names of the scheme.
         zero_shot: whether a pretrained RoPE model can use it without training.
-        cache: what the KV cache holds: ``"final"`` keys, ``"copies"`` (one per region) or ``"raw"`` (rotated for each
-            query).
+        cache: what the KV cache holds: ``"final"`` keys, ``"copies"`` (one per region), ``"heads"`` (one per query
+            head) or ``"raw"`` (rotated for each query).
         paper: arXiv id or address.
 
     Raises:

@@ -47,13 +47,6 @@ class Corpus:
     highest: int = 0
     digest: str = ""
 
-    @classmethod
-    def of(cls, documents: Sequence[Tensor]) -> Corpus:
-        """A corpus in memory, of documents ``[token]``."""
-        sizes = torch.tensor([0, *map(len, documents)])
-        tokens = torch.cat(list(documents)) if documents else torch.empty(0, dtype=torch.long)
-        return cls(tokens, sizes.cumsum(0)[:-1], int(tokens.max()) if len(tokens) else 0)
-
 
 def tokenise(
     tokenizer: PreTrainedTokenizerBase,

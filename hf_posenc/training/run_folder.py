@@ -58,9 +58,6 @@ MODEL, CORPUS, ROWS, CODE = "model", "corpus", "rows", "code"
 DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
 """Settings that are digests, and what of."""
 
-RETIRED = {"length_stages": 1}
-"""Settings of earlier versions that this one has no more, and the only value that a run may have had to be resumed."""
-
 
 def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: dict[str, Any], *, resume: bool) -> None:
     """Lock ``folder`` for this run until ``held`` ends; a new folder is removed again if that fails.
@@ -236,10 +233,10 @@ def check_same_run(folder: Path, settings: Mapping[str, Any]) -> None:
         raise CheckpointMismatch(
             f"{folder / RUN} cannot be read: {error}. Restore it, or choose another folder."
         ) from error
-    now = RETIRED | json.loads(json.dumps(dict(settings)))
+    now = json.loads(json.dumps(dict(settings)))
     # What an earlier version did not have is what it does by default.
     defaults = json.loads(json.dumps({field.name: field.default for field in fields(Training)[1:]}))
-    before = RETIRED | {name: defaults[name] for name in defaults.keys() & now.keys()} | before
+    before = {name: defaults[name] for name in defaults.keys() & now.keys()} | before
     steps = before.get("steps"), now.get("steps")
     counted = all(isinstance(one, int) for one in steps)
     if counted and steps[1] < steps[0]:

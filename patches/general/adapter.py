@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from hf_posenc.core.geometry import Geometry
-from hf_posenc.errors import PosEncError, UnsupportedModel
+from hf_posenc.errors import PosEncError, UnsupportedModel, first_line
 from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, TOKEN_TYPES, KeepsForward
 from hf_posenc.patches.adapter import Adapter, causal_mask
@@ -25,9 +25,8 @@ from hf_posenc.patches.general.attention import OBSERVATION, OBSERVED, Intercept
 from hf_posenc.patches.general.blindness import REMEDY
 from hf_posenc.patches.general.classes import above, below
 from hf_posenc.patches.general.inline import InterceptedInlineAttention, attention_modules
-from hf_posenc.patches.general.observation import Observation
+from hf_posenc.patches.general.observation import SILENT, Observation, SilentRotary
 from hf_posenc.patches.general.observe import observe
-from hf_posenc.patches.general.rotation_off import SILENT, SilentRotary
 from hf_posenc.patches.general.stand_in import without_weights
 from hf_posenc.patches.shared.lookup_attention import LAYER, KeepsForwardAndCode
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, as_wide, check_own_table
@@ -243,10 +242,9 @@ def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
     except PosEncError:
         raise
     except Exception as error:  # whatever a forward pass of an unknown model says
-        first = " ".join(str(error).split()).rstrip(" .:!")[:200]
         raise UnsupportedModel(
-            f"A {cls.__name__} cannot be observed on a few tokens: {type(error).__name__}: {first}. Put back the "
-            f"configuration if it was changed after the model was built. {REMEDY}"
+            f"A {cls.__name__} cannot be observed on a few tokens: {type(error).__name__}: {first_line(error)}. Put "
+            f"back the configuration if it was changed after the model was built. {REMEDY}"
         ) from error
 
 

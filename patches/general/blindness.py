@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.errors import UnsupportedModel
+from hf_posenc.errors import UnsupportedModel, first_line
 from hf_posenc.forward.host_calls import cache_argument, cache_name, cache_of
 from hf_posenc.patches.adapter import causal_mask
 from hf_posenc.patches.general.inline import Inline
@@ -82,10 +82,9 @@ def check_alone(model: Any, seen: Observation) -> None:
             with observed(model, Observer(positions)), torch.no_grad():
                 layer.run(model, hidden, positions, mask)
         except Exception as error:  # whatever its kernel, or a module around it, says
-            first = " ".join(str(error).split()).rstrip(" .:!")[:150]
             raise UnsupportedModel(
                 f"Attention of this {type(model).__name__} ({layer.name}) cannot be run on its own: "
-                f"{type(error).__name__}: {first}. {REMEDY}"
+                f"{type(error).__name__}: {first_line(error)}. {REMEDY}"
             ) from error
 
 

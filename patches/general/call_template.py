@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from transformers import Cache
 from hf_posenc.forward.host_calls import CACHE_NAMES
 from hf_posenc.patches.general.attention import parameters_of
 from hf_posenc.patches.general.inline import Inline
-from hf_posenc.patches.general.observation import OpenMask, Repeated, RotaryObservation, Stand, Zeros
+from hf_posenc.patches.general.observation import RotaryObservation, Stand, open_mask, repeated, zeros
 from hf_posenc.patches.general.observer import Observer
 
 
@@ -44,20 +45,20 @@ def template_of(
     return template, rotations
 
 
-def vectors_like(hidden: Tensor, value: Tensor) -> Stand | Zeros | Repeated:
+def vectors_like(hidden: Tensor, value: Tensor) -> Stand | partial[Tensor]:
     """What stands for a tensor that an attention module is given beside its input."""
     if value.is_floating_point() and value.ndim > 3:
-        return Repeated(value.ndim, value.flatten()[0].item())
+        return partial(repeated, axes=value.ndim, value=value.flatten()[0].item())
     if value.is_floating_point() and value.ndim == 3 and value.shape[-1] != hidden.shape[-1]:
-        return Zeros(value.shape[-1])
+        return partial(zeros, width=value.shape[-1])
     return Stand.HIDDEN if value.is_floating_point() else Stand.POSITIONS
 
 
-def mask_like(module: nn.Module, mask: Tensor) -> Stand | OpenMask:
+def mask_like(module: nn.Module, mask: Tensor) -> Stand | partial[Tensor]:
     """What stands for a mask: inline attention may want one even where it hides nothing."""
     value = mask.flatten()[0]
     opened = isinstance(module, Inline) and bool((mask == value).all())
-    return OpenMask(mask.ndim, value.item(), mask.dtype) if opened else Stand.MASK
+    return partial(open_mask, axes=mask.ndim, value=value.item(), dtype=mask.dtype) if opened else Stand.MASK
 
 
 def _open(observer: Observer, value: Any) -> Any:

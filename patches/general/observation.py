@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -64,49 +65,28 @@ def kind_of_call(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
     return tuple(value for value in (*args, *kwargs.values()) if isinstance(value, (str, int)))
 
 
-@dataclass(frozen=True)
-class OpenMask:
-    """A mask that hides nothing, in the form that a module takes: its number of axes, the value in it, its dtype."""
-
-    axes: int
-    value: float
-    dtype: torch.dtype
-
-    def of(self, hidden: Tensor) -> Tensor:
-        """One for the tokens of ``hidden [batch, token, width]``."""
-        shape = (*(1 for _ in range(self.axes - 1)), hidden.shape[1])
-        return torch.full(shape, self.value, dtype=self.dtype, device=hidden.device)
+def open_mask(given: Mapping[Stand, Any], axes: int, value: float, dtype: torch.dtype) -> Tensor:
+    """The mask of a call; where it has none, one of so many axes that holds this value and hides nothing."""
+    if given[Stand.MASK] is not None:
+        return given[Stand.MASK]
+    hidden = given[Stand.HIDDEN]
+    return torch.full((*(1,) * (axes - 1), hidden.shape[1]), value, dtype=dtype, device=hidden.device)
 
 
-@dataclass(frozen=True)
-class Zeros:
-    """What stands for vectors of the tokens beside the layer's input, of another width."""
-
-    width: int
-
-    def of(self, hidden: Tensor) -> Tensor:
-        """Those of the tokens of ``hidden [batch, token, width]``."""
-        return hidden.new_zeros(*hidden.shape[:2], self.width)
+def zeros(given: Mapping[Stand, Any], width: int) -> Tensor:
+    """Vectors of the tokens beside the layer's input, of another width."""
+    return given[Stand.HIDDEN].new_zeros(*given[Stand.HIDDEN].shape[:2], width)
 
 
-@dataclass(frozen=True)
-class Repeated:
-    """What stands for numbers that belong to positions, such as a factor of their queries: that of the first one."""
-
-    axes: int
-    value: float
-
-    def of(self, hidden: Tensor) -> Tensor:
-        """One that broadcasts over the tokens of ``hidden [batch, token, width]``."""
-        return hidden.new_full((1,) * self.axes, self.value)
+def repeated(given: Mapping[Stand, Any], axes: int, value: float) -> Tensor:
+    """Numbers that belong to positions, such as a factor of their queries: that of the first one, for all tokens."""
+    return given[Stand.HIDDEN].new_full((1,) * axes, value)
 
 
 def filled(value: Any, given: Mapping[Stand, Any]) -> Any:
-    """A value of a call, or what is given for it."""
-    if isinstance(value, OpenMask):
-        return value.of(given[Stand.HIDDEN]) if given[Stand.MASK] is None else given[Stand.MASK]
-    if isinstance(value, (Zeros, Repeated)):
-        return value.of(given[Stand.HIDDEN])
+    """A value of a call, or what is given for it; see `AttentionObservation.call`."""
+    if isinstance(value, partial):
+        return value(given)
     if isinstance(value, dict):
         return filled_all(value, given)
     return given[value] if isinstance(value, Stand) else value
@@ -123,7 +103,8 @@ class AttentionObservation:
 
     Attributes:
         name: of the module.
-        call: every argument by the name of its parameter, with `Stand` in the place of tensors.
+        call: every argument by the name of its parameter, with `Stand` in the place of tensors, or a function of what
+            is given for these.
         rotations: arguments that a rotary module made, and that call of it.
         kind: its heads, what it does to queries and keys, and how far it sees.
         first: the first rotated channel of a head.
@@ -227,3 +208,23 @@ def identity_like(rotation: Any) -> Any:
 
 def _constant(size: Tensor) -> bool:
     return size.numel() > 0 and bool((size.amax() - size.amin()) <= 0.02 * size.amax().clamp(min=1e-6))
+
+
+SILENT = "posenc_silent"
+"""On a silent rotary module: the shape of what it returns, by kind of call."""
+
+
+class SilentRotary(nn.Module):
+    """Mixin of a rotary module: returns cosines of one and sines of zero, which rotate nothing."""
+
+    prefix = "Silent"
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """A rotation by nothing for all positions, of the shapes that the model's own would have, without memory."""
+        positions = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and not x.is_floating_point())
+        hidden = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_floating_point()), None)
+        own: RotationShape = self.__dict__[SILENT][kind_of_call(*args, **kwargs)]
+        dtype = torch.complex64 if own.complex else torch.float32 if hidden is None else hidden.dtype
+        shape = (*positions.shape[-own.axes :], *own.trailing)
+        one = torch.ones((), dtype=dtype, device=positions.device).expand(shape)
+        return one if own.complex else (one, torch.zeros((), dtype=dtype, device=positions.device).expand(shape))

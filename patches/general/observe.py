@@ -125,6 +125,7 @@ def read(model: Any, observer: Observer, places: list[int]) -> Observation:
     for number, (name, call) in enumerate(observer.calls.items()):
         (query, key, seen), (plain_query, plain_key, _) = call.rotated, call.silent
         refuse_own_ways(model, seen)
+        refuse_joint_keys(model, query.shape[2], key.shape[2])
         after, before = torch.cat((query, key), dim=1)[0], torch.cat((plain_query, plain_key), dim=1)[0]
         fit = fitted(model, number, before, after, places)
         fit = None if fit is None else nearest_known(fit, known, 10 * ROUNDING)
@@ -213,6 +214,19 @@ def refuse_own_ways(model: Any, call: Mapping[str, Any]) -> None:
         raise UnsupportedModel(
             f"Attention of this {type(model).__name__} looks at some keys only ({chosen[0]}), chosen by a query that "
             f"is rotated as well and that no scheme would reach. {REMEDY}"
+        )
+
+
+def refuse_joint_keys(model: Any, tokens: int, keys: int) -> None:
+    """Refuse attention with keys beside those of its tokens, as of DeepSeek V4, which compresses several into one.
+
+    Raises:
+        UnsupportedModel: there are more keys than tokens.
+    """
+    if keys != tokens:
+        raise UnsupportedModel(
+            f"Attention of this {type(model).__name__} sees {keys} keys where {tokens} tokens are in reach: some stand "
+            f"for several tokens, and have positions that no scheme would reach. {REMEDY}"
         )
 
 

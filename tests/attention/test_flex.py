@@ -16,7 +16,7 @@ from hf_posenc.errors import BackendCannotCarry
 
 from .formula import ALL, BOTH_WAYS, Problem, tokens
 
-SUPPORTED = tuple(kind for kind in ALL if kind not in ("rows", "content", "sink", "values"))
+SUPPORTED = tuple(kind for kind in ALL if kind not in ("rows", "content", "values"))
 LEFT = tokens([0] * 11 + [1] * 29, [1] * 40)
 DOCUMENTS = tokens([0] * 13 + [1] * 27, [0] * 5 + [1] * 20 + [2] * 15)
 
@@ -91,7 +91,6 @@ def test_visited_tiles_hold_every_visible_pair(kind: str, queries: int, keys: in
     [
         (Problem("content"), "a bias that needs queries and keys"),
         (Problem("rows"), "a rotation that differs by row"),
-        (Problem("sink"), "a learned sink"),
         (Problem("values"), "what position adds to the values"),
         (Problem("toeplitz", dropout=0.1), "dropout"),
         (Problem("toeplitz", grad=True), "gradients on the CPU"),

@@ -15,7 +15,7 @@ from .formula import ALL, BOTH_WAYS, Problem, tokens
 ROUTES = {
     "key bias": "key_bias", "toeplitz": "toeplitz_bias", "learned table": "toeplitz_bias",
     "two tables": "toeplitz_bias", "two regions": "regions_cpu", "chunks": "regions_cpu", "first keys": "regions_cpu",
-    "split by row": "regions_cpu", "sink": "dense_blocks", "window": "sliding_window", "rows": "length_rotation",
+    "split by row": "regions_cpu", "sink": "regions_cpu", "window": "sliding_window", "rows": "length_rotation",
     "content": "dense_blocks",
 }  # fmt: skip
 EDGES = sorted({1, 2, dense_blocks.ROWS, dense_blocks.ROWS + 1, hankel_view.ROWS - 1, sliding_window.ROWS + 1})

@@ -22,6 +22,7 @@ CUT = {
     "chunks": (Band(None, 1, chunk=150), Band(1, 2, chunk=150), Band(2, None, chunk=150)),
     "first keys": (Band(None, 300), Band(300, None, keys_until=9)),
     "rows": (Band(rows_until=400), Band(rows_from=400)),
+    "far keys of rows": (Band(None, 70), Band(70, None, rows_until=400), Band(70, None, rows_from=400, rows_until=500)),
 }
 
 

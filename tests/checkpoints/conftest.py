@@ -93,13 +93,14 @@ def perturb() -> Callable[[nn.Module], None]:
 
 
 @pytest.fixture
-def run_in_new_process(tmp_path) -> Callable[[str], None]:
-    """Run a program in a fresh process, in the test's folder."""
+def run_in_new_process(tmp_path) -> Callable[[str], str]:
+    """Run a program in a fresh process, in the test's folder; returns what it printed last."""
 
-    def run(program: str) -> None:
+    def run(program: str) -> str:
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout.strip().rpartition("\n")[2]
 
     return run

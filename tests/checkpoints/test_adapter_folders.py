@@ -25,7 +25,7 @@ from hf_posenc.checkpoints.peft import (
     save_peft_adapter,
 )
 from hf_posenc.errors import ModelNotFound, PeftAdapterMismatch
-from hf_posenc.eval.lm.arguments import model_arguments
+from hf_posenc.eval.lm.measurable import model_arguments
 from hf_posenc.patching.peft_sidecar import (
     PARAMETERS,
     SIDECAR,

@@ -63,6 +63,7 @@ for folder in map(str, Path(".").glob("patched-*")):
     Path(folder, "config.json").write_text(json.dumps({**content, **dict(kept)}))
     if kind == "llama":  # control: nothing else refuses it
         LlamaForCausalLM.from_pretrained(folder)
+print("all refused")
 """
 
 
@@ -77,7 +78,7 @@ def test_every_loader_without_the_package_is_refused(make_model, run_in_new_proc
         for file in starter_path(kind).glob("tokenizer*"):
             for folder in folders:
                 shutil.copy(file, folder)
-    run_in_new_process(WITHOUT)
+    assert run_in_new_process(WITHOUT) == "all refused"
 
 
 WITHOUT_PEFT = """

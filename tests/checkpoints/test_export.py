@@ -18,6 +18,7 @@ EXPRESSIBLE = [
     ("rope", {"base": 500.0}), ("abf", {}), ("pi", {}), ("ntk", {}), ("ntk_parts", {}), ("yarn", {}),
     ("yarn", {"beta_fast": 16.0, "truncate": False, "attention_factor": 1.3}), ("llama3", {}),
     ("proportional", {"p": 0.5}), ("ntk_parts_v1", {}), ("yarn", {"ramp": "rotations", "attention_factor": 1.1}),
+    ("mrrope", {}), ("yarn+resonance", {}), ("clipped_rope", {"pairs": 8}), ("host+yarn", {}),
 ]  # fmt: skip
 TEXT = torch.randint(3, 96, (1, 3 * TRAINED_LENGTH), generator=torch.Generator().manual_seed(0))
 

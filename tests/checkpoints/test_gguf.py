@@ -33,6 +33,8 @@ CASES: list[tuple[str, dict[str, Any], str, float, bool]] = [
     ("yarn", {"truncate": False}, "none", USUAL, True),
     ("llama3", {}, "none", 1.0, True),
     ("ntk_parts_v1", {}, "none", 1.0, True),
+    ("mrrope", {}, "none", USUAL, True),
+    ("yarn+resonance", {}, "none", USUAL, True),
     ("proportional", {"p": 0.5}, "none", 1.0, True),
     ("none", {}, "none", 1.0, True),
 ]

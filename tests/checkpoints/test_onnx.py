@@ -11,6 +11,7 @@ import torch
 
 from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
+from hf_posenc.errors import NotTraceable
 
 ort = pytest.importorskip(
     "onnxruntime", reason="onnxruntime is not installed (pip install onnx onnxscript onnxruntime)"
@@ -48,9 +49,10 @@ def test_lengths_that_were_not_traced(case: str, tmp_path: Path) -> None:
         assert np.abs(logits - model(text).logits.detach().numpy()).max() < TOLERANCE
 
 
-def test_cached_decoding(tmp_path: Path) -> None:
-    """A text in three kinds of pieces, its keys and values handed on, as far as the target length."""
-    model = patched("llama", "yarn")
+@pytest.mark.parametrize("scheme", ["yarn", "alibi", "t5", "dynamic_ntk", "rerope", "fox"])
+def test_cached_decoding(scheme: str, tmp_path: Path) -> None:
+    """A text in three kinds of pieces, what is cached handed on, as far as the target length."""
+    model = patched("llama", scheme)
     model.generation_config.pad_token_id = 0
     traced = tokens(2, TRACED)
     inputs = {"input_ids": traced, "attention_mask": torch.ones_like(traced)}
@@ -72,3 +74,13 @@ def test_cached_decoding(tmp_path: Path) -> None:
         assert np.abs(logits - expected[:, end - logits.shape[1] : end]).max() < TOLERANCE
         held = {f"input.{name.removeprefix('output.')}": value for name, value in found.items()}
         past = end
+
+
+def test_a_cache_that_drops_keys_is_refused() -> None:
+    model = patched("llama", "window")
+    model.generation_config.pad_token_id = 0
+    with pytest.raises(RuntimeError) as refused:
+        exporters.DynamoExporter().export_for_generation(
+            model, {"input_ids": tokens(2, TRACED)}, exporters.DynamoConfig(dynamic=True), multi_token_decode=True
+        )
+    assert isinstance(refused.value.__cause__, NotTraceable)

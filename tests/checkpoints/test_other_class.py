@@ -1,4 +1,4 @@
-"""A Llama exported as Mistral or SmolLM 3, which plain transformers reads in a process of its own."""
+"""Models exported as other classes of transformers, which plain transformers reads in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from hf_posenc import export_auto, patch_model
-from hf_posenc.checkpoints import other_class
+from hf_posenc.checkpoints import gpt2_classes, other_class
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.errors import NotExpressible
 from hf_posenc.schemes.mask.window import Window
@@ -24,25 +24,47 @@ CASES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
     ("drope", {"keep_layers": [0]}, "smollm3", {"no_rope_layers": [1, 0]}),
     ("yarn", {}, "llama", {}),
 ]
+GPT2: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
+    ("alibi", {}, "bloom", {"hidden_size": 64}),
+    ("rope", {}, "gpt_neox", {"use_parallel_residual": False}),
+    ("yarn", {}, "gpt_neox", {"max_position_embeddings": 4 * TRAINED_LENGTH}),
+    ("ntk_parts_v1", {}, "gpt_neox", {}),
+    ("partial", {}, "gpt_neox", {}),
+    ("none", {}, "gpt_neox", {}),
+    ("learned_interp", {}, "gpt2", {"n_positions": 4 * TRAINED_LENGTH}),
+    ("sinusoidal", {}, "gpt2", {}),
+]
 
 
-def patched(scheme: str, options: dict[str, Any]) -> Any:
-    return patch_model(tiny_model("llama"), scheme, factor=4, **options)
+def patched(scheme: str, options: dict[str, Any], family: str = "llama") -> Any:
+    """With norms, biases and embeddings that are not those of a fresh model."""
+    model = tiny_model(family)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name or "ln_" in name or "bias" in name:
+                weight += 0.3 * torch.randn(weight.shape, generator=generator)
+    return patch_model(model, scheme, factor=4, **options)
 
 
-@pytest.mark.parametrize(("scheme", "options", "kind", "entries"), CASES, ids=str)
+@pytest.mark.parametrize(
+    ("family", "scheme", "options", "kind", "entries"),
+    [("llama", *case) for case in CASES] + [("gpt2", *case) for case in GPT2],
+)
 def test_the_class_and_its_logits(
-    scheme: str, options: dict[str, Any], kind: str, entries: dict[str, Any], tmp_path: Path, monkeypatch: Any
-) -> None:
+    family: str, scheme: str, options: dict[str, Any], kind: str, entries: dict[str, Any],
+    tmp_path: Path, monkeypatch: Any,
+) -> None:  # fmt: skip
     monkeypatch.setattr(other_class, "check_alone", lambda *_: None)  # a process each; the slow test has it
-    model = patched(scheme, options)
+    model = patched(scheme, options, family)
     export_auto(model, tmp_path / "plain")
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
     assert config["model_type"] == kind
     assert entries.items() <= config.items()
     there = AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval()
     assert torch.allclose(there(TEXT).logits, model(TEXT).logits, atol=1e-4)  # two float32 ways to logits of about 1
-    assert not torch.allclose(there(TEXT).logits, tiny_model("llama")(TEXT).logits, atol=0.1)
+    other = torch.cat((TEXT[:, :-8], TEXT[:, -8:-4].flip(1), TEXT[:, -4:]), dim=1)  # a control: order counts
+    assert not torch.allclose(there(other).logits[:, -1], there(TEXT).logits[:, -1], atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -55,10 +77,48 @@ def test_what_no_class_computes_is_refused(scheme: str, options: dict[str, Any],
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("scheme", "options", "changed", "named"),
+    [
+        ("fire", {}, {}, "'fire'"),
+        ("norm01", {}, {}, "'norm01'"),
+        ("irope", {}, {}, "every layer"),
+        ("xpos", {}, {}, "'xpos'"),
+        ("alibi", {"bias_max": 4.0}, {}, "slopes"),
+        ("alibi", {}, {"n_inner": 96}, "n_inner=96"),
+        ("alibi", {}, {"activation_function": "relu"}, "'relu'"),
+        ("rope", {}, {"scale_attn_by_inverse_layer_idx": True}, "layer_idx=True"),
+    ],
+)
+def test_a_gpt2_is_refused_by_its_part(
+    scheme: str, options: dict[str, Any], changed: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    config = GPT2Config(n_embd=32, n_head=2, n_layer=2, n_positions=TRAINED_LENGTH, vocab_size=96, **changed)
+    model = patch_model(GPT2LMHeadModel(config).eval(), scheme, factor=4, **options)
+    with pytest.raises(NotExpressible, match=named):
+        export_auto(model, tmp_path / "plain")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bloom_in_half_precision_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotExpressible, match="bfloat16"):
+        export_auto(patched("alibi", {}, "gpt2").to(torch.bfloat16), tmp_path / "plain")
+
+
 @pytest.mark.slow
-def test_it_is_read_without_this_package(tmp_path: Path) -> None:
-    export_auto(patched("yarn+window", {"size": 20}), tmp_path / "plain")
+@pytest.mark.parametrize(("family", "scheme"), [("llama", "yarn+window"), ("gpt2", "alibi"), ("gpt2", "yarn")])
+def test_it_is_read_without_this_package(family: str, scheme: str, tmp_path: Path) -> None:
+    export_auto(patched(scheme, {"size": 20} if "window" in scheme else {}, family), tmp_path / "plain")
     assert (tmp_path / "plain" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_embeddings_that_a_bloom_normalises_leave_nothing_behind(tmp_path: Path, monkeypatch: Any) -> None:
+    """A control: embeddings as large as they are, which BLOOM's first norm changes."""
+    monkeypatch.setattr(gpt2_classes, "GROWN", 1.0)
+    with pytest.raises(NotExpressible, match="other logits"):
+        export_auto(patched("alibi", {}, "gpt2"), tmp_path / "plain")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

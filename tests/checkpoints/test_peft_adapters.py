@@ -70,7 +70,7 @@ def test_learned_positions_are_saved_in_every_order(kind, scheme, order, adapter
 def test_without_the_package_peft_refuses_them(make_model, adapter, run_in_new_process, tmp_path) -> None:
     adapter("llama", "t5", peft_first)
     make_model("llama").save_pretrained(tmp_path / "base")
-    run_in_new_process(PLAIN_PEFT)
+    assert run_in_new_process(PLAIN_PEFT) == "False True"  # not imported, and named
 
 
 PLAIN_PEFT = """
@@ -81,10 +81,7 @@ from transformers import LlamaForCausalLM
 try:
     PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained("base"), "adapter")
 except KeyError as error:
-    assert "with hf_posenc.load_peft_adapter" in str(error), error
-else:
-    raise AssertionError("loaded without the scheme")
-assert "hf_posenc" not in sys.modules
+    print("hf_posenc" in sys.modules, "with hf_posenc.load_peft_adapter" in str(error))
 """
 
 

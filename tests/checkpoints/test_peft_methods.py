@@ -103,7 +103,7 @@ def padded_and_alone(model: nn.Module, virtual: int) -> tuple[float, float]:
 ROUNDING = 1e-4  # of logits of about 1
 
 
-@pytest.mark.parametrize("scheme", ["yarn", "t5", "dynamic_ntk", "dca", "sinusoidal"])
+@pytest.mark.parametrize("scheme", ["yarn", "t5", "dynamic_ntk", "dca", "sinusoidal", "ms_poe"])
 @pytest.mark.parametrize("method", ["prompt", "prefix"])
 def test_left_padding_behind_virtual_tokens_changes_nothing(method, scheme) -> None:
     logits, scores = padded_and_alone(adapted(scheme, method), VIRTUAL if method == "prompt" else 0)

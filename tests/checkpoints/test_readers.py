@@ -42,6 +42,8 @@ CASES: list[tuple[str, dict[str, Any], Names]] = [
     ("ntk_parts", {}, (LLAMA,)),
     ("ntk_parts_v1", {}, (MLX, LLAMA)),
     ("yarn", {"ramp": "rotations"}, (MLX, LLAMA)),
+    ("mrrope", {}, (MLX, LLAMA)),
+    ("yarn+resonance", {}, (MLX, LLAMA)),
     ("dynamic_ntk", {}, ()),
     ("longrope", LISTS, (MLX, LLAMA)),
     ("longrope", LISTS | {"attention_factor": 1.3}, (MLX, LLAMA)),

@@ -9,7 +9,17 @@ from hf_posenc.schemes.build import build
 from hf_posenc.schemes.spec import plan
 
 HOOKS = (
-    *("embed", "read_table", "reposition", "rotation", "row_rotation", "regions", "prepare", "extra_key_channels"),
+    *(
+        "embed",
+        "read_table",
+        "reposition",
+        "rotation",
+        "row_rotation",
+        "retune",
+        "regions",
+        "prepare",
+        "extra_key_channels",
+    ),
     *("bias", "values", "query_scale", "row_scale", "logit_scale", "sink", "visible", "kept_keys"),
 )
 
@@ -32,6 +42,8 @@ COMPOSED = [
     Case("llama", "yarn+dca", factor=4),
     Case("llama", "llama3+string", factor=4),
     Case("llama", "yarn+sinks+logn", factor=4, sinks=3, recent=13),
+    Case("llama", "yarn+resonance+jet_long", factor=4),
+    Case("llama", "jet_long", factor=4, key_cache="copies"),
     Case("llama", "alibi+sinks", factor=4, sinks=3, recent=13),
     Case("llama", "sinks", factor=4, learned_logit=True),
     Case("llama", "longrope+logn", factor=4),

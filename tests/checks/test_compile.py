@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 
@@ -18,24 +17,19 @@ from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from .case_lists import ALL_CASES, QUICK
 
 
-def check(case: Case) -> None:
-    if math.isinf(case.tolerance("torch_compile")):
-        pytest.xfail("a known deviation of hf_posenc.checks.tolerances")
-    deviation = CHECKS["torch_compile"](case)
-    assert not deviation.failed, deviation
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK[::2], ids=str)
 def test_compiled_equals_eager(case: Case) -> None:
     """On every second scheme of those with hooks of their own; the full matrix has all."""
-    check(case)
+    deviation = CHECKS["torch_compile"](case)
+    assert not deviation.failed, deviation
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", ALL_CASES, ids=str)
 def test_every_case_compiles(case: Case) -> None:
-    check(case)
+    deviation = CHECKS["torch_compile"](case)
+    assert not deviation.failed, deviation
 
 
 @pytest.mark.slow

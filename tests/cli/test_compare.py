@@ -11,14 +11,14 @@ import pytest
 
 import hf_posenc.eval
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Record
 
 WORDS = ("compare", "-m", "starter:llama", "-s", "unpatched,yarn:beta_fast=16,ramp=dim", "-s", "self_extend")
 
 
 def made(*states: str) -> Comparison:
-    rows = [Row("m", "s", "posenc_ppl", 256, None, "nll", 2.5, 0.1, 4).to_dict()]
+    rows = [Row("m", "s", "posenc_ppl", 256, None, "nll", 2.5, 0.1, 4)]
     records = [
         Record(f"{n}", f"s{n}", "posenc_ppl", 256, state, "It is [red]so[/red]." * (state != "done"),  # type: ignore[arg-type]
                rows if state == "done" else [], 0.0, {})

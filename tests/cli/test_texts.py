@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib", reason="comparisons draw with the extra `plot`
 
 from datasets import Dataset
 
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import module_text
 
 from .conftest import Call
 

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = (
-    "hf_posenc", "hf_posenc.extend", "hf_posenc.eval", "hf_posenc.insight.advise", "hf_posenc.insight.bench",
-    "hf_posenc.insight.plots", "hf_posenc.insight.probe",
-)  # fmt: skip
+PACKAGES = ("hf_posenc", "hf_posenc.extend", "hf_posenc.eval")
 
 
 def for_type_checkers(package: str) -> dict[str, str]:

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from hf_posenc.core.geometry import Layout, Rotation
-from hf_posenc.core.rotation import cos_sin, rotate, rotate_halves_into, rotate_into, table
+from hf_posenc.core.rotation import rotate, rotate_halves_into, rotate_into, table
 
 FREQUENCIES = (1.0, 0.3, 0.01)
 
@@ -67,19 +66,3 @@ def test_the_gradient_is_rotated_back(layout: Layout) -> None:
     weight = torch.randn(x.shape, generator=draw)
     (gradient,) = torch.autograd.grad((rotate(x, rotation, table(rotation, positions)) * weight).sum(), x)
     assert float((gradient.double() - by_complex(weight, rotation, -positions)).abs().max()) <= 1e-6
-
-
-def test_transformers() -> None:
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(2, 3, 5, 6, generator=draw)
-    rotation, positions = Rotation(FREQUENCIES), torch.arange(5)[None]
-    cos, sin = (torch.cat((t, t), -1) for t in cos_sin(rotation, positions))
-    theirs, _ = apply_rotary_pos_emb(x, x, cos, sin)
-    torch.testing.assert_close(rotate(x, rotation, table(rotation, positions)), theirs)
-
-
-def test_the_input_is_left_alone() -> None:
-    x = torch.ones(1, 1, 3, 6)
-    rotation = Rotation(FREQUENCIES)
-    rotate(x, rotation, table(rotation, torch.arange(3)[None]))
-    assert torch.equal(x, torch.ones(1, 1, 3, 6))

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
-from hf_posenc.core.rotation import AHEAD, CosSinCache, Table
+from hf_posenc.core.rotation import AHEAD, MOST, CosSinCache, Table
 
 
 class Counted:
@@ -46,6 +46,14 @@ def test_tables_are_kept_by_use_and_first_position() -> None:
     assert tables.rows("two", 3, 1, CPU, lambda p: (-p[:, None, :, None],) * 2)[0].flatten().tolist() == [-3]
 
 
+def test_uses_that_never_come_back_are_not_kept_for_ever() -> None:
+    tables, make = CosSinCache(), Counted()
+    for use in range(3 * MOST):
+        tables.rows(use, 0, 4, CPU, make)
+    assert len(make.made) == 3 * MOST
+    assert len(tables.spans) <= MOST
+
+
 def test_a_table_made_in_inference_mode_can_be_trained_with() -> None:
     tables = CosSinCache()
     with torch.inference_mode():
@@ -57,7 +65,7 @@ def test_a_table_made_in_inference_mode_can_be_trained_with() -> None:
     assert x.grad.tolist() == [0, 1, 4]
 
 
-@pytest.mark.parametrize("scheme", ["rope", "yarn", "self_extend", "xpos", "longrope"])
+@pytest.mark.parametrize("scheme", ["rope", "yarn", "self_extend", "jet_long", "xpos", "longrope"])
 def test_a_second_pass_gives_the_same(scheme: str) -> None:
     """Other lengths and places in between do not confuse what is kept."""
     torch.manual_seed(0)

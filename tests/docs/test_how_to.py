@@ -101,9 +101,10 @@ def test_blocks_run_in_order(page: Page, folders: dict[str, str], tmp_path: Path
     monkeypatch.chdir(tmp_path)
     session: dict[str, Any] = {"__name__": "__main__"}
     try:
-        for number, block in enumerate(page.blocks):
-            if installed(block, page):
-                exec(compile(page.replaced(block, folders), f"{page.name}-{number}", "exec"), session)
+        blocks = [block for block in page.blocks if installed(block, page)]
+        assert any("assert " in block for block in blocks), "a page that claims nothing proves nothing"
+        for number, block in enumerate(blocks):
+            exec(compile(page.replaced(block, folders), f"{page.name}-{number}", "exec"), session)
     finally:
         disable_auto()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -16,7 +19,7 @@ from transformers import (
 )
 
 from hf_posenc.eval.texts import passkey
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import module_text
 
 TRAINED = 128
 VOCABULARY = 512
@@ -89,3 +92,20 @@ def bert() -> BertForMaskedLM:
         max_position_embeddings=2 * TRAINED, pad_token_id=1,
     )  # fmt: skip
     return alert(BertForMaskedLM(config))
+
+
+def framing(tokenizer: Any, before: int, behind: int = 0) -> PreTrainedTokenizerFast:
+    """The tokenizer with so many ``<end>`` before every text, and so many ``<sep>`` behind it."""
+    backend = copy.deepcopy(tokenizer.backend_tokenizer)
+    single = " ".join(["<end>"] * before + ["$A"] + ["<sep>"] * behind)
+    pieces = [(name, backend.token_to_id(name)) for name in ("<end>", "<sep>")]
+    backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=pieces)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<end>", eos_token="<end>", pad_token="<pad>")
+
+
+@pytest.fixture
+def text(tmp_path):
+    """A file with enough text for a few windows."""
+    path = tmp_path / "text.txt"
+    path.write_text(module_text("bisect") * 3, encoding="utf-8")
+    return path

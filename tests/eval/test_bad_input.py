@@ -11,19 +11,11 @@ from transformers import PreTrainedTokenizerFast
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import NotMeasurable, TextTooShort
 from hf_posenc.eval.lm.causal_lm import PosEncLM
-from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
 from .test_parity import requests
 
 TASKS = ["posenc_ppl", "posenc_token_nll", "posenc_copy", "posenc_passkey"]
-
-
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(module_text("bisect") * 2, encoding="utf-8")
-    return path
 
 
 @pytest.fixture

@@ -1,16 +1,16 @@
-"""The two caches of lm-eval: responses by request, requests by task name. Both must distinguish schemes and lengths."""
+"""The two caches of lm-eval: responses by request, which is refused; requests by task name, which knows lengths."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 from lm_eval import simple_evaluate
 from lm_eval.api.model import CachingLM
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from hf_posenc import patch_model, unpatch_model
+from hf_posenc import patch_model
 from hf_posenc.eval import TASKS
+from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 
 from .conftest import TRAINED
@@ -22,78 +22,16 @@ def asked() -> list:
 
 
 def test_control_stock_cache_ignores_the_scheme(llama, tokenizer, tmp_path) -> None:
-    """Control: what the tests below rule out."""
+    """Control: what is refused below."""
     first = CachingLM(HFLM(llama, tokenizer=tokenizer), str(tmp_path / "a.db")).loglikelihood(asked())
     patch_model(llama, "alibi", target_length=TRAINED)
     assert CachingLM(HFLM(llama, tokenizer=tokenizer), str(tmp_path / "a.db")).loglikelihood(asked()) == first
     assert HFLM(llama, tokenizer=tokenizer).loglikelihood(asked()) != first
 
 
-@pytest.fixture
-def scored(llama, tokenizer, tmp_path, monkeypatch):
-    """Scores through one cache file, and how many requests the model itself was asked."""
-    calls: list[int] = []
-    plain = PosEncLM._loglikelihood_tokens
-
-    def counted(self, requests, *args, **options):
-        calls.append(len(requests))
-        return plain(self, requests, *args, **options)
-
-    monkeypatch.setattr(PosEncLM, "_loglikelihood_tokens", counted)
-
-    def run(**options) -> tuple[list, int]:
-        calls.clear()
-        lm = CachingLM(PosEncLM(llama, tokenizer=tokenizer, **options), str(tmp_path / "answers.db"))
-        return lm.loglikelihood(asked()), sum(calls)
-
-    return run
-
-
-def test_answers_are_kept(scored) -> None:
-    first, new = scored()
-    assert new == 2
-    assert scored() == (first, 0)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "options"),
-    [
-        ("yarn", {"factor": 2}),
-        ("yarn", {"factor": 4}),
-        ("yarn", {"factor": 2, "beta_fast": 8}),
-        ("alibi", {"factor": 2}),
-    ],
-    ids=str,
-)
-def test_schemes_and_options_have_their_own_cache_entries(scheme: str, options: dict, scored, llama) -> None:
-    plain, _ = scored()
-    patch_model(llama, "yarn", factor=3)
-    other, _ = scored()
-    unpatch_model(llama)
-    patch_model(llama, scheme, **options)
-    answers, new = scored()
-    assert new == 2
-    assert answers != plain
-    assert answers != other
-    unpatch_model(llama)
-    assert scored() == (plain, 0)  # still there
-
-
-def test_lengths_and_weights_have_their_own_cache_entries(scored, llama) -> None:
-    scored()
-    assert scored(max_length=77)[1] == 2
-    with torch.no_grad():
-        llama.model.layers[0].self_attn.q_proj.weight.mul_(1.1)
-    assert scored()[1] == 2
-
-
-def test_rolling_and_generation_are_kept_too(llama, tokenizer, tmp_path) -> None:
-    lm = CachingLM(PosEncLM(llama, tokenizer=tokenizer), str(tmp_path / "answers.db"))
-    rolling = requests("loglikelihood_rolling", [("The sky is blue.",)])
-    generation = requests("generate_until", [("The sky", {"until": [], "max_gen_toks": 4})])
-    first = lm.loglikelihood_rolling(rolling), lm.generate_until(generation)
-    lm.lm.model.forward = None  # whoever calls the model now fails
-    assert (lm.loglikelihood_rolling(rolling), lm.generate_until(generation)) == first
+def test_a_response_cache_is_refused(llama, tokenizer, tmp_path) -> None:
+    with pytest.raises(NotMeasurable, match="use_cache"):
+        CachingLM(PosEncLM(llama, tokenizer=tokenizer), str(tmp_path / "answers.db"))
 
 
 @pytest.mark.slow

@@ -15,13 +15,15 @@ from hf_posenc.eval.comparison import measure as measuring
 from hf_posenc.eval.comparison.cell import MeasurementRequest
 from hf_posenc.eval.comparison.measure import measure_cell, patched
 from hf_posenc.eval.errors import TextTooShort
-from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Record
 from hf_posenc.schemes.entry import Entry
 
 from .conftest import TRAINED
 
+AS_GIVEN: Any = SimpleNamespace(fit=lambda entry, reach: entry, computes=lambda entry, reach: {})
 REQUEST = MeasurementRequest(
-    {"seed": 0, "samples": 2}, 4 * TRAINED, False, {"dtype": "float32"}, {"model": "a", "text": "b"}
+    {"seed": 0, "samples": 2}, 4 * TRAINED, False, {"dtype": "float32"}, {"model": "a", "text": "b"}, AS_GIVEN
 )
 YARN = Entry("yarn", "yarn")
 
@@ -95,7 +97,7 @@ def test_learned_schemes_start_from_the_seed(llama) -> None:
     assert not torch.equal(found[0], found[2])
 
 
-ROWS = [{"metric": "nll", "value": 2.0, "length": 64}]
+ROWS = [Row("m", "yarn", "posenc_ppl", 64, None, "nll", 2.0, None, 4)]
 
 
 def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exception | None = None) -> Record:
@@ -110,8 +112,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
     def evaluate(*_: Any, **__: Any) -> Any:
         if isinstance(evaluated, Exception):
             raise evaluated
-        rows, score = [SimpleNamespace(to_dict=lambda row=row: row) for row in evaluated], {"value": 1.0}
-        return SimpleNamespace(rows=rows, documents=[SimpleNamespace(to_dict=lambda: score)], remarks=["a remark"])
+        return SimpleNamespace(rows=evaluated, documents=[1.0], remarks=["a remark"])
 
     monkeypatch.setattr(measuring, "patched", patch)
     monkeypatch.setattr(measuring, "evaluate", evaluate)
@@ -123,8 +124,8 @@ def outcome(monkeypatch: pytest.MonkeyPatch, evaluated: Any = None, refusal: Exc
 def test_states_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     done = outcome(monkeypatch, ROWS)
     assert (done.state, done.reason, done.rows, done.length, done.scheme) == ("done", "", ROWS, 64, "yarn")
-    assert (done.documents, done.remarks) == ([{"value": 1.0}], ["a remark"])
-    bad = [{"metric": "nll", "value": float("nan"), "length": 64}]
+    assert (done.documents, done.remarks) == ([1.0], ["a remark"])
+    bad = [replace(ROWS[0], value=float("nan"))]
     for rows, message in (([], "no number"), (ROWS + bad, "nll is nan at length 64")):
         failed = outcome(monkeypatch, rows)
         assert (failed.state, failed.rows, failed.documents) == ("failed", [], [])

@@ -4,10 +4,6 @@ cell.
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -223,15 +219,6 @@ def test_a_full_disk_at_the_end_keeps_the_cells(run, measured, monkeypatch, tmp_
     assert files_of(tmp_path) == FILES
 
 
-def test_progress_only_moves_forward(run) -> None:
-    fractions: list[float] = []
-    run(progress=lambda done, doing: fractions.append(done))
-    assert fractions[0] == 0.0
-    assert fractions[-1] == 1.0
-    assert fractions == sorted(fractions)
-    assert len(set(fractions)) > 8
-
-
 def test_tasks_that_score_a_text_once_are_one_cell(run, measured) -> None:
     found = run("pi", tasks=["posenc_token_nll", "posenc_ppl"])
     assert [lengths for _, _, lengths in measured] == [tuple(LENGTHS), (TRAINED,), (2 * TRAINED,)]
@@ -253,57 +240,3 @@ def test_scheme_entries_as_text() -> None:
     assert entries_of([("yarn", {"beta_fast": 16})])[0].label == "yarn:beta_fast=16"
     with pytest.raises(BadComparison, match="different labels"):
         entries_of([Entry("a", "yarn"), Entry("a", "pi")])
-
-
-CHILD = """
-import sys
-from hf_posenc.eval import compare
-from hf_posenc.eval.comparison import measure
-evaluate, put = measure.evaluate, measure.Store.put
-def begun(lm, **given):
-    print("begin", given["label"], given["tasks"][0], *given["lengths"], flush=True)
-    return evaluate(lm, **given)
-def kept(store, record):
-    put(store, record)
-    print("kept", record.scheme, record.task, record.length, flush=True)
-measure.evaluate, measure.Store.put = begun, kept
-compare(sys.argv[1], "unpatched,pi,yarn", out=sys.argv[2], lengths=[128, 256],
-        samples=2, scored=16, keys=1, depths=[0.5])
-print("end", flush=True)
-"""
-KILLED: dict[str, Any] = {**SMALL, "depths": [0.5]}
-
-
-@pytest.mark.slow
-def test_killed_again_and_again(llama, tokenizer, tmp_path) -> None:
-    """Killed in the first cell, then after a commit; in the end all is as if never interrupted."""
-    llama.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-
-    def child(out: str, lines: int | None) -> list[str]:
-        command = [sys.executable, "-c", CHILD, str(tmp_path / "model"), str(tmp_path / out)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert process.stdout is not None
-        seen = []
-        for line in process.stdout:
-            seen.append(line.strip())
-            if len(seen) == lines:
-                process.send_signal(signal.SIGKILL)
-                break
-        seen += [line.strip() for line in process.stdout]  # what it had written when the signal came
-        process.wait()
-        return seen
-
-    runs = [child("killed", lines) for lines in (1, 6, None)]
-    assert runs[-1][-1] == "end"
-    compare(str(tmp_path / "model"), "unpatched,pi,yarn", out=tmp_path / "whole", lengths=LENGTHS, **KILLED)
-    assert not any("end" in seen for seen in runs[:-1])  # control: they were killed
-    finished: set[str] = set()
-    for seen in runs:
-        begun = {line.removeprefix("begin ") for line in seen if line.startswith("begin")}
-        assert not begun & finished, "measured again"
-        finished |= {line.removeprefix("kept ") for line in seen if line.startswith("kept")}
-    assert len(finished) >= 12 - 1  # a kill after the commit leaves a cell stored and not printed
-    for name in FILES[1:]:
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    assert len(json.loads((tmp_path / "killed" / "results.json").read_text(encoding="utf-8"))["cells"]) == 12

@@ -10,9 +10,9 @@ import torch
 
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.eval import compare
-from hf_posenc.eval.comparison.measure_costs import PeakMemory, cache_per_token
+from hf_posenc.eval.comparison.measure import PeakMemory, cache_per_token
 from hf_posenc.eval.report.tables import cost_table
-from hf_posenc.eval.results.record import Costs, Record, costs_of
+from hf_posenc.eval.results.store import Costs, Record, costs_of
 
 from .conftest import TRAINED
 

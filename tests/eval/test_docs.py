@@ -9,7 +9,7 @@ import torch
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import TextTooShort, UnreadableDocuments
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import module_text
 
 from .conftest import TRAINED
 

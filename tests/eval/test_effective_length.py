@@ -11,8 +11,8 @@ import pytest
 from hf_posenc.eval.report.tables import effective_table
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.effective_length import effective_lengths, loss_bounds, results_of
-from hf_posenc.eval.results.record import Record
-from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.rows import DocumentScore, Row
+from hf_posenc.eval.results.store import Record
 
 LENGTHS = (64, 128, 256, 512)
 
@@ -20,7 +20,7 @@ LENGTHS = (64, 128, 256, 512)
 def made(metric: str, values: dict[str, tuple[float, ...]], stderr: float = 0.0, n: int = 40) -> Comparison:
     records = [
         Record(f"{label}{length}", label, "task", length, "done", "",
-               [Row("m", label, "task", length, None, metric, value, stderr, n).to_dict()], 0.0, {})
+               [Row("m", label, "task", length, None, metric, value, stderr, n)], 0.0, {})
         for label, line in values.items() for length, value in zip(LENGTHS, line, strict=True)
     ]  # fmt: skip
     schemes = [{"label": x, "scheme": None if x == "unpatched" else x, "needs_training": False} for x in values]
@@ -59,10 +59,9 @@ def test_losses_are_compared_document_by_document() -> None:
     for record in comparison.records:
         worse = gains if record.length == 512 else [0.0] * 8
         scores = [
-            {"document": str(n), "cluster": str(n), "length": record.length, "metric": "nll", "depth": None,
-             "value": 1.0 + 4 * n / 7 + extra}
+            DocumentScore("task", str(n), str(n), record.length, None, "nll", 1.0 + 4 * n / 7 + extra)
             for n, extra in enumerate(worse)
-        ]  # fmt: skip
+        ]
         object.__setattr__(record, "documents", scores)
     (one,) = effective_lengths(comparison)
     assert (one.length, one.low, one.high) == (512, 512, 512)

@@ -16,7 +16,7 @@ from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange
 from hf_posenc.eval.tasks.prompt_files import BabilongPrompt, LongBenchQuestion, RulerPrompt
 from hf_posenc.eval.tasks.question_files import QuestionRecord, word_overlap
 from hf_posenc.eval.tasks.ranking import ndcg
-from hf_posenc.eval.texts.local_records import local_records
+from hf_posenc.eval.tasks.retrieval import local_records
 
 SQUAD = {
     "data": [

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from hf_posenc.eval import compare
-from hf_posenc.eval.report.exports import csv_text
+from hf_posenc.eval.report.exports import comparison_text, csv_text
 from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.report import comparison_text
-from hf_posenc.eval.results.gate import gate_of, gates, shown_metrics
-from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.effective_length import gate_of, gates, shown_metrics
 from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Record
 
 from .conftest import TRAINED
 from .test_page import comparison
@@ -25,7 +24,7 @@ def record(share: float, stderr: float | None, n: int = 8, metric: str = "acc") 
         Row("m", "s", "posenc_vt", TRAINED, 0.5, metric, 1.0, 0.0, n),  # one depth decides nothing
         Row("m", "s", "posenc_vt", TRAINED, None, "nll", 1.0, 0.1, n),
     ]
-    return Record("k", "s", "posenc_vt", TRAINED, "done", "", [row.to_dict() for row in rows], 1.0, {})
+    return Record("k", "s", "posenc_vt", TRAINED, "done", "", rows, 1.0, {})
 
 
 def test_the_lower_limit_of_the_interval_decides() -> None:
@@ -60,7 +59,7 @@ def test_what_cannot_be_measured_closes_no_gate() -> None:
 @pytest.mark.parametrize("able", [False, True])
 def test_a_closed_gate_is_one_line_and_keeps_the_numbers(able: bool) -> None:
     made = comparison()
-    gate = gate_of(record(0.9 if able else 0.0, 0.01), TRAINED, "m").to_dict() | {"task": "posenc_passkey"}
+    gate = asdict(gate_of(record(0.9 if able else 0.0, 0.01), TRAINED, "m")) | {"task": "posenc_passkey"}
     made.about["gates"] = [gate]
     assert shown_metrics(made, "posenc_passkey") == (["acc", "nll"] if able else ["nll"])
     text, page = comparison_text(made), page_html(made)
@@ -82,4 +81,4 @@ def test_compare_asks_the_unpatched_model_first(llama, tokenizer, tmp_path) -> N
     assert {row.scheme for row in found.rows} == {"yarn"}
     assert shown_metrics(found, "posenc_passkey", depth=True) == ["nll"]
     assert page_html(found).count("cross-entropy loss of the answer by length and depth") >= 1
-    assert json.loads((tmp_path / "results.json").read_text())["about"]["gates"] == [gate.to_dict()]
+    assert json.loads((tmp_path / "results.json").read_text())["about"]["gates"] == [asdict(gate)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from hf_posenc.core.geometry import Geometry
 from hf_posenc.core.source_digest import source_digest
 from hf_posenc.eval import compare
 from hf_posenc.eval.comparison import measure
-from hf_posenc.eval.comparison.cell import MeasurementRequest
-from hf_posenc.eval.comparison.fitting import Fitting
+from hf_posenc.eval.comparison.cell import Fitting, MeasurementRequest
 from hf_posenc.eval.comparison.identity import rounded, terms_digest
 from hf_posenc.schemes import registry
 from hf_posenc.schemes.base import Scheme
@@ -102,14 +100,11 @@ def test_without_the_digests_the_old_number_would_be_shown(edit: Edit, llama) ->
     found = []
     for formula in (FORMULA, "-2 * helpers.far(distance)"):
         edit(formula)
-        fitting = Fitting.on(lm_of(llama), 0)
-        request = MeasurementRequest({}, TRAINED, False, {}, {}, fit=fitting.fit)
-        entry = Entry("own_for_keys", "own_for_keys")
-        found.append([one.cell(entry, "posenc_ppl", (TRAINED,)).key
-                      for one in (request, replace(request, computes=fitting.computes))])  # fmt: skip
-    (plain, first), (other_plain, other) = found
-    assert plain == other_plain
-    assert first != other
+        request = MeasurementRequest({}, TRAINED, False, {}, {}, Fitting.on(lm_of(llama), 0))
+        found.append(request.cell(Entry("own_for_keys", "own_for_keys"), "posenc_ppl", (TRAINED,)))
+    first, other = found
+    assert first.key != other.key
+    assert {name for name, value in first.settings.items() if other.settings[name] != value} == {"source", "terms"}
 
 
 @pytest.mark.parametrize(
@@ -141,7 +136,7 @@ def test_a_table_changed_at_run_time_is_seen_in_the_terms(edit: Edit) -> None:
 def test_a_class_without_source_is_never_found_again(llama) -> None:
     made = types.ModuleType("made_by_exec")
     exec("from hf_posenc.extend import Scheme\nclass Made(Scheme): pass", vars(made))
-    from hf_posenc.eval.comparison.fitting import sources_of
+    from hf_posenc.eval.comparison.cell import sources_of
 
     assert source_digest(made.Made) is None
     assert sources_of([made.Made]) != sources_of([made.Made])

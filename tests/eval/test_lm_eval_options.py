@@ -12,9 +12,9 @@ from lm_eval.tasks import TaskManager
 from hf_posenc import patch_model
 from hf_posenc.errors import BadComparison, MissingPackage, RequestTooLong, UnknownOption, WrongKind
 from hf_posenc.eval import evaluate
+from hf_posenc.eval.catalogue import explained_task_errors
 from hf_posenc.eval.errors import NotMeasurable, TaskDataMissing, TaskOptionOutOfRange
 from hf_posenc.eval.settings import generation_of
-from hf_posenc.eval.task_index import explained_task_errors
 from hf_posenc.eval.tasks import base
 from hf_posenc.starters.loading import starter_path
 

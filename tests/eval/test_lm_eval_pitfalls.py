@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
-from tokenizers import processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hf_posenc import patch_model
@@ -17,7 +16,7 @@ from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import BeyondTable, TaskOptionOutOfRange
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 
-from .conftest import TRAINED, VOCABULARY, alert
+from .conftest import TRAINED, VOCABULARY, alert, framing
 from .test_parity import PAIRS, requests
 
 LONG = "The pass key is 71432. " + "The grass is green. " * 60
@@ -31,9 +30,7 @@ def scores(lm: HFLM, pairs=PAIRS) -> list[float]:
 @pytest.fixture
 def starting(tokenizer) -> PreTrainedTokenizerFast:
     """A tokenizer that puts a begin token before every text."""
-    backend = tokenizer.backend_tokenizer.__class__.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.post_processor = processors.TemplateProcessing(single="<end> $A", special_tokens=[("<end>", 0)])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<end>", eos_token="<end>", pad_token="<pad>")
+    return framing(tokenizer, 1)
 
 
 @pytest.fixture
@@ -189,12 +186,6 @@ def test_softmax_is_float32(llama, tokenizer) -> None:  # 13
     (stock,), (ours,) = (scores(cls(llama, tokenizer=tokenizer), one) for cls in (HFLM, PosEncLM))
     assert ours == pytest.approx(expected, rel=1e-5)
     assert abs(stock - expected) > 100 * abs(ours - expected)  # stock: rounded to 8 bits at every token
-
-
-def test_one_context_many_endings(llama, tokenizer) -> None:  # 16
-    pairs = [(TEXT, ending) for ending in ("x", "y", "\n", "xyz", "x")]
-    together = scores(PosEncLM(llama, tokenizer=tokenizer, batch_size=4), pairs)
-    assert together == pytest.approx([scores(PosEncLM(llama, tokenizer=tokenizer), [one])[0] for one in pairs])
 
 
 def test_a_saved_scheme_is_put_on_again(llama, tokenizer, tmp_path) -> None:  # 17

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lm_eval import simple_evaluate
-from lm_eval.tasks import TaskManager
 from transformers import (
     BartForConditionalGeneration,
     LlamaConfig,
@@ -21,10 +17,10 @@ from transformers import (
 
 from hf_posenc import patch_model
 from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.eval import TASKS, compare, evaluate, register_models
+from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.causal_lm import PosEncLM
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import module_text
 from hf_posenc.insight.probe import probe
 
 from .conftest import TRAINED
@@ -63,24 +59,6 @@ def test_an_encoder_decoder_is_refused(kind: Any, tokenizer, tmp_path) -> None:
             evaluate(one, its, tasks=["posenc_ppl"], lengths=[64], samples=1, scored=16)
 
 
-def test_a_name_without_a_scheme_is_the_plain_model(folder, llama, tokenizer) -> None:
-    named = PosEncLM(str(folder), device="cpu")
-    assert named.max_length == TRAINED
-    assert scores(named) == pytest.approx(scores(PosEncLM(llama, tokenizer=tokenizer)), rel=1e-6)
-
-
-def test_peft_adapter_goes_on_top_of_the_scheme(folder, llama, tokenizer, tmp_path) -> None:
-    peft = pytest.importorskip("peft")
-    tuned = peft.get_peft_model(
-        patch_model(llama, "yarn", factor=4), peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
-    )
-    tuned.save_pretrained(tmp_path / "adapter")
-    loaded = PosEncLM(str(folder), scheme="yarn", factor=4, peft=str(tmp_path / "adapter"), device="cpu")
-    expected = scores(PosEncLM(tuned, tokenizer=tokenizer))
-    assert scores(loaded) == pytest.approx(expected, rel=1e-5)
-    assert scores(PosEncLM(str(folder), scheme="yarn", factor=4, device="cpu")) != pytest.approx(expected, rel=1e-3)
-
-
 def test_trained_copies_of_tied_weights_are_left_alone(tokenizer) -> None:
     """``hf`` ties weights when it is built, which PEFT's copies of tied embeddings do not survive."""
     peft = pytest.importorskip("peft")
@@ -95,30 +73,6 @@ def test_trained_copies_of_tied_weights_are_left_alone(tokenizer) -> None:
     assert min(scores(PosEncLM(tuned, tokenizer=tokenizer))) < 0
     assert torch.equal(tuned(input_ids=ids).logits, before)
     assert "tie_weights" not in vars(tuned)
-
-
-@pytest.mark.slow
-def test_stock_lm_eval_finds_the_model_type() -> None:
-    """lm-eval 0.4.13 reads no entry points; a task file given by its path brings the model types along."""
-    program = (
-        "from lm_eval.tasks import TaskManager; from lm_eval.api.registry import model_registry\n"
-        f"manager = TaskManager(include_defaults=False, metadata={{'lengths': [64], 'tokenizer': len}})\n"
-        f"try: manager.load({str(TASKS / 'posenc_ppl.yaml')!r})\n"
-        "except Exception: pass  # no tokenizer: the file was read all the same\n"
-        "print('hf_posenc' in model_registry, 'hf_posenc_mlm' in model_registry)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout == "True True\n", done.stderr[-2000:]
-
-
-def test_simple_evaluate_takes_our_types_and_tasks(folder) -> None:
-    register_models()
-    arguments = {"pretrained": str(folder), "scheme": "yarn", "factor": 2, "device": "cpu"}
-    metadata = {"lengths": [TRAINED], "keys": 1, "depths": [0.5], "tokenizer": str(folder)}
-    manager = TaskManager(include_path=str(TASKS), include_defaults=False, metadata=metadata)
-    results = simple_evaluate("hf_posenc", arguments, tasks=["posenc_passkey"], task_manager=manager, log_samples=False)
-    assert f"acc_L{TRAINED},none" in results["results"]["posenc_passkey"]
-    assert results["config"]["posenc_scheme"] == "yarn"
 
 
 def test_masked_models_by_name(bert, framed_tokenizer, tmp_path) -> None:

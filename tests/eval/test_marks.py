@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from hf_posenc.eval.report.exports import comparison_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.remarks import remarks
-from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.report.tables import difference_table, format_difference, legend, value_table
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.paired import Difference
-from hf_posenc.eval.results.record import Record
-from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.rows import DocumentScore, Row
+from hf_posenc.eval.results.store import Record
 
 pytest.importorskip("matplotlib")
 
@@ -27,10 +26,10 @@ def compared(losses: dict[str, list[float]], against: str | None = "yarn", metri
         value = sum(values) / len(values)
         row = Row("m", label, "posenc_ppl", 256, None, metric, value, 0.1, len(values), len(values), metric == "acc")
         scores = [
-            DocumentScore("posenc_ppl", f"d{number}", f"d{number}", 256, None, metric, one).to_dict()
+            DocumentScore("posenc_ppl", f"d{number}", f"d{number}", 256, None, metric, one)
             for number, one in enumerate(values)
         ]
-        records.append(Record(label, label, "posenc_ppl", 256, "done", "", [row.to_dict()], 1.0, {}, scores))
+        records.append(Record(label, label, "posenc_ppl", 256, "done", "", [row], 1.0, {}, scores))
     about = {
         "model": "m", "model_scheme": None, "trained_length": 256, "lengths": [256], "tasks": ["posenc_ppl"],
         "schemes": [{"label": label, "scheme": "x", "options": {}, "needs_training": False} for label in losses],

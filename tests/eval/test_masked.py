@@ -9,7 +9,6 @@ from hf_posenc.errors import RequestTooLong
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import NotMeasurable
 from hf_posenc.eval.lm.masked_lm import PosEncMLM
-from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
 from .test_parity import requests
@@ -27,9 +26,7 @@ def test_score_is_that_of_masked_positions(bert, framed_tokenizer) -> None:
     assert score == pytest.approx(sum(logits[i, ids[i]].item() for i in range(first, len(ids) - 1)), rel=1e-5)
 
 
-def test_rows_are_those_of_the_logged_samples(bert, framed_tokenizer, tmp_path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text(module_text("bisect") * 2, encoding="utf-8")
+def test_rows_are_those_of_the_logged_samples(bert, framed_tokenizer, text) -> None:
     lengths = [TRAINED, 2 * TRAINED]
     evaluation = evaluate(
         bert, framed_tokenizer, tasks=["posenc_mlm"], lengths=lengths, samples=3, scored=20, text=text, log_samples=True
@@ -70,10 +67,8 @@ def test_masked_task_needs_a_mask_token(llama, tokenizer) -> None:
         evaluate(llama, plain, tasks=["posenc_mlm"], lengths=[TRAINED])
 
 
-def test_a_text_that_fills_the_window_is_pointed_to_the_masked_task(bert, framed_tokenizer, tmp_path) -> None:
+def test_a_text_that_fills_the_window_is_pointed_to_the_masked_task(bert, framed_tokenizer, text) -> None:
     """The windows of posenc_ppl have room for the tokens in front, and not for the one that BERT puts at the end."""
-    text = tmp_path / "text.txt"
-    text.write_text(module_text("bisect") * 2)
     with pytest.raises(RequestTooLong, match="posenc_mlm"):
         evaluate(bert, framed_tokenizer, tasks=["posenc_ppl"], samples=2, scored=20, text=text)
     evaluate(bert, framed_tokenizer, tasks=["posenc_mlm"], samples=2, scored=20, text=text)

@@ -7,19 +7,11 @@ import torch
 
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.masked_lm import PosEncMLM
-from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
 
 LENGTHS = [100, TRAINED, 2 * TRAINED]
 SMALL = {"lengths": LENGTHS, "samples": 3, "scored": 20, "log_samples": True}
-
-
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(module_text("bisect") * 2, encoding="utf-8")
-    return path
 
 
 def test_the_target_is_in_front(bert, framed_tokenizer, text) -> None:

@@ -7,54 +7,30 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
-from hf_posenc.eval import evaluate
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.spans import passes
 from hf_posenc.eval.results.comparison import Comparison, rows_by_cell
-from hf_posenc.eval.results.record import Record
 from hf_posenc.eval.results.rows import Row, rows_of
+from hf_posenc.eval.results.store import Record
 from hf_posenc.eval.tasks.base import (
     perplexity,
 )
 from hf_posenc.eval.tasks.documents import DocsTask
 from hf_posenc.eval.tasks.retrieval import opened
-from hf_posenc.eval.tasks.sweep import Sweep, metric_name, parse_metric
+from hf_posenc.eval.tasks.sweep import Sweep
 from hf_posenc.eval.texts.haystack import listed
 from hf_posenc.eval.texts.needles import Niah
 
-from .conftest import TRAINED, alert
-from .test_parity import requests
+from .conftest import TRAINED
 
 
 def exact(model: Any, ids: list[int], scored: int) -> torch.Tensor:
     """Log-probabilities of all words at the last ``scored`` places, float64."""
     return model(torch.tensor([ids])).logits[0, -scored - 1 : -1].double().log_softmax(-1)
-
-
-@torch.no_grad()
-def test_passkey_losses_are_nats_per_token(llama, tokenizer) -> None:
-    depths = [0.0, 1.0]
-    evaluation = evaluate(
-        llama, tokenizer, tasks=["posenc_passkey"], log_samples=True, lengths=[TRAINED, 2 * TRAINED], keys=2,
-        depths=depths,
-    )  # fmt: skip
-    rows = {(r.metric, r.length, r.depth): r.value for r in evaluation.rows}
-    cells = [(length, depth) for length in (TRAINED, 2 * TRAINED) for depth in depths]
-    found: dict[tuple[int, float], list[float]] = {cell: [] for cell in cells}
-    for sample in evaluation.raw["samples"]["posenc_passkey"]:
-        for cell, (prompt, answer) in zip(cells, sample["arguments"], strict=True):
-            whole, before = tokenizer(prompt + answer)["input_ids"], tokenizer(prompt)["input_ids"]
-            target = whole[len(before) :]
-            assert len(target) > 1  # or a sum would be a mean
-            scores = exact(llama, whole, len(target))
-            found[cell].append(-scores[range(len(target)), target].mean().item())
-    for cell in cells:
-        assert rows["nll", cell[0], cell[1]] == pytest.approx(sum(found[cell]) / 2, rel=1e-5)
 
 
 @torch.no_grad()
@@ -123,7 +99,7 @@ def test_perplexity_is_of_the_mean_loss() -> None:
 
 
 def comparison(*rows: Row) -> Comparison:
-    record = Record("k", "pi", "t", 8, "done", "", [row.to_dict() for row in rows], 1.0, {})
+    record = Record("k", "pi", "t", 8, "done", "", rows, 1.0, {})
     return Comparison({"model": "name", "schemes": [{"label": "pi"}]}, [record])
 
 
@@ -143,13 +119,6 @@ def test_settings_of_a_comparison() -> None:
     placed = rows_by_cell(found.rows, "t", "acc")
     assert list(placed) == [("pi", 8)]
     assert placed["pi", 8].depth is None
-
-
-@pytest.mark.parametrize("depth", [None, 0.0, 0.25, 1.0, 0.125])
-def test_metric_names_survive_a_round_trip(depth: float | None) -> None:
-    assert parse_metric(metric_name("exact_match", 512, depth)) == ("exact_match", 512, depth)
-    assert metric_name("acc", 512, 0.5) == "acc_L512_D50"
-    assert parse_metric("acc") is None
 
 
 def test_a_sweep_by_default() -> None:
@@ -201,21 +170,3 @@ def test_random_positions_depend_on_the_sequence_alone(llama, tokenizer) -> None
     assert drawn((1, 2, 3)) == drawn((1, 2, 3))
     assert len({tuple(drawn(row)) for row in ((1, 2, 3), (1, 2, 4), (3, 2, 1), (1, 2))}) == 4
     assert torch.equal(torch.rand(3), expected)  # outside, as if none had been drawn
-
-
-def test_a_long_text_does_not_affect_a_short_one(tokenizer) -> None:
-    """transformers' dynamic RoPE goes on with the frequencies of the longest text so far."""
-    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
-    config = LlamaConfig(
-        vocab_size=512, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=64, rope_parameters=rope,
-    )  # fmt: skip
-    long, short = ("The sky is blue. " * 40, "so"), ("The grass is green. " * 15, "so")  # both beyond 64 tokens
-
-    def scored(*pairs: tuple[str, str]) -> list[float]:
-        lm = PosEncLM(alert(LlamaForCausalLM(config)), tokenizer=tokenizer, max_length=512)
-        return [score for score, _ in lm.loglikelihood(requests("loglikelihood", pairs))]
-
-    ((alone,), (behind_a_long_one, _), (_, after)) = scored(short), scored(short, long), scored(long, short)
-    assert behind_a_long_one == pytest.approx(alone, rel=1e-6)
-    assert after == pytest.approx(alone, rel=1e-6)

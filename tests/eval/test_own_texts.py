@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,8 @@ from hypothesis import strategies as st
 
 from hf_posenc.errors import BadComparison, WrongKind
 from hf_posenc.eval import compare, evaluate
-from hf_posenc.eval.catalogue import FILE_TASKS, TEXT_TASKS, check_text_used, members, own_tasks
-from hf_posenc.eval.errors import TextTooShort
-from hf_posenc.eval.task_index import TASKS
-from hf_posenc.eval.texts.measured_text import MeasuredText
-from hf_posenc.eval.texts.sampling import SHIFTS, Tokenized, placed
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.catalogue import FILE_TASKS, TASKS, check_settings_read, members, own_tasks, read_by
+from hf_posenc.eval.texts.measured_text import MeasuredText, module_text
 from hf_posenc.insight.probe.plan import shares
 from hf_posenc.texts import Document, TextSource
 
@@ -28,10 +23,6 @@ from .conftest import TRAINED
 
 BOOKS = [module_text("bisect"), "short", module_text("keyword") * 3, ""]
 LENGTHS = [64, TRAINED]
-
-
-def tokenless(sizes: Sequence[int]) -> list[Tokenized]:
-    return [Tokenized("", tuple(range(size)), (), str(number)) for number, size in enumerate(sizes)]
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=30), st.data())
@@ -44,19 +35,6 @@ def test_shares_are_in_proportion(rooms: list[int], data: st.DataObject) -> None
     for room, share in zip(rooms, found, strict=True):
         assert share <= room
         assert abs(share - count * room / sum(rooms)) < 1
-
-
-@given(st.lists(st.integers(0, 400), min_size=2, max_size=10), st.integers(1, 20), st.integers(1, 100))
-def test_every_window_lies_in_its_document(sizes: list[int], count: int, longest: int) -> None:
-    rooms = [max(0, size - longest - SHIFTS) for size in sizes]
-    if sum(rooms) < count:
-        with pytest.raises(TextTooShort, match=f"the longest has {max(sizes)}"):
-            placed(tokenless(sizes), count, longest, 0)
-        return
-    found = placed(tokenless(sizes), count, longest, 0)
-    assert sum(len(at) for _, at in found) == count
-    assert all(longest <= end <= len(source.ids) - SHIFTS for source, at in found for end in at)
-    assert all(sorted(set(at)) == at for _, at in found)
 
 
 def test_the_loss_is_that_of_windows_of_each_document(llama, tokenizer) -> None:
@@ -112,17 +90,17 @@ def test_the_tasks_that_read_a_text_are_listed(task: str, framed_tokenizer) -> N
     spy = Spy()
     metadata = {"lengths": [2048], "text": spy, "tokenizer": framed_tokenizer, "samples": 2, "keys": 1, "scored": 8}
     TaskManager(include_path=[str(TASKS)], include_defaults=False, metadata=metadata).load([task])
-    assert spy.read == (task in TEXT_TASKS)
+    assert spy.read == bool(read_by("text", [task]))
 
 
 def test_a_text_that_no_task_reads_is_refused(llama, tokenizer, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(BOOKS[0])
     with pytest.raises(BadComparison):
         evaluate(llama, tokenizer, tasks=["posenc_cwe", "posenc_fwe"], lengths=[64], text=tmp_path / "a.txt")
-    check_text_used([])
-    check_text_used(["posenc_passkey", "posenc_ppl"])
-    check_text_used(["posenc_longctx"])
-    check_text_used(["somebody's"])
+    check_settings_read(["text"], [])
+    check_settings_read(["text"], ["posenc_passkey", "posenc_ppl"])
+    check_settings_read(["text"], ["posenc_longctx"])
+    check_settings_read(["text"], ["somebody's"])
 
 
 @pytest.mark.parametrize("reading", [{"text_field": "body"}, {"document_separator": "---"}], ids=str)

@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 
-from hf_posenc.core.student_t import student_t
-from hf_posenc.eval.report.exports import csv_text
+from hf_posenc.eval.report.exports import comparison_text, csv_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.page_plots import curves_figure
-from hf_posenc.eval.report.report import comparison_text
-from hf_posenc.eval.results.comparison import Comparison, interval
-from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Record
 
 pytest.importorskip("matplotlib")
 
@@ -45,11 +43,7 @@ def comparison(
                     ]
                     rows.append(Row("x", "x", task, length, None, "acc", sum(shares) / len(shares), 0.05, 8))
                     rows.append(Row("x", "x", task, length, None, "nll", 1.0, 0.05, 8))
-                records.append(
-                    Record(
-                        f"{label}{task}{length}", label, task, length, "done", "", [r.to_dict() for r in rows], 1.0, {}
-                    )
-                )
+                records.append(Record(f"{label}{task}{length}", label, task, length, "done", "", rows, 1.0, {}))
     about = {
         "model": model, "model_scheme": None, "trained_length": lengths[0], "lengths": list(lengths),
         "tasks": list(tasks),
@@ -110,22 +104,6 @@ def test_every_number_is_in_every_file() -> None:
     assert {line["scheme"] for line in lines} == {"unpatched", "yarn"}
 
 
-def test_markdown_keeps_its_tables() -> None:
-    text = comparison_text(comparison(("unpatched", "a|b\nc<d>")))
-    lines = [line for line in text.splitlines() if "a\\|b c&lt;d>" in line and line.startswith("|")]
-    assert lines
-    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in lines)
-
-
-def test_plots_follow_light_and_dark() -> None:
-    page = page_html(comparison())
-    plots = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(plots) == 1 + 2  # loss; passkeys and the loss of the answer
-    assert all("currentColor" in plot and "#010203" not in plot for plot in plots)
-    assert all("length (tokens" in plot for plot in plots)
-    assert "prefers-color-scheme: dark" in page
-
-
 def test_a_page_of_refusals_only() -> None:
     made = comparison()
     records = [
@@ -134,18 +112,6 @@ def test_a_page_of_refusals_only() -> None:
     page = page_html(Comparison(made.about, records))
     assert "No cell gave a number" in page
     assert page.count("Refused. It is not defined.") == 1, "once for all"
-
-
-def test_intervals_against_another_library() -> None:
-    stats = pytest.importorskip("scipy.stats", reason="comes with lm-eval")
-    for freedom in (2, 3, 7, 15, 100):
-        assert student_t(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-2)
-    row = Row("m", "s", "t", 1, None, "nll", 2.0, 0.1, 16)
-    assert interval(row) == pytest.approx(stats.t.interval(0.95, 15, 2.0, 0.1), rel=1e-3)
-    none = Row("m", "s", "t", 1, None, "acc", 0.0, 0.0, 8)
-    assert interval(none) == pytest.approx(tuple(stats.binomtest(0, 8).proportion_ci(method="wilson")), abs=1e-9)
-    assert interval(Row("m", "s", "t", 1, None, "nll", 2.0, 0.1, 2)) is None
-    assert interval(Row("m", "s", "t", 1, None, "acc", 0.9, 0.3, 8))[1] == 1.0  # type: ignore[index]
 
 
 TWO = ("a · unpatched", "a · yarn", "b · unpatched", "b · yarn", "b · pi")

@@ -81,15 +81,6 @@ def test_a_scheme_moves_the_numbers(llama, tokenizer) -> None:
     assert all(abs(a - b) > 1e-3 for (a, _), (b, _) in zip(plain, moved, strict=True))
 
 
-def test_padded_batches_never_happen(llama, tokenizer) -> None:
-    """A row's score may not depend on the rows it is scored with, whatever the scheme makes of lengths."""
-    patch_model(llama, "yarn", factor=4)
-    together = PosEncLM(llama, tokenizer=tokenizer, batch_size=8).loglikelihood(requests("loglikelihood", PAIRS))
-    single = PosEncLM(llama, tokenizer=tokenizer)
-    alone = [single.loglikelihood(requests("loglikelihood", [one]))[0] for one in PAIRS]
-    assert [score for score, _ in together] == pytest.approx([score for score, _ in alone], rel=1e-6)
-
-
 def test_evaluate_then_train_in_one_process(llama, tokenizer) -> None:
     """Tables built while evaluating must not be inference tensors, which cannot take part in training."""
     patch_model(llama, "yarn", factor=4)

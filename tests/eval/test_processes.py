@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import module_text
 
+from ..processes import finish, launch, start
 from .conftest import TRAINED
 
 pytest.importorskip("accelerate", reason="launches are accelerate's")
@@ -22,11 +20,11 @@ pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="process groups are ended by Unix signals"),
 ]
 
-LIMIT = 1200
-"""Seconds; a launch takes ten on an idle machine."""
+TWO = ("--multi_gpu", "--num_processes", "2")
 
 PROGRAM = """
 import json, sys
+from dataclasses import asdict
 from pathlib import Path
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.load import language_model
@@ -45,7 +43,7 @@ evaluation = evaluate(
 )
 state = {
     "rank": lm.rank, "world": lm.world_size, "scored": scored, "first": evaluation.first,
-    "rows": [row.to_dict() for row in evaluation.rows],
+    "rows": list(map(asdict, evaluation.rows)),
     "samples": {
         task: [sample["doc_id"] for sample in samples] for task, samples in evaluation.raw.get("samples", {}).items()
     },
@@ -66,47 +64,13 @@ def folder(request, tmp_path) -> Path:
     return tmp_path
 
 
-def run(words: list[str], **environment: str) -> str:
-    """Standard output of a command, whose whole group of processes is ended if it takes too long."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "RANK", "LOCAL_RANK")}
-    process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env=kept | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | environment,
-    )  # fmt: skip
-    try:
-        out, err = process.communicate(timeout=LIMIT)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    assert process.returncode == 0, err[-3000:]
-    return out
-
-
-def launch(*words: str) -> str:
-    """Run a program in two processes, on a port of their own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    accelerate = [
-        "-m",
-        "accelerate.commands.launch",
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--main_process_port",
-        port,
-    ]
-    return run([sys.executable, *accelerate, *words], CUDA_VISIBLE_DEVICES="")
-
-
 @pytest.mark.parametrize(("family", "kind"), [("llama", "causal"), ("bert", "masked")])
 def test_two_processes_are_one_evaluation(family: str, kind: str, folder: Path) -> None:
     words = [str(folder / "program.py"), str(folder / family), str(folder / "text.txt")]
     found = {}
-    for name, start in (("one", lambda *w: run([sys.executable, *w])), ("two", launch)):
+    for name, run in (("one", lambda *w: finish(start(w))), ("two", partial(launch, *TWO))):
         (folder / name).mkdir()
-        start(*words, str(folder / name), kind)
+        run(*words, str(folder / name), kind)
         found[name] = [json.loads(p.read_text()) for p in sorted((folder / name).glob("[01].json"))]
     (one,), two = found["one"], found["two"]
     assert [(each["rank"], each["world"]) for each in (one, *two)] == [(0, 1), (0, 2), (1, 2)]
@@ -126,4 +90,4 @@ def test_two_processes_are_one_evaluation(family: str, kind: str, folder: Path) 
 def test_fewer_documents_than_processes(folder: Path) -> None:
     words = ["--model", str(folder / "llama"), "--lengths", str(TRAINED), "--samples", "1", "--tasks", "posenc_ppl"]
     with pytest.raises(AssertionError, match="1 documents for 2 processes"):
-        launch("-m", "hf_posenc.cli", "eval", *words)
+        launch(*TWO, "-m", "hf_posenc.cli", "eval", *words)

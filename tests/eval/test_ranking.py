@@ -14,9 +14,9 @@ from scipy.stats import ttest_rel
 
 from hf_posenc.cli.commands.compare import show
 from hf_posenc.eval import compare
-from hf_posenc.eval.results.documents import DocumentScore
 from hf_posenc.eval.results.effective_length import effective_lengths
 from hf_posenc.eval.results.ranking import Ranked, rankings, ranks, with_front
+from hf_posenc.eval.results.rows import DocumentScore
 
 from .conftest import TRAINED
 

@@ -10,7 +10,7 @@ import pytest
 from hf_posenc.eval import compare
 from hf_posenc.eval.report.remarks import remarks
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.store import Record
 
 from .conftest import TRAINED
 

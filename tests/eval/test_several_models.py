@@ -72,23 +72,6 @@ def test_another_tokenizer_is_refused(llama, tuned, tokenizer, tmp_path) -> None
         compare(models, "unpatched", out=tmp_path, **SMALL)
 
 
-@pytest.mark.slow
-def test_a_fine_tuned_model_is_compared_with_its_base_whatever_training_left_in_its_tokenizer(
-    llama, tuned, tokenizer, tmp_path
-) -> None:
-    llama.save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    tuned.save_pretrained(tmp_path / "tuned")
-    used = copy.deepcopy(tokenizer)
-    used.pad_token = used.eos_token
-    used(["one", "of two"], padding=True, truncation=True, max_length=8)
-    used.save_pretrained(tmp_path / "tuned")
-    named = [MeasuredModel(str(tmp_path / name)) for name in ("base", "tuned")]
-    both = compare(named, "unpatched", out=tmp_path / "out", **SMALL)
-    live = [MeasuredModel(m, named[n].shown_name, tokenizer) for n, m in enumerate((llama, tuned))]
-    assert losses(both) == losses(compare(live, "unpatched", out=tmp_path / "live", **SMALL))
-
-
 def test_a_reference_without_its_model_is_refused_before_anything_is_measured(run, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(measure, "evaluate", lambda *_, **__: pytest.fail("measured"))
     with pytest.raises(BadComparison, match=r"begin with base, tuned\. Name the model, too, as in 'base · unpatched'"):

@@ -96,10 +96,3 @@ def test_what_no_task_reads_is_refused_before_measuring(
     with pytest.raises(error, match=told):
         run(options={"data": str(questions(tmp_path / "data"))} | options)
     assert not measured
-
-
-def test_a_text_that_no_task_reads_with_these_options_is_refused(run, tmp_path: Path, measured) -> None:
-    (tmp_path / "own.txt").write_text("Nothing is written here that anybody would read twice.\n" * 200)
-    with pytest.raises(BadComparison, match="none of the tasks reads the text"):
-        run(tasks=["posenc_niah_single"], text=tmp_path / "own.txt", options={"haystack": "needles"})
-    assert not measured

@@ -55,17 +55,17 @@ def test_length_dependent_schemes_take_one_pass_per_text(llama, tokenizer) -> No
     assert passes == len(CHAIN)
 
 
+def carried(*asked: tuple[tuple[int, ...], int]) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """The carriers of some texts, each with the number of its scored tokens."""
+    return carriers({text[:-1]: [text] for text, _ in asked}, dict(asked))
+
+
 def test_a_truncated_text_is_not_a_prefix() -> None:
     """Rows as they are after ``on_overflow="truncate"``: the longer one has lost its beginning."""
-    requests = [(None, [1, 2, 3], [4]), (None, [1, 2, 3, 4, 5], [6])]
-    whole = {(1, 2, 3): [0], (1, 2, 3, 4, 5): [1]}
-    assert carriers(whole, requests) == {(1, 2, 3): (1, 2, 3, 4, 5)}
-    assert carriers({(1, 2, 3): [0], (3, 4, 5): [1]}, requests) == {}
+    assert carried(((1, 2, 3, 4), 1), ((1, 2, 3, 4, 5, 6), 1)) == {(1, 2, 3): (1, 2, 3, 4, 5)}
+    assert carried(((1, 2, 3, 4), 1), ((3, 4, 5, 6), 1)) == {}
 
 
 def test_the_longest_request_answers_its_prefixes() -> None:
-    requests = [(None, [1] * n, [1]) for n in (1, 3, 5)]
-    rows = {(1,) * n: [index] for index, n in enumerate((1, 3, 5))}
-    assert carriers(rows, requests) == {(1,): (1,) * 5, (1,) * 3: (1,) * 5}
-    apart = {(1, 2): [0], (2, 2): [1]}
-    assert carriers(apart, [(None, [1, 2], [3]), (None, [2, 2], [3])]) == {}
+    assert carried(*(((1,) * n, 1) for n in (2, 4, 6))) == {(1,): (1,) * 5, (1,) * 3: (1,) * 5}
+    assert carried(((1, 2, 3), 1), ((2, 2, 3), 1)) == {}

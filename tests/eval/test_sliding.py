@@ -7,23 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_posenc.errors import UnknownOption
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.tasks.perplexity import slid
-from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED
 
 LENGTHS = [64, TRAINED, 2 * TRAINED]
 OPTIONS = {"stride": 32, "stretch": 80}
 SMALL = {"tasks": ["posenc_sliding_ppl"], "lengths": LENGTHS, "samples": 2, "log_samples": True}
-
-
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(module_text("bisect") * 2, encoding="utf-8")
-    return path
 
 
 @given(stride=st.integers(1, 40), more=st.integers(1, 100), before=st.integers(0, 200), stretch=st.integers(1, 300))
@@ -69,8 +60,3 @@ def test_numbers_are_those_of_plain_forwards(from_start: bool, llama, tokenizer,
                 scored = end
             found.append(total / 80)
         assert rows["nll", length].value == pytest.approx(sum(found) / 2, rel=1e-5)
-
-
-def test_options_of_other_tasks_are_refused(llama, tokenizer) -> None:
-    with pytest.raises(UnknownOption, match="stride"):
-        evaluate(llama, tokenizer, tasks=["posenc_passkey"], lengths=[TRAINED], keys=1, options={"stride": 1})

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from hf_posenc.eval.errors import StoreUnusable
-from hf_posenc.eval.results.record import Costs, Record, key_of
-from hf_posenc.eval.results.store import Store
+from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Costs, Record, Store, key_of
 
 RECORD = Record(
     key="k", scheme="yarn", task="posenc_ppl", length=256, state="done", reason="",
-    rows=[{"value": 0.1 + 0.2, "ü": None}], seconds=1.5, settings={"seed": 0}, costs=Costs(1 << 20, "process", 256.0),
+    rows=[Row("ü", "yarn", "posenc_ppl", 256, None, "nll", 0.1 + 0.2, None, 4)], seconds=1.5,
+    settings={"seed": 0}, costs=Costs(1 << 20, "process", 256.0),
 )  # fmt: skip
 
 
@@ -54,7 +55,7 @@ def test_two_at_once_are_refused(path: Path) -> None:
 def test_a_killed_owner_leaves_the_file_usable(path: Path) -> None:
     code = (
         "import pathlib; from hf_posenc.eval.results.store import Store\n"
-        "from hf_posenc.eval.results.record import Costs, Record\n"
+        "from hf_posenc.eval.results.store import Costs, Record; from hf_posenc.eval.results.rows import Row\n"
         f"s = Store(pathlib.Path({str(path)!r})); s.put({RECORD!r})\n"
         "s.connection.execute('BEGIN'); s.connection.execute(\"DELETE FROM cells\"); print('in', flush=True); input()"
     )

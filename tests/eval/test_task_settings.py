@@ -10,10 +10,9 @@ import pytest
 pytest.importorskip("lm_eval", reason="evaluation needs the extra `eval`")
 
 from hf_posenc.cli import main
-from hf_posenc.eval.catalogue import FILE_TASKS, TASKS_READING, members, own_tasks
-from hf_posenc.eval.task_index import TASKS
+from hf_posenc.eval.catalogue import FILE_TASKS, SETTINGS, TASKS, members, own_tasks, read_by
 from hf_posenc.eval.tasks.sweep import Sweep
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import module_text
 
 SINGLE = [task for task in own_tasks() if not members(task)]
 
@@ -25,7 +24,7 @@ def test_the_tasks_that_read_a_setting_are_listed(task: str, framed_tokenizer, m
     read: set[str] = set()
 
     def watched(sweep: Any, name: str) -> Any:
-        read.update({name} & TASKS_READING.keys())
+        read.update({name} & set(SETTINGS))
         return object.__getattribute__(sweep, name)
 
     monkeypatch.setattr(Sweep, "__getattribute__", watched)
@@ -34,7 +33,7 @@ def test_the_tasks_that_read_a_setting_are_listed(task: str, framed_tokenizer, m
                 "keys": 1, "scored": 8}  # fmt: skip
     loaded = TaskManager(include_path=[str(TASKS)], include_defaults=False, metadata=metadata).load([task])
     assert len(loaded["tasks"]) == 1
-    assert read == {name for name, tasks in TASKS_READING.items() if task in tasks}
+    assert read == {name for name in SETTINGS if read_by(name, [task])}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hf_posenc import describe, is_patched, patch_model
-from hf_posenc.errors import PosEncError
+from hf_posenc.errors import LengthContradiction, PosEncError
 from hf_posenc.eval import MODEL_TYPES, evaluate
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.tasks.sweep import Sweep
@@ -20,15 +20,6 @@ from .conftest import TRAINED
 
 LENGTHS = [TRAINED, 2 * TRAINED]
 SMALL = {"lengths": LENGTHS, "samples": 3, "scored": 16, "keys": 2, "depths": [0.0, 1.0]}
-
-
-@pytest.fixture
-def text(tmp_path):
-    from hf_posenc.eval.texts.stdlib_source import module_text
-
-    path = tmp_path / "text.txt"
-    path.write_text(module_text("bisect") * 2, encoding="utf-8")
-    return path
 
 
 def by_name(evaluation) -> dict:
@@ -60,6 +51,7 @@ def test_passkeys_are_teacher_forced_greedy(llama, tokenizer, text) -> None:
     rows = by_name(evaluation)
     cells = [(length, depth) for length in LENGTHS for depth in (0.0, 1.0)]
     found: dict = {cell: [] for cell in cells}
+    losses: dict = {cell: [] for cell in cells}
     for sample in evaluation.raw["samples"]["posenc_passkey"]:
         key = sample["doc"]["name"]
         for cell, (prompt, answer) in zip(cells, sample["arguments"], strict=True):
@@ -67,10 +59,15 @@ def test_passkeys_are_teacher_forced_greedy(llama, tokenizer, text) -> None:
             assert answer == f" {key}"
             whole, before = tokenizer(prompt + answer)["input_ids"], tokenizer(prompt)["input_ids"]
             assert len(whole) <= cell[0]
-            guess = llama(torch.tensor([whole])).logits[0].argmax(-1)[len(before) - 1 : -1].tolist()
-            found[cell].append(guess == whole[len(before) :])
+            target = torch.tensor(whole[len(before) :])
+            assert len(target) > 1  # or a sum would be a mean
+            logits = llama(torch.tensor([whole])).logits[0, len(before) - 1 : -1].double()
+            found[cell].append(torch.equal(logits.argmax(-1), target))
+            losses[cell].append(torch.nn.functional.cross_entropy(logits, target).item())
     for (length, depth), hits in found.items():
         assert rows["posenc_passkey", "acc", length, depth].value == sum(hits) / len(hits)
+        nll = rows["posenc_passkey", "nll", length, depth].value
+        assert nll == pytest.approx(sum(losses[length, depth]) / 2, rel=1e-5)
     assert rows["posenc_passkey", "nll", TRAINED, None].value == pytest.approx(
         sum(rows["posenc_passkey", "nll", TRAINED, depth].value for depth in (0.0, 1.0)) / 2
     )
@@ -118,7 +115,7 @@ def test_default_lengths_double_up_to_the_target(factor: int, lengths: list[int]
     ids=str,
 )
 def test_bad_metadata_is_refused(metadata: dict, message: str) -> None:
-    with pytest.raises(TaskOptionOutOfRange, match=message):
+    with pytest.raises((TaskOptionOutOfRange, LengthContradiction), match=message):
         Sweep.of(metadata)
 
 

@@ -6,14 +6,12 @@ import math
 
 import pytest
 import torch
-from tokenizers import processors
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.spans import prefix_consistent
-from hf_posenc.eval.texts.stdlib_source import module_text
 
 from .conftest import TRAINED, VOCABULARY, alert
 
@@ -21,13 +19,6 @@ LENGTHS = [32, 64, TRAINED, 2 * TRAINED]
 SMALL = {"tasks": ["posenc_token_nll"], "lengths": LENGTHS, "samples": 3, "log_samples": True}
 CONTINUED = ["yarn", "self_extend", "window"]
 WHOLE = ["norm01"]
-
-
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(module_text("bisect") * 2, encoding="utf-8")
-    return path
 
 
 @pytest.fixture
@@ -115,22 +106,6 @@ def test_random_positions_are_equal_in_any_batch(llama, tokenizer, text) -> None
     torch.manual_seed(1)
     together = evaluate(llama, tokenizer, text=text, batch_size=3, **SMALL)
     assert together.rows == alone.rows
-
-
-def test_a_begin_token_takes_a_position(llama, tokenizer, text) -> None:
-    backend = tokenizer.backend_tokenizer.__class__.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.post_processor = processors.TemplateProcessing(single="<end> $A", special_tokens=[("<end>", 0)])
-    starting = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<end>", eos_token="<end>")
-    evaluation = evaluate(llama, starting, text=text, **SMALL)
-    (_, front, ids, _) = evaluation.raw["samples"]["posenc_token_nll"][0]["arguments"][0]
-    assert (front, len(ids)) == ([0], LENGTHS[-1] - 1)
-    expected = [losses(llama, [0, *s["arguments"][0][2][: LENGTHS[0] - 1]]) for s in samples_of(evaluation)]
-    row = next(r for r in evaluation.rows if (r.metric, r.length) == ("nll", LENGTHS[0]))
-    assert row.value == pytest.approx(torch.tensor(expected).mean().item(), rel=1e-5)
-
-
-def samples_of(evaluation) -> list[dict]:
-    return evaluation.raw["samples"]["posenc_token_nll"]
 
 
 def test_whole_texts_are_scored_a_slice_at_a_time(llama, tokenizer, text, monkeypatch) -> None:

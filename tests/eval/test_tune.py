@@ -13,8 +13,7 @@ import pytest
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval import compare
 from hf_posenc.eval.comparison.tune import candidates, check_apart, grid_of
-from hf_posenc.eval.texts.measured_text import measured_text
-from hf_posenc.eval.texts.stdlib_source import module_text
+from hf_posenc.eval.texts.measured_text import measured_text, module_text
 from hf_posenc.schemes.entry import Entry, entries_of
 
 from .conftest import TRAINED
@@ -49,6 +48,8 @@ def test_the_grid_is_made_of_the_options_left_open() -> None:
     assert grid_of(entry, 8.0, 256) == {"group": [12, 16, 32], "window": [32, 64, 128, 192]}
     assert candidates(FITTING, entry, 2048)[0] == entry  # as it is without tuning
     assert len(candidates(FITTING, entry, 2048)) == 1 + 3 * 4
+    in_bands = [(12,) * 8, (16,) * 8, (32,) * 8, (*(12,) * 4, *(32,) * 4), (*(32,) * 4, *(12,) * 4)]
+    assert grid_of(Entry("dpe", "dpe"), 8.0, 256) == {"groups": in_bands, "window": [32, 64, 128, 192]}
     (fixed,) = entries_of("self_extend:window=100")
     assert grid_of(fixed, 8.0, 256) == {"group": [12, 16, 32]}
     assert candidates(FITTING, Entry("unpatched", None), 2048) == []
@@ -66,6 +67,9 @@ def test_a_budget_draws_from_a_finer_grid() -> None:
     assert candidates(replace(FITTING, seed=1), entry, 2048, 6) != drawn
     assert len(candidates(FITTING, entry, 2048, 1000)) == 1 + 5 * 7
     assert candidates(FITTING, entry, 2048, 1) == [entry]
+    apart = [one.options["groups"] for one in candidates(FITTING, Entry("dpe", "dpe"), 2048, 1000)[1:]]
+    assert len(set(apart)) == 1 + 8 * 4
+    assert (16, 16, 2, *(16,) * 5) in apart
 
 
 @pytest.mark.slow

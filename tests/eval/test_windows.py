@@ -6,9 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.eval.texts.measured_text import default_text
+from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, default_text, module_text
 from hf_posenc.eval.texts.sampling import SHIFTS, placed
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
 from hf_posenc.eval.texts.windows import clean, tokenized, windows_at
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from laboratory.tasks import TASKS, TrainingBudget
+from laboratory.task import TrainingBudget
+from laboratory.tasks import TASKS
 from laboratory.tiny import answers, tiny_model, train
 from transformers import GPT2LMHeadModel
 from verdict import Cells, Claim, Finding, Score, better, judge, verdict_on

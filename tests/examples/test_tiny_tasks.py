@@ -8,21 +8,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-from laboratory.tasks import (
-    BEGIN,
-    BETWEEN,
-    END,
-    IGNORED,
-    TASKS,
-    ZERO,
-    Puzzle,
-    Row,
-    Task,
-    Text,
-    TrainingBudget,
-)
+from laboratory.puzzles import BEGIN, BETWEEN, END, ZERO, Puzzle
+from laboratory.task import IGNORED, Row, Task, TrainingBudget
+from laboratory.tasks import TASKS, Text
 
-from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING
+from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING
 
 BUDGET = TrainingBudget(trained=8, asked=(8, 12), steps=10, batch=4, learning_rate=1e-3)
 PUZZLES = sorted(name for name, task in TASKS.items() if issubclass(task, Puzzle))

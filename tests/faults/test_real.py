@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from ..processes import end, start
 
 pytest.importorskip("lm_eval", reason="comparisons need the extra `eval`")
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
@@ -26,29 +25,6 @@ pytestmark = [
 
 LIMIT = 3600
 """Seconds; a command takes five on an idle machine, and the harness, which runs many, a hundred."""
-
-
-def environment(**more: str) -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"} | more
-
-
-def start(words: Sequence[str], **how: Any) -> subprocess.Popen:
-    env = how.pop("env", environment())
-    return subprocess.Popen(
-        [sys.executable, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, env=env, **how,
-    )  # fmt: skip
-
-
-def end(process: subprocess.Popen) -> tuple[int, str, str]:
-    """Exit code, standard output and error."""
-    try:
-        out, err = process.communicate(timeout=LIMIT)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    return process.returncode, out, err
 
 
 def write_model(folder: Path) -> Path:
@@ -79,7 +55,7 @@ def played(folder: Path, *scenarios: str) -> Found:
     write_model(folder / "model")
     lines = (f"Line {i} says {i * i % 97} and nothing else.\n" for i in range(6000))
     (folder / "text.txt").write_text("".join(lines))
-    code, out, err = end(start([HARNESS, folder, *scenarios]))
+    code, out, err = end(start([HARNESS, folder, *scenarios]), LIMIT)
     assert code == 0, err[-3000:]
     found: Found = {}
     for line in out.splitlines():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -9,18 +12,21 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
+import hf_posenc
+import hf_posenc.patches
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.forward import call_plan
 from hf_posenc.forward.shared_terms import PER_LAYER, ReadsLayer
 
 CONTEXT, CACHED = 64, 100
+PACKAGE = [Path(module.__path__[0]) for module in (hf_posenc, hf_posenc.patches)]
 
 
-def llama(heads: int, kv_heads: int) -> Any:
+def llama(heads: int, kv_heads: int, layers: int = 4) -> Any:
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=97, hidden_size=16 * heads, intermediate_size=48, num_hidden_layers=4,
+            vocab_size=97, hidden_size=16 * heads, intermediate_size=48, num_hidden_layers=layers,
             num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=CONTEXT,
         )
     ).eval()  # fmt: skip
@@ -47,8 +53,36 @@ def test_a_shared_plan_changes_nothing(scheme: str, monkeypatch: pytest.MonkeyPa
         return [model(tokens, past_key_values=cache).logits for tokens in (text(CACHED), text(1), text(7))]
 
     shared = logits()
-    monkeypatch.setattr(call_plan, "share", lambda plan: None)
+    monkeypatch.setattr(call_plan, "share", lambda plan, **others: None)
     assert all(torch.equal(one, two) for one, two in zip(shared, logits(), strict=True))
+
+
+def calls_of_a_token(scheme: str, layers: int) -> int:
+    """Python functions of this package that are called for one decoded token."""
+    model, calls = patch_model(llama(4, 2, layers), scheme, **OPTIONS.get(scheme, {})), 0
+    cache = DynamicCache(config=model.config)
+    for tokens in (text(CACHED), text(1)):
+        model(tokens, past_key_values=cache)
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and any(folder in Path(frame.f_code.co_filename).parents for folder in PACKAGE)
+
+    sys.setprofile(count)
+    try:
+        model(text(1), past_key_values=cache)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("scheme", "most"), [("yarn", 23), ("alibi", 25), ("rerope", 30), ("dynamic_ntk", 38), ("fire", 140)]
+)
+@torch.no_grad()
+def test_a_layer_makes_few_calls_for_a_decoded_token(scheme: str, most: int) -> None:
+    """Counted, as time depends on what else a machine does; a tenth more than there were when this was written."""
+    assert 0 < (calls_of_a_token(scheme, 6) - calls_of_a_token(scheme, 2)) / 4 <= most
 
 
 def plans_of(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:

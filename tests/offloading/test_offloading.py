@@ -19,7 +19,7 @@ from hf_posenc import (
 )
 from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import CheckpointMismatch, NoValues
-from hf_posenc.forward.offloading import offloads_of
+from hf_posenc.patching.offloading import offloads_of
 
 from .models import LEARNED, SHARED, device_map, logits_of, patched, seeded
 

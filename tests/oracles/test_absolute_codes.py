@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -17,15 +14,12 @@ from hf_posenc.schemes.absolute.integer import Integer
 from hf_posenc.schemes.absolute.norm01 import Norm01
 from hf_posenc.schemes.base import Scheme
 
-from . import models, naive
+from . import models
 from .models import TRAINED, WIDTH
 
-LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax, as in test_whole_models
 ROUNDING = (
     2e-3  # what a LayerNorm leaves of a constant 30 times the embeddings' size, behind two layers of sharp softmax
 )
-LENGTH = 3 * TRAINED
-FREE = {"llama": naive.causal, "gpt2": naive.causal, "bert": naive.both_ways}
 
 
 def codes(scheme: Scheme, positions: list[int] | range) -> Tensor:
@@ -109,23 +103,6 @@ def test_binary_refuses_positions_beyond_its_digits() -> None:
         Binary(models.geometry(), width=65)
     assert Binary(models.geometry(width=4)).longest == 16
     assert Binary(models.geometry()).longest is None
-
-
-CASES: list[tuple[str, dict[str, Any], Tensor]] = [
-    ("integer", {"alpha": 0.05}, 0.05 * torch.arange(LENGTH)[:, None].expand(-1, WIDTH)),
-    ("norm01", {}, torch.arange(LENGTH)[:, None].expand(-1, WIDTH) / (LENGTH - 1)),
-    ("binary", {"width": 8}, torch.tensor([digits(p)[::-1] + [0] * (WIDTH - 8) for p in range(LENGTH)])),
-]
-
-
-@pytest.mark.parametrize("model", models.MODELS)
-@pytest.mark.parametrize(("name", "options", "code"), CASES, ids=[name for name, *_ in CASES])
-def test_whole_models(name: str, options: dict[str, Any], code: Tensor, model: str) -> None:
-    build, formula = models.MODELS[model]
-    ids, text = models.text(LENGTH), FREE[model](LENGTH)
-    expected = formula(build(), ids, replace(text, code=code.double()))
-    patched = patch_model(build(), name, factor=3, **options)
-    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
 
 
 @pytest.mark.parametrize("name", ["integer", "norm01"])

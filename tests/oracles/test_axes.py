@@ -25,7 +25,7 @@ from hf_posenc.schemes.rotary.mrope import MRoPE
 from hf_posenc.schemes.rotary.rope_nd import AxialRoPE
 
 from . import models, naive
-from .models import HEAD_DIM, TRAINED
+from .models import HEAD_DIM
 from .naive import rope
 
 LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax
@@ -62,11 +62,6 @@ def film(length: int) -> Tensor:
     return torch.tensor(coordinates).T[:, None]
 
 
-def logits_at(model: Any, ids: Tensor, coordinates: Tensor) -> Tensor:
-    with torch.no_grad():
-        return model(ids[None], position_ids=coordinates).logits[0].double()
-
-
 def vectors(length: int, head_dim: int) -> Tensor:
     return torch.randn(1, 2, length, head_dim, generator=torch.Generator().manual_seed(0))
 
@@ -91,34 +86,6 @@ def test_mrope_equals_qwen(head_dim: int, interleaved: bool) -> None:
         assert (rotate(x, scheme.rotation(), rotation) - theirs).abs().max() < 1e-5  # their angles are float32
         plain = table(scheme.rotation(), scheme.coordinates(coordinates[0], None))
         assert (rotate(x, scheme.rotation(), plain) - theirs).abs().max() > 1e-3  # control: read as text
-
-
-@pytest.mark.parametrize("model", models.MODELS)
-def test_mrope_in_every_model(model: str) -> None:
-    """Coordinates given by the caller, against the formula."""
-    build, formula = models.MODELS[model]
-    ids, coordinates = models.text(TRAINED), film(TRAINED)
-    free = (naive.both_ways if model == "bert" else naive.causal)(TRAINED)
-    axes = (0, 0, 1, 1, 1, 2, 2, 2)
-    expected = formula(build(), ids, at_coordinates(free, coordinates[:, 0].T, rope(HEAD_DIM), axes))
-    ours = logits_at(patch_model(build(), "mrope"), ids, coordinates)
-    assert (ours - expected).abs().max() <= LIMIT
-    moved = formula(build(), ids, at_coordinates(free, coordinates[:, 0].T, rope(HEAD_DIM), axes[::-1]))  # control
-    assert (moved - expected).abs().max() > 100 * LIMIT
-
-
-def test_decoding_at_given_coordinates() -> None:
-    """A cached text goes on at the coordinates of each call."""
-    ids, coordinates = models.text(TRAINED), film(TRAINED)
-    patched = patch_model(models.llama(), "mrope")
-    whole = logits_at(patched, ids, coordinates)
-    with torch.no_grad():
-        first = patched(ids[None, :20], position_ids=coordinates[..., :20], use_cache=True)
-        pieces, cache = [first.logits[0]], first.past_key_values
-        for n in range(20, TRAINED):
-            step = patched(ids[None, n : n + 1], position_ids=coordinates[..., n : n + 1], past_key_values=cache)
-            pieces.append(step.logits[0])
-    assert (torch.cat(pieces) - whole).abs().max() <= LIMIT
 
 
 def test_axial_equals_qwen2_vl_vision() -> None:

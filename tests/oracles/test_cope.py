@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.terms import Block, BlockBias
 from hf_posenc.schemes.content.cope import CoPE
 
@@ -114,16 +111,6 @@ def test_keys_behind_the_last_row_are_not_counted(closed: bool, stored: bool, mo
     assert (asked[-1] == 0) == closed
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_open_gates_count_tokens(causal: bool) -> None:
-    """p = |distance| + 1, so the bias is Shaw's with a table of distances."""
-    one, block = scheme(causal), blocked(causal)
-    open_gates = Block(**{**vars(block), "scores": torch.full_like(block.scores, math.inf)})
-    row = (block.distance.abs() + 1).clamp(max=63)[0]
-    expected = torch.einsum("hid,ijd->hij", block.query[0], one.table.weight.detach()[row])
-    assert (bias_of(one, open_gates)[0] - expected).masked_fill(~block.seen[0], 0.0).abs().max() < 1e-5
-
-
 def test_far_counts_are_exact_enough() -> None:
     """A hundred thousand gates, summed in float32 from the query: the near ones are exact, the far ones clamped."""
     gates = torch.rand(1, 1, 1, 100_000, generator=torch.Generator().manual_seed(0))
@@ -150,21 +137,3 @@ def test_gradients_equal_the_definition(causal: bool) -> None:
     exact = torch.autograd.grad((definition(one, query[0], key[0]) * weights[0]).sum(), leaves)
     for grad, expected in zip(ours, exact, strict=True):
         assert (grad - expected).abs().max() < 1e-4 * expected.abs().max()
-
-
-@pytest.mark.parametrize("model", models.MODELS)
-@pytest.mark.parametrize("per_layer", [True, False])
-def test_whole_models(model: str, per_layer: bool) -> None:
-    length = 2 * models.TRAINED
-    build, formula = models.MODELS[model]
-    ids, text = models.text(length), content.free(model, length)
-    patched = patch_model(build(), "cope", factor=2, per_layer=per_layer)
-    schemes = [m for m in patched.modules() if isinstance(m, CoPE)]
-    assert len(schemes) == (2 if per_layer else 1)
-    assert scheme_of(patched).table.weight.abs().max() == 0
-    for one in schemes:
-        torch.nn.init.normal_(one.table.weight, std=0.1)  # a steep table turns rounding of gates into logits
-    layers = [partial(definition, one) for one in (schemes[0], schemes[-1])]
-    expected = formula(build(), ids, content.with_layers(text, layers))
-    assert (models.logits(patched, ids) - expected).abs().max() <= 1e-4
-    assert (formula(build(), ids, text) - expected).abs().max() > 1e-1  # control: without it

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,14 +12,12 @@ from transformers import DebertaV2Config
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention as AttentionV2
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
-from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import BlockBias
 from hf_posenc.schemes.content.deberta import DeBERTa
 
 from . import content, models
 from .models import HEAD_DIM, HEADS, WIDTH
-from .naive import Positions
 
 LENGTH = 50
 SMALL = {"span": 20, "buckets": 8}  # beyond which this text reaches
@@ -176,53 +172,3 @@ def test_a_decoder_reads_far_keys_with_its_queries(p2c_index: str, terms: str, f
     seen = block.seen[0, 0]
     assert (left + moved - expected)[..., seen].abs().max() < 1e-5
     assert (left - expected)[..., seen].abs().max() > 0.1, "control: without u"
-
-
-PROJECTED: dict[str, Callable[[Any], list[tuple[nn.Module, nn.Module]]]] = {
-    "llama": lambda m: [(layer.self_attn.q_proj, layer.self_attn.k_proj) for layer in m.model.layers],
-    "gpt2": lambda m: [cut(block.attn.c_attn) for block in m.transformer.h],
-    "bert": lambda m: [(lay.attention.self.query, lay.attention.self.key) for lay in m.bert.encoder.layer],
-}
-
-
-def cut(fused: Any) -> tuple[nn.Module, nn.Module]:
-    """The query and key parts of GPT-2's projection, which is stored transposed."""
-    parts = []
-    for number in (0, 1):
-        linear = nn.Linear(WIDTH, WIDTH)
-        linear.weight.data = fused.weight.data.T[number * WIDTH : (number + 1) * WIDTH]
-        linear.bias.data = fused.bias.data[number * WIDTH : (number + 1) * WIDTH]
-        parts.append(linear)
-    return parts[0], parts[1]
-
-
-@pytest.mark.parametrize("model", models.MODELS)
-@pytest.mark.parametrize("share_key", [True, False])
-def test_whole_models(model: str, share_key: bool) -> None:
-    length = 3 * models.TRAINED
-    build, formula = models.MODELS[model]
-    ids, text = models.text(length), content.free(model, length)
-    patched = patch_model(build(), "deberta", factor=3, share_key=share_key, **SMALL)
-    one = scheme_of(patched)
-    assert isinstance(one, DeBERTa)
-    assert sum(isinstance(m, DeBERTa) for m in patched.modules()) == 1  # one table for all layers
-    exact = copy.deepcopy(drawn(one)).double()
-    pairs = PROJECTED[model](copy.deepcopy(build()).double())
-    if not share_key:
-        pairs = [(own.to_query, own.to_key) for own in exact.own]
-    layers = [of_layer(exact, query, key, text) for query, key in pairs]
-    expected = formula(build(), ids, content.with_layers(text, layers, logit_scale=3**-0.5))
-    assert (models.logits(patched, ids) - expected).abs().max() <= 1e-4
-    exchanged = formula(build(), ids, content.with_layers(text, layers[::-1], logit_scale=3**-0.5))  # control
-    assert (exchanged - expected).abs().max() > 1e-2
-
-
-def of_layer(exact: DeBERTa, query: nn.Module, key: nn.Module, text: Positions) -> content.OfLayer:
-    codes = nn.functional.layer_norm(exact.table.weight, (WIDTH,), exact.norm.weight, exact.norm.bias, 1e-7)
-
-    def bias(q: Tensor, k: Tensor) -> Tensor:
-        of_query, of_key = (p(codes).unflatten(-1, (-1, HEAD_DIM)).transpose(0, 1) for p in (query, key))
-        of_key = of_key.repeat_interleave(len(of_query) // len(of_key), 0)
-        return written_out(exact, q, k, of_query, of_key, text.distance)
-
-    return bias

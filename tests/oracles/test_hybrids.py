@@ -82,18 +82,9 @@ def test_llama_becomes_llama4() -> None:
     ids = models.text(LENGTH)
     expected = models.logits(llama4(attn_temperature_tuning=False), ids)
     assert (models.logits(hybrid(), ids) - expected).abs().max() <= LIMIT
-    rotating = patch_model(llama(), "rope", target_length=LENGTH)
-    assert (models.logits(rotating, ids) - expected).abs().max() > 100 * LIMIT  # control
-
-
-def test_llama_becomes_llama4_with_its_temperature() -> None:
-    """The last layer's queries grow with the logarithm of their position."""
-    ids = models.text(LENGTH)
-    expected = models.logits(llama4(attn_temperature_tuning=True, floor_scale=8, attn_scale=0.3), ids)
-    still = [("none", {}), ("llama4_temp", {"floor": 8, "scale": 0.3})]
-    ours = patch_model(llama(), "rope", layers={"3::4": still}, target_length=LENGTH)
-    assert (models.logits(ours, ids) - expected).abs().max() <= LIMIT
-    assert (models.logits(hybrid(), ids) - expected).abs().max() > 10 * LIMIT  # control
+    rotating = models.logits(patch_model(llama(), "rope", target_length=LENGTH), ids)
+    assert (rotating - expected).abs().max() > 100 * LIMIT  # control
+    assert (models.logits(hybrid(global_scheme="rope"), ids) - rotating).abs().max() <= LIMIT
 
 
 @pytest.mark.parametrize("layer", range(LAYERS))

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import patch_model
 from hf_posenc.errors import OptionOutOfRange
-from hf_posenc.schemes.rotary.longrope import LongRoPE
 
 from . import models, naive
-from .models import HEAD_DIM, HEADS, TRAINED, WIDTH
+from .models import HEAD_DIM, TRAINED
 from .naive import rope
 
 FACTOR = 4
@@ -39,17 +36,6 @@ def by_row(text: naive.Positions, short: list[float], long: list[float], factor:
     rows = [rope(HEAD_DIM) / torch.tensor(short if i < TRAINED else long) for i in range(len(text.seen))]
     scale = 1 + math.log(factor) / math.log(TRAINED)
     return replace(text, frequencies=torch.stack(rows), logit_scale=scale)
-
-
-@pytest.mark.parametrize("attention_factor", [None, 1.3])
-def test_equals_transformers(attention_factor: float | None) -> None:
-    given = {} if attention_factor is None else {"attention_factor": attention_factor}
-    config = LlamaConfig(hidden_size=WIDTH, num_attention_heads=HEADS, rope_parameters=native(**given))
-    scheme = LongRoPE(models.geometry(target=LENGTH), **FACTORS, **given)
-    for length, ours in ((TRAINED, scheme.frequencies()), (TRAINED + 1, scheme.long_frequencies())):
-        theirs, grown = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=length)
-        assert torch.allclose(torch.tensor(ours), theirs, rtol=2e-6, atol=0)
-        assert scheme.logit_scale() == pytest.approx(grown**2, rel=1e-9)
 
 
 @pytest.mark.parametrize("model", ["llama", "gpt2"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,7 +24,6 @@ from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.schemes.rotary.dynamic_ntk import DynamicNTK
 from hf_posenc.schemes.rotary.dynamic_yarn import DynamicYarn
 from hf_posenc.schemes.rotary.longrope import LongRoPE
-from hf_posenc.schemes.rotary.rotary import Rotary
 
 from . import models, naive
 from .naive import rope
@@ -178,29 +176,6 @@ def test_formula(name: str, size: Size) -> None:
     assert apart(ours(name, size), FORMULAS[name](size)) < EXACT
 
 
-NATIVE: dict[str, tuple[str, dict[str, Any]]] = {
-    "pi": ("linear", {}),
-    "yarn": ("yarn", {}),
-    "llama3": ("llama3", {"low_freq_factor": 1.0, "high_freq_factor": 4.0}),
-}
-
-
-@pytest.mark.parametrize("name", NATIVE)
-@every_size
-def test_transformers(name: str, size: Size) -> None:
-    kind, numbers = NATIVE[name]
-    frequencies, factor = theirs(kind, size, **numbers)
-    assert apart(ours(name, size), frequencies) < FLOAT32
-    assert scheme_class(name)(geometry(size)).logit_scale() == pytest.approx(factor**2, rel=1e-9)
-
-
-@every_size
-def test_proportional_is_transformers(size: Size) -> None:
-    for share in (0.25, 0.5, 0.9, 1.0):
-        frequencies, _ = theirs("proportional", size, partial_rotary_factor=share)
-        assert apart(ours("proportional", size, p=share), frequencies) < FLOAT32
-
-
 @every_size
 def test_dynamic_ntk_is_transformers_at_every_length(size: Size) -> None:
     """transformers takes one length for a call; a row's own length is ours."""
@@ -252,23 +227,6 @@ def test_ramp_in_rotations(size: Size) -> None:
     assert apart(ours("ntk_parts", size, ramp="rotations"), expected) < EXACT
 
 
-@pytest.mark.parametrize(
-    ("name", "first", "last"),
-    [("deepseek v3", 10, 23), ("llama 2, 32k", 20, 46), ("long, small base", 45, 70), ("llama 3.1, once more", 31, 49)],
-)
-def test_where_ramps_begin_and_end(name: str, first: int, last: int) -> None:
-    """Pairs by hand from ⌊d ln(L0 / 64 π) / 2 ln θ⌋ and ⌈d ln(L0 / 2 π) / 2 ln θ⌉; DeepSeek's are in its reports.
-
-    At a trained length of 131,072 and a base of 10⁴ the ramp ends behind the last of the 64 pairs: the slowest pair
-    still moves, by 19 / 25 of the way, and a ramp that were cut at the last pair would be another one throughout.
-    """
-    size = RELEASED[name]
-    ratios = (rope(size.dims, size.base) / ours("yarn", size)).tolist()
-    for pair, ratio in enumerate(ratios):
-        slowed = min(max((pair - first) / (last - first), 0.0), 1.0)
-        assert ratio == pytest.approx(1 / (1 - slowed + slowed / size.factor), rel=1e-9)
-
-
 @pytest.mark.parametrize("name", ["rope", "pi", "ntk", "ntk_parts_v1", "yarn", "llama3", "proportional"])
 @pytest.mark.parametrize("released", ["llama 3.1, once more", "long, small base"])
 def test_whole_model_with_tokens_far_apart(name: str, released: str) -> None:
@@ -308,11 +266,3 @@ def test_dynamic_yarn_is_transformers_yarn_of_every_length(size: Size) -> None:
         position = torch.tensor([[length - 1]])
         ctx = PositionContext(position, position, causal=True, contiguous=False)
         assert float(scheme.row_scale(ctx)) == pytest.approx(factor**2, rel=1e-5)
-
-
-@every_size
-def test_rotations_of_frequencies_that_are_there_are_those_of_the_closed_form(size: Size) -> None:
-    """On unscaled frequencies, the pair of so many rotations is where RoPE's formula has it, also past both ends."""
-    closed, found = Rotary(geometry(size)), Rotary(replace(geometry(size), on_host=True))
-    for rotations in (1e-3, 1.0, 2.5, 32.0, 1e6):
-        assert found.pair_with_rotations(rotations) == pytest.approx(closed.pair_with_rotations(rotations), abs=1e-8)

@@ -1,4 +1,4 @@
-"""The forms of RoPE agree, its options do what they say, and checkpoints convert from one layout to the other."""
+"""The options of RoPE do what they say, and checkpoints convert from one layout to the other."""
 
 from __future__ import annotations
 
@@ -11,64 +11,18 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, RoFormerConfig, RoFormerModel
 
 from hf_posenc import patch_model, scheme_of
-from hf_posenc.core.geometry import Layout, Rotation, geometric
-from hf_posenc.core.rotation import rotate, table, weight_rows
+from hf_posenc.core.rotation import pairs, rotate, table, weight_rows
 from hf_posenc.schemes.rotary.rotary import RoPE
 
 from . import models, naive
 from .models import HEAD_DIM, HEADS, KV_HEADS, TRAINED, VOCABULARY, WIDTH
 from .naive import rope
-from .rotation_forms import pairs, rotate_complex, rotation_matrix
 
-LAYOUTS: list[Layout] = ["half", "interleaved"]
-ROTATIONS = [Rotation(geometric(10_000.0, dims), layout) for dims in (16, 10, 2) for layout in LAYOUTS]
-PLANE = [Rotation(geometric(100.0, 8) * 2, layout, axes=(0,) * 4 + (1,) * 4) for layout in LAYOUTS]
 LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax
 
 
 def vectors(length: int = 24, seed: int = 0) -> Tensor:
     return torch.randn(1, 2, length, 16, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def by_matrix(x: Tensor, rotation: Rotation, positions: Tensor) -> Tensor:
-    rotated = x.clone()
-    for p, position in enumerate(positions):
-        rotated[..., p, : rotation.dims] = x[..., p, : rotation.dims] @ rotation_matrix(rotation, position).T
-    return rotated
-
-
-@pytest.mark.parametrize("rotation", ROTATIONS, ids=lambda r: f"{r.layout}-{r.dims}")
-def test_forms_agree(rotation: Rotation) -> None:
-    """Matrix, complex numbers, and the element-wise form that attention uses."""
-    x, positions = vectors(), torch.arange(24) * 37
-    matrix = by_matrix(x, rotation, positions)
-    assert (rotate_complex(x, rotation, positions) - matrix).abs().max() < 1e-12
-    elementwise = rotate(x.float(), rotation, table(rotation, positions[None]))
-    assert (elementwise - matrix).abs().max() < 2e-6  # float32 products of vectors of size 1
-    assert (matrix - x).abs().max() > 0.5  # control
-
-
-@pytest.mark.parametrize("rotation", PLANE, ids=lambda r: r.layout)
-def test_forms_agree_in_two_dimensions(rotation: Rotation) -> None:
-    x, positions = vectors(12), torch.stack((torch.arange(12) // 4, torch.arange(12) % 4), dim=-1)
-    matrix = by_matrix(x, rotation, positions)
-    assert (rotate_complex(x, rotation, positions) - matrix).abs().max() < 1e-12
-    assert (rotate(x.float(), rotation, table(rotation, positions[None])) - matrix).abs().max() < 2e-6
-    swapped = by_matrix(x, rotation, positions.flip(-1))  # control
-    assert (swapped - matrix).abs().max() > 0.5
-
-
-def test_the_matrix_is_block_diagonal_and_a_group() -> None:
-    """Two by two blocks; orthogonal; R(a)ᵀ R(b) = R(b − a)."""
-    rotation = Rotation(geometric(10_000.0, 6), "interleaved")
-    matrix = rotation_matrix(rotation, 3)
-    blocks = torch.block_diag(*torch.ones(3, 2, 2))
-    assert (matrix[blocks == 0] == 0).all()
-    for layout in LAYOUTS:
-        turns = {p: rotation_matrix(replace(rotation, layout=layout), p) for p in (2, 7, 5, 0)}
-        assert torch.allclose(turns[2].T @ turns[7], turns[5], atol=1e-12)
-        assert torch.allclose(turns[7].T @ turns[7], torch.eye(6, dtype=torch.float64), atol=1e-12)
-        assert torch.equal(turns[0], torch.eye(6, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("dims", [16, 6])

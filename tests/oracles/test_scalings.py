@@ -10,7 +10,6 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from hf_posenc import patch_model
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.absolute.text_length import text_lengths
 from hf_posenc.schemes.registry import scheme_class
@@ -19,13 +18,7 @@ from hf_posenc.schemes.rotary.rotary import Rotary
 from hf_posenc.schemes.rotary.yarn import NTKByParts, Yarn
 
 from . import models
-from .models import TRAINED
 
-NATIVE = {
-    "pi": {"rope_type": "linear"},
-    "yarn": {"rope_type": "yarn"},
-    "llama3": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0},
-}
 SHAPES = [(16, 256, 10_000.0), (64, 512, 10_000.0), (128, 8192, 500_000.0), (64, 2048, 1e6)]
 
 
@@ -51,21 +44,6 @@ def test_exported_rope_parameters_mean_the_same_in_transformers(name: str, shape
     expected[: len(theirs.inv_freq)] = theirs.inv_freq.double()
     assert torch.allclose(torch.tensor(scheme.frequencies(), dtype=torch.float64), expected, rtol=2e-6, atol=0)
     assert scheme.logit_scale() == pytest.approx(theirs.attention_scaling**2, rel=1e-9)
-
-
-@pytest.mark.parametrize("kind", NATIVE)
-def test_whole_model_equals_transformers(kind: str) -> None:
-    """A patched Llama, and the same weights under the native configuration."""
-    factor, ids = 4, models.text(4 * TRAINED)
-    scaling = NATIVE[kind] | {"factor": float(factor), "rope_theta": 10_000.0}
-    if kind != "pi":
-        scaling["original_max_position_embeddings"] = TRAINED
-    stock = models.llama(rope_parameters=scaling, max_position_embeddings=factor * TRAINED)
-    expected = models.logits(stock, ids)
-    assert (models.logits(patch_model(models.llama(), kind, factor=factor), ids) - expected).abs().max() < 1e-4
-    assert (models.logits(models.llama(), ids) - expected).abs().max() > 0.1  # control: unscaled
-    half = patch_model(models.llama(), kind, factor=factor / 2)
-    assert (models.logits(half, ids) - expected).abs().max() > 0.1  # control: another factor
 
 
 @pytest.mark.parametrize(

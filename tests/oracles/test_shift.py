@@ -22,10 +22,10 @@ LIMIT = 1e-4  # sines of other angles, behind two layers of sharp softmax
 # Everything registered is in one of these two: a new scheme has to say what it is.
 RELATIVE = (
     *("none", "host", "drope", "rope", "mrope", "partial", "proportional", "abf", "xpos", "irope"),
-    *("pi", "ntk", "ntk_parts", "ntk_parts_v1", "yarn", "llama3"),
+    *("pi", "ntk", "ntk_parts", "ntk_parts_v1", "yarn", "llama3", "mrrope", "resonance", "clipped_rope"),
     *("alibi", "rel_bias", "t5", "kerple", "sandwich", "dyn_bias", "wavelet"),
     *("shaw", "transformer_xl", "deberta", "cope", "fox", "cable"),
-    *("rerope", "leaky_rerope", "string", "lm_infinite", "window", "sinks"),
+    *("rerope", "leaky_rerope", "string", "ms_poe", "lm_infinite", "window", "sinks", "sink_logits", "scale_invariant"),
     *("pose", "shape", "cape"),
 )
 ABSOLUTE: dict[str, dict[str, Any]] = {
@@ -34,7 +34,9 @@ ABSOLUTE: dict[str, dict[str, Any]] = {
     "norm01": {},  # its unit is the length of the text, which positions beyond it stretch
     "rope_nd": {},  # a shift moves the ends of the grid's rows
     "self_extend": {"group": 5, "window": 6},  # groups begin at multiples of their size
+    "dpe": {"groups": [2, 5], "window": 6},
     "dca": {},  # and so do chunks
+    "jet_long": {},
     **{
         name: {} for name in ("dynamic_ntk", "dynamic_yarn", "longrope", "logn", "ssmax")
     },  # the length of a row is its position
@@ -88,20 +90,3 @@ def test_absolute_schemes_are_not_shift_invariant(model: str, scheme: str) -> No
 def test_every_scheme_is_classified() -> None:
     assert not set(RELATIVE) & set(ABSOLUTE)
     assert {record.name for record in list_schemes()} == {*RELATIVE, *ABSOLUTE}
-
-
-@pytest.mark.parametrize("scheme", ["transformer_xl", "deberta", "cope", "fox"])
-@settings(max_examples=3, deadline=None, derandomize=True)  # whole models, three readings each
-@given(start=some.integers(1, 7000), gap=some.integers(1, 500))
-def test_a_gap_in_positions_changes_distances_and_not_content_terms(scheme: str, start: int, gap: int) -> None:
-    """Positions that jump: the shift stays invisible, the jump shows where distances count, not where tokens do."""
-    one = patched("llama", scheme)
-    ids, mask = models.text(LENGTH)[None], torch.ones(1, LENGTH, dtype=torch.long)
-    positions = torch.arange(LENGTH)[None] + (torch.arange(LENGTH)[None] >= LENGTH // 2) * gap
-    with torch.no_grad():
-        torn, moved = (
-            one(ids, attention_mask=mask, position_ids=positions + by, use_cache=False).logits for by in (0, start)
-        )
-    assert (torn - moved).abs().max() <= LIMIT
-    apart = (torn - read(one, 0)).abs().max()
-    assert (apart > 10 * LIMIT) == (scheme in ("transformer_xl", "deberta"))

@@ -7,8 +7,6 @@ import math
 import mpmath
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
 
@@ -33,17 +31,6 @@ def test_equals_roformer(width: int) -> None:
     assert (codes(range(500), width, layout="concat") - theirs).abs().max() < 1e-6
     interleaved = [m // 2 if m % 2 == 0 else (width + 1) // 2 + m // 2 for m in range(width)]
     assert (codes(range(500), width) - theirs[:, interleaved]).abs().max() < 1e-6
-
-
-@given(st.integers(0, 5000), st.integers(0, 5000), st.sampled_from(["geometric", "linear"]))
-def test_shift_is_a_rotation(position: int, shift: int, schedule: str) -> None:
-    """code(p + k) = M_k code(p), M_k of 2 × 2 turns that do not depend on p."""
-    scheme = Sinusoidal(models.geometry(width=64), schedule=schedule)
-    angles = shift * torch.tensor(scheme.frequencies, dtype=torch.float64)
-    turns = torch.stack((angles.cos(), angles.sin(), -angles.sin(), angles.cos()), dim=-1).unflatten(-1, (2, 2))
-    here, there = codes([position, position + shift], 64, schedule=schedule)
-    moved = torch.einsum("mab,mb->ma", turns, here.unflatten(-1, (-1, 2))).flatten()
-    assert (moved - there).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(("kind", "silent"), [("sin", 1), ("cos", 0)])

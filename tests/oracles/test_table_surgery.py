@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,19 +12,8 @@ from hf_posenc.schemes.absolute.learned_hier import LearnedHier
 from hf_posenc.schemes.absolute.learned_interp import LearnedInterp
 from hf_posenc.schemes.base import Scheme
 
-from . import models, naive
+from . import models
 from .models import TRAINED
-
-LIMIT = 1e-4  # logits of deviation 1 in float32 behind two layers of sharp softmax, as in test_whole_models
-HOSTS_WITH_A_TABLE = ("gpt2", "bert")
-FREE = {"gpt2": naive.causal, "bert": naive.both_ways}
-
-
-def own_table(model: Any) -> nn.Parameter:
-    """The model's own position table."""
-    if hasattr(model, "transformer"):
-        return model.transformer.wpe.weight
-    return model.bert.embeddings.position_embeddings.weight
 
 
 def drawn(rows: int, width: int = 8) -> Tensor:
@@ -100,29 +86,6 @@ def test_nearest_takes_the_nearest_and_refuses_ties() -> None:
     assert torch.equal(read(scheme, drawn(TRAINED), 100), drawn(TRAINED)[nearest])
     with pytest.raises(OptionOutOfRange, match="halfway between two of 32 rows"):  # 63 positions, every second between
         LearnedInterp(models.geometry(target=63, table=TRAINED, base=None), mode="nearest")
-
-
-CASES: list[tuple[str, dict[str, Any], int]] = [
-    ("learned_hier", {}, 128),
-    ("learned_hier", {"alpha": 0.2}, 1024),
-    ("learned_interp", {}, 128),
-    ("learned_interp", {"mode": "tile"}, 128),
-]
-
-
-@pytest.mark.parametrize("model", HOSTS_WITH_A_TABLE)
-@pytest.mark.parametrize(("name", "options", "target"), CASES)
-def test_whole_models(name: str, options: dict[str, Any], target: int, model: str) -> None:
-    build, formula = models.MODELS[model]
-    unpatched, ids = build(), models.text(128)
-    table = own_table(unpatched).detach().double()
-    code = {
-        "learned_hier": lambda: two_digits(table, options.get("alpha", 0.4)),
-        "learned_interp": lambda: table.repeat(4, 1) if options else stretched(table, 128),
-    }[name]()[:128]
-    patched = patch_model(build(), name, target_length=target, **options)
-    expected = formula(unpatched, ids, replace(FREE[model](128), code=code))
-    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
 
 
 def test_only_trained_rows_count() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from torch import Tensor
 from transformers import XLNetConfig, XLNetModel
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
-from hf_posenc import patch_model, scheme_of
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import BlockBias
 from hf_posenc.schemes.content.transformer_xl import TransformerXL
@@ -131,22 +129,3 @@ def test_every_computation_equals_the_definition(
     )
     deviation = (bias_of(one, ctx, query, key, rows) - expected).masked_fill(~block.seen, 0.0)
     assert deviation.abs().max() < ROUNDING
-
-
-@pytest.mark.parametrize("model", models.MODELS)
-@pytest.mark.parametrize("options", [{}, {"clamp_len": 20}, {"share_uv": True}], ids=str)
-def test_whole_models(model: str, options: dict[str, Any]) -> None:
-    length = 3 * models.TRAINED
-    build, formula = models.MODELS[model]
-    ids, text = models.text(length), content.free(model, length)
-    patched = patch_model(build(), "transformer_xl", factor=3, **options)
-    schemes = [drawn(m, seed) for seed, m in enumerate(m for m in patched.modules() if isinstance(m, TransformerXL))]
-    assert scheme_of(patched) is schemes[0]
-    pairs = [(one, number) for one in schemes for number in range(len(one.project))]
-    assert len(pairs) == 2
-    assert len(schemes) == (1 if options.get("share_uv") else 2)
-    layers = [partial(definition, one, text.distance, layer=number) for one, number in pairs]
-    expected = formula(build(), ids, content.with_layers(text, layers))
-    assert (models.logits(patched, ids) - expected).abs().max() <= 1e-4
-    exchanged = formula(build(), ids, content.with_layers(text, layers[::-1]))  # control: each layer has a W_R
-    assert (exchanged - expected).abs().max() > 1e-2

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_posenc import patch_model, scheme_of
-from hf_posenc.schemes.bias.t5 import T5Bias
+from hf_posenc import patch_model
 
 from . import models, naive
 from .models import HEAD_DIM, HEADS, TRAINED, WIDTH
@@ -152,65 +151,3 @@ def test_the_definition_tells_schemes_apart(case: Case) -> None:
     deviations = [float((formula(unpatched, ids, other) - own).abs().max()) for other in others]
     # One of them may be the scheme itself.
     assert sum(deviation > 100 * LIMIT for deviation in deviations) >= 2, deviations
-
-
-@pytest.mark.parametrize("model", models.MODELS)
-def test_t5(model: str) -> None:
-    """The bias read off transformers' own buckets, in all layers."""
-    from transformers.models.t5.modeling_t5 import T5Attention
-
-    build, formula = models.MODELS[model]
-    ids, text = models.text(LENGTH), FREE[model](LENGTH)
-    patched = patch_model(build(), "t5", num_buckets=16, max_distance=40, factor=FACTOR)
-    scheme = scheme_of(patched)
-    assert isinstance(scheme, T5Bias)
-    torch.nn.init.normal_(scheme.table.weight)  # of deviation 1: T5's own would hide behind the scores
-    bucket = T5Attention._relative_position_bucket(-text.distance, model == "bert", 16, 40)
-    bias = scheme.table.weight.detach().double()[bucket].permute(2, 0, 1)
-    expected = formula(build(), ids, replace(text, bias=bias))
-    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
-    mirrored = formula(build(), ids, replace(text, bias=bias.mT))  # control: the other sign of distance
-    assert (mirrored - expected).abs().max() > 100 * LIMIT
-
-
-@pytest.mark.parametrize("model", models.MODELS)
-def test_learned_table(model: str) -> None:
-    """A table of the scheme's own, added to the embeddings."""
-    build, formula = models.MODELS[model]
-    ids, text = models.text(LENGTH), FREE[model](LENGTH)
-    patched = patch_model(build(), "learned", num_positions=LENGTH, std=1.0, factor=FACTOR)
-    table = scheme_of(patched).table.weight.detach().double()
-    assert table.shape == (LENGTH, WIDTH)
-    assert 0.9 < table.std() < 1.1
-    expected = formula(build(), ids, replace(text, code=table))
-    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
-
-
-@pytest.mark.parametrize(("layers", "free"), [({"3::4": "none"}, {3}), ({0: "none", "2:": "none"}, {0, 2, 3})])
-def test_schemes_of_single_layers(layers: dict, free: set[int]) -> None:
-    """Hybrid models: some layers rotate, others have no positions."""
-    ids, text, layer = models.text(LENGTH), naive.causal(LENGTH), iter(range(4))
-
-    class Alternating(Positions):
-        def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            here = text if next(layer) in free else rotating(rope(HEAD_DIM) / FACTOR)(text)
-            return here.mix(query, key, value)
-
-    expected = naive.llama(models.llama(num_hidden_layers=4), ids, Alternating(text.seen, text.distance))
-    patched = patch_model(models.llama(num_hidden_layers=4), "pi", factor=FACTOR, layers=layers)
-    assert (models.logits(patched, ids) - expected).abs().max() <= LIMIT
-    everywhere = patch_model(models.llama(num_hidden_layers=4), "pi", factor=FACTOR)  # control
-    assert (models.logits(everywhere, ids) - expected).abs().max() > 100 * LIMIT
-
-
-@pytest.mark.parametrize("name", ["ntk_parts", "yarn", "llama3"])
-@pytest.mark.parametrize("model", ["gpt2", "bert"])
-def test_scalings_replace_a_table(model: str, name: str) -> None:
-    """Frequencies as transformers has them (see `test_scalings`), on models that never rotated."""
-    build, formula = models.MODELS[model]
-    ids = models.text(LENGTH)
-    patched = patch_model(build(), name, factor=FACTOR)
-    scheme = scheme_of(patched)
-    frequencies = torch.tensor(scheme.rotation().frequencies, dtype=torch.float64)
-    text = replace(FREE[model](LENGTH), frequencies=frequencies, logit_scale=scheme.logit_scale())
-    assert (models.logits(patched, ids) - formula(build(), ids, text)).abs().max() <= LIMIT

@@ -43,16 +43,16 @@ class Fading(Positions):
         return (weights @ value).transpose(0, 1).flatten(1)
 
 
-@pytest.mark.parametrize("scale_base", [512.0, 20.0, 2.0])
+@pytest.mark.parametrize(("scale_base", "gamma"), [(512.0, 0.4), (20.0, 1.0), (2.0, 0.4)])
 @pytest.mark.parametrize("model", ["llama", "gpt2"])
-def test_whole_models(model: str, scale_base: float) -> None:
+def test_whole_models(model: str, scale_base: float, gamma: float) -> None:
     """With B = 2 a text of 128 tokens spans many chunks: the factors of its ends are e^±80 apart."""
     build, formula = models.MODELS[model]
     ids, free = models.text(4 * TRAINED), naive.causal(4 * TRAINED)
-    patched = patch_model(build(), "xpos", scale_base=scale_base, factor=4)
-    expected = formula(build(), ids, Fading(free.seen, free.distance, scale_base=scale_base))
+    patched = patch_model(build(), "xpos", scale_base=scale_base, gamma=gamma, factor=4)
+    expected = formula(build(), ids, Fading(free.seen, free.distance, scale_base=scale_base, gamma=gamma))
     assert (models.logits(patched, ids) - expected).abs().max() < 1e-4
-    slower = formula(build(), ids, Fading(free.seen, free.distance, scale_base=scale_base, gamma=0.8))
+    slower = formula(build(), ids, Fading(free.seen, free.distance, scale_base=scale_base, gamma=2 * gamma))
     assert (slower - expected).abs().max() > 1e-3  # control
 
 

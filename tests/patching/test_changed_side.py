@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -128,13 +128,6 @@ def test_a_rotation_that_the_model_was_not_built_with(
 
 
 @rotary_models
-def test_a_scaling_taken_out_of_the_configuration(kind: str) -> None:
-    model = made(kind, rope_parameters=dict(YARN), max_position_embeddings=4 * TRAINED)
-    model.config.rope_parameters = {"rope_type": "default", "rope_theta": 1e4}
-    refused(model, HostConfigInvalid, "'yarn'.*'default'", factor=2)
-
-
-@rotary_models
 @pytest.mark.parametrize("name", ["inv_freq", "original_inv_freq"])
 def test_a_buffer_that_was_written_to(kind: str, name: str) -> None:
     model = made(kind)
@@ -152,12 +145,6 @@ def test_a_temperature_on_either_side(kind: str) -> None:
     model = made(kind, rope_parameters=dict(YARN), max_position_embeddings=4 * TRAINED)
     set_rope(model, attention_factor=2.0)
     refused(model, HostConfigInvalid, "attention_scaling", "host")
-
-
-def test_the_share_of_rotated_channels() -> None:
-    model = made("glm")
-    set_rope(model, partial_rotary_factor=0.25)
-    refused(model, HostConfigInvalid, "inv_freq .* 2 pairs")
 
 
 @rotary_models
@@ -203,26 +190,6 @@ def test_a_length_that_is_not_the_tables(kind: str, length: int) -> None:
         refused(model, HostConfigInvalid, told, scheme, factor=1)
     model.config.max_position_embeddings = before
     assert describe(patch_model(model, "rope", factor=4)).trained_length == TRAINED
-
-
-def test_a_table_that_was_resized() -> None:
-    model = made("gpt2")
-    model.transformer.wpe = nn.Embedding(4 * TRAINED, 64)
-    refused(model, HostConfigInvalid, "rows for 256")
-    model.config.max_position_embeddings = 4 * TRAINED  # the advice
-    assert describe(patch_model(model, "rope", factor=4)).trained_length == 4 * TRAINED
-
-
-@rotary_models
-def test_one_configuration_of_two_models(kind: str) -> None:
-    one = made(kind)
-    two = type(one)(one.config).eval()
-    before = logits(two)
-    patch_model(one, "yarn", factor=4)
-    assert torch.equal(logits(two), before)
-    assert two.config.max_position_embeddings == TRAINED
-    patch_model(two, "alibi", factor=2)
-    assert (describe(one).target_length, describe(two).target_length) == (4 * TRAINED, 2 * TRAINED)
 
 
 @rotary_models

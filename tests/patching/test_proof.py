@@ -68,21 +68,6 @@ def test_training_mode_and_random_numbers_are_left_alone() -> None:
     assert not model.transformer.h[1].attn.training
 
 
-def test_report_prints_and_is_plain_data() -> None:
-    report = describe(patch_model(tiny_model("llama"), "yarn", factor=4, layers={"1": "none"}))
-    message = str(report)
-    for part in (
-        "LlamaModel patched with yarn",
-        "trained 32, target 128, factor 4",
-        "2 × PatchedLlamaAttention",
-        "1: none",
-    ):
-        assert part in message
-    plain = report.to_dict()
-    assert plain["factor"] == 4.0
-    assert plain["proof"]["verdict"] == "moved"
-
-
 @pytest.mark.parametrize("layers", [{"1": "none"}, {"0": "rope", "1": "alibi"}], ids=str)
 def test_every_kind_of_layer_is_proved(layers: dict[int | str, str]) -> None:
     """The first layer is unpatched and the second is not, and the report must show that."""

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, LlamaModel
-from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecoderLayer
 
 from hf_posenc import patch_model
 from hf_posenc.errors import AdapterInvalid, HostChanged
 from hf_posenc.forward import host_calls
-from hf_posenc.forward.host_calls import cache_argument, cache_name, cache_of
+from hf_posenc.forward.host_calls import cache_argument, cache_of
 
 TINY = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
 
@@ -34,37 +33,6 @@ class StrictModel(LlamaModel):
 
     def forward(self, input_ids: Any = None, position_ids: Any = None, use_cache: bool = False) -> Any:
         return super().forward(input_ids, position_ids=position_ids, use_cache=use_cache)
-
-
-@pytest.fixture
-def renamed_in_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention modules of Llama call their cache otherwise, and their layers hand it on so."""
-    attend, run, name = LlamaAttention.forward, LlamaDecoderLayer.forward, str(cache_name(LlamaAttention))
-
-    def attention(self: Any, hidden_states: Any, kv: Any = None, **call: Any) -> Any:
-        return attend(self, hidden_states, **{name: kv}, **call)
-
-    def layer(self: Any, hidden_states: Any, **call: Any) -> Any:
-        module = self.self_attn
-        renamed = lambda *args, **given: module(*args, kv=given.pop(name, None), **given)  # noqa: E731
-        del self._modules["self_attn"]
-        self.__dict__["self_attn"] = renamed
-        try:
-            return run(self, hidden_states, **call)
-        finally:
-            del self.__dict__["self_attn"]
-            self._modules["self_attn"] = module
-
-    monkeypatch.setattr(LlamaAttention, "forward", attention)
-    monkeypatch.setattr(LlamaDecoderLayer, "forward", layer)
-
-
-@pytest.mark.usefixtures("renamed_in_layers")
-def test_a_cache_of_unknown_name_in_the_layers_is_refused() -> None:
-    model = patch_model(LlamaModel(LlamaConfig(**TINY)), "yarn", factor=2)
-    model.eval()
-    with pytest.raises(HostChanged, match="known name"):
-        model(torch.arange(4)[None], use_cache=True)
 
 
 @pytest.mark.parametrize("cls", [RenamedModel, StrictModel])

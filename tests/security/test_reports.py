@@ -10,11 +10,11 @@ from html.parser import HTMLParser
 import pytest
 
 from hf_posenc.cli import output
-from hf_posenc.eval.report.exports import csv_text
+from hf_posenc.eval.report.exports import comparison_text, csv_text
 from hf_posenc.eval.report.page import page_html
-from hf_posenc.eval.report.report import comparison_text
 from hf_posenc.eval.results.comparison import Comparison
-from hf_posenc.eval.results.record import Record
+from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.store import Record
 
 SIGN = "dialog-was-here"
 RUN = f"document.title='{SIGN}'"
@@ -46,10 +46,7 @@ STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 def hostile(payload: str) -> Comparison:
     """A comparison, every name of which is the payload."""
-    row = {
-        "model": payload, "scheme": payload, "task": payload, "length": 64, "depth": None, "metric": "nll",
-        "value": 1.0, "stderr": 0.1, "n": 4,
-    }  # fmt: skip
+    row = Row(payload, payload, payload, 64, None, "nll", 1.0, 0.1, 4)
     lost = Record("b", payload, payload, 128, "refused", payload, [], 0.1, {})
     records = [Record("a", payload, payload, 64, "done", "", [row], 0.1, {}), lost]
     about = {

@@ -16,12 +16,13 @@ import torch
 import torch.distributed
 from torch import Tensor
 from torch.nn import functional
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from hf_posenc import list_schemes, patch_model
 from hf_posenc.errors import BackendCannotCarry, PosEncError
 
-TRAINED, FACTOR = 16, 4
+from .test_finetune import FACTOR, TRAINED, llama
+
 LENGTH = TRAINED * FACTOR
 QUARTER = LENGTH // 4
 PARTS = [  # as torch deals them out to two processes: the first with the last, so that both have as much to do
@@ -34,15 +35,6 @@ SUPPORTED = {
     "ssmax", "xpos", "yarn", "yarn+logn",
 }  # fmt: skip
 """Schemes that rotate, scale, or add to embeddings, by a token's own position."""
-
-
-def llama() -> PreTrainedModel:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=TRAINED, pad_token_id=0, bos_token_id=1, eos_token_id=1,
-    )  # fmt: skip
-    return LlamaForCausalLM(config)
 
 
 def patched(scheme: str) -> PreTrainedModel:

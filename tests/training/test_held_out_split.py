@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hf_posenc import patch_model
 from hf_posenc.errors import LengthContradiction
 from hf_posenc.training import HeldOutSplit, Training
-from hf_posenc.training.corpus import Corpus
 from hf_posenc.training.rows import end_of, without_end
 from hf_posenc.training.run_inputs import read_inputs
 
 from .test_finetune import FACTOR, TARGET, TEXTS, TRAINED, llama, run, tokenizer  # noqa: F401 (a fixture)
+from .test_rows import corpus_of
 
 WINDOWS = 3
 NEEDED = TARGET + (WINDOWS - 1) * (TRAINED // 2)
@@ -29,7 +29,7 @@ NEEDED = TARGET + (WINDOWS - 1) * (TRAINED // 2)
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=12), needed=st.integers(1, 80))
 def test_the_two_parts_are_the_text(sizes: list[int], needed: int) -> None:
     documents = [torch.arange(size) + 100 * number for number, size in enumerate(sizes)]
-    corpus = Corpus.of(documents)
+    corpus = corpus_of(documents)
     end = end_of(corpus, needed)
     if needed > sum(sizes) / 4:
         assert end is None

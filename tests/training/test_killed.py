@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,13 +17,12 @@ from transformers import TrainerCallback
 
 from hf_posenc import patch_model
 
+from ..processes import LIMIT, ROOT, finish, start
 from .test_finetune import FACTOR, TEXTS, bert, llama, make_tokenizer, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")]
-ROOT = Path(__file__).parents[2]
+PROGRAM = ("-m", "tests.training.test_killed")
 STEPS, EVERY = 6, 2
-LIMIT = 1200
-"""Seconds; a run takes a few on an idle machine."""
 
 
 class Steps(TrainerCallback):
@@ -54,26 +52,6 @@ def train(family: str, folder: Path, *, resume: bool = False, stop: int | None =
     )  # fmt: skip
 
 
-def start(*words: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.training.test_killed", *words], cwd=ROOT, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
-
-
-def finish(process: subprocess.Popen) -> str:
-    """Standard output of a program that ends well."""
-    try:
-        output, errors = process.communicate(timeout=LIMIT)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    assert process.returncode == 0, errors[-3000:]
-    return output
-
-
 def losses(folder: Path) -> list[list[float]]:
     return [json.loads(line) for line in folder.with_suffix(".steps").read_text(encoding="utf-8").splitlines()]
 
@@ -82,7 +60,7 @@ def losses(folder: Path) -> list[list[float]]:
 def test_killed_from_outside_and_resumed(family: str, tmp_path: Path) -> None:
     """Struck in its sixth step, it goes on from the fourth, with the same losses; dropout, masks and order included."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    victim = start(family, str(killed), "stop")
+    victim = start([*PROGRAM, family, killed, "stop"], cwd=ROOT)
     assert victim.stdout is not None
     assert victim.stdout.readline().strip() == "waiting"
     os.kill(victim.pid, signal.SIGKILL)
@@ -90,7 +68,7 @@ def test_killed_from_outside_and_resumed(family: str, tmp_path: Path) -> None:
     assert victim.returncode == -signal.SIGKILL
     train(family, whole)
     assert [step for step, _ in losses(killed)] == [1, 2, 3, 4, 5]
-    finish(start(family, str(killed), "resume"))
+    finish(start([*PROGRAM, family, killed, "resume"], cwd=ROOT))
     resumed = losses(killed)[5:]
     assert [step for step, _ in resumed] == [5, 6]
     resumed = losses(killed)[:4] + resumed

@@ -9,10 +9,6 @@ from __future__ import annotations
 import json
 import os
 import runpy
-import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +19,12 @@ from safetensors.torch import load_file
 pytest.importorskip("accelerate", reason="launches are accelerate's")
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
+from ..processes import ROOT
+from ..processes import launch as launched
+
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = ROOT / "examples" / "accelerate"
-LIMIT = 1800
-"""Seconds; a launch takes twenty on an idle machine."""
 STEPS = 4
 CLOSE = 1e-5
 """Sums in another order; weights move by 1e-2 a step."""
@@ -122,25 +118,9 @@ def program(tmp_path: Path) -> Path:
 
 
 def launch(configuration: str, program: Path, cases: dict[str, Any], folder: Path, **environment: str) -> None:
-    """Train the cases in two processes, on a port of their own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    kept = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "RANK", "LOCAL_RANK")}
-    words = ["--config_file", str(CONFIGURATIONS / configuration), "--main_process_port", port, str(program)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "accelerate.commands.launch", *words, json.dumps(cases), str(folder)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        env=kept | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "",
-                    "PYTHONPATH": str(ROOT)} | environment,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=LIMIT)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    assert process.returncode == 0, output[-3000:]
+    """Train the cases in two processes."""
+    words = ["--config_file", CONFIGURATIONS / configuration, program, json.dumps(cases), folder]
+    launched(*words, PYTHONPATH=str(ROOT), **environment)
 
 
 def alone(program: Path, one: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import nullcontext
-
 import pytest
 import torch
-from transformers import Llama4ForCausalLM, Llama4TextConfig, LlamaConfig, LlamaForCausalLM
+from transformers import Llama4ForCausalLM, Llama4TextConfig
 
 pytest.importorskip("peft", reason="fine-tuning needs the extra `train`")
 
 from hf_posenc import patch_model
-from hf_posenc.errors import CheckpointMismatch, TrainingImpossible
+from hf_posenc.errors import TrainingImpossible
 from hf_posenc.training import RECIPES, Training, finetune
 
-TRAINED, FACTOR = 16, 4
-
-
-def llama() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-            max_position_embeddings=TRAINED,
-        )
-    )  # fmt: skip
+from .test_finetune import FACTOR, TRAINED, llama
 
 
 class Rows(torch.utils.data.Dataset):
@@ -96,16 +83,3 @@ def test_lora_on_chosen_layers_with_a_chosen_alpha() -> None:
 def test_settings_of_lora_that_cannot_take_effect_are_refused(settings, said) -> None:
     with pytest.raises(TrainingImpossible, match=said):
         finetune(patch_model(llama(), "yarn", factor=FACTOR), None, Rows(64), Training(length=64, steps=1, **settings))
-
-
-def test_a_run_of_the_version_before_is_resumed_unless_its_rows_grew(tmp_path) -> None:
-    def run(resume: bool) -> None:
-        model, training = patch_model(llama(), "yarn", factor=FACTOR), Training(length=64, steps=2, rank=2)
-        finetune(model, None, Rows(64), training, out=tmp_path, resume=resume)
-
-    run(False)
-    stored = json.loads((tmp_path / "run.json").read_text())
-    for stages, refused in ((1, False), (3, True)):
-        (tmp_path / "run.json").write_text(json.dumps({**stored, "length_stages": stages}))
-        with pytest.raises(CheckpointMismatch, match="length_stages=3") if refused else nullcontext():
-            run(True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,17 @@ from hf_posenc.training.run_folder import (
 from .test_finetune import tokenizer  # noqa: F401 (a fixture)
 
 
+def corpus_of(documents: Sequence[torch.Tensor]) -> Corpus:
+    """A corpus in memory, of documents ``[token]``."""
+    sizes = torch.tensor([0, *map(len, documents)])
+    tokens = torch.cat(list(documents)) if documents else torch.empty(0, dtype=torch.long)
+    return Corpus(tokens, sizes.cumsum(0)[:-1], int(tokens.max()) if len(tokens) else 0)
+
+
 def ranges(*lengths: int) -> Corpus:
     """Documents whose tokens count on from one to the next."""
     ends = [sum(lengths[: n + 1]) for n in range(len(lengths))]
-    return Corpus.of([torch.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)])
+    return corpus_of([torch.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)])
 
 
 def test_joined_rows_drop_what_is_left_over() -> None:
@@ -44,7 +51,7 @@ def test_joined_rows_drop_what_is_left_over() -> None:
     assert len(rows) == 2
     assert [rows[i]["input_ids"].tolist() for i in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert len(PackedRows(ranges(4), 4)) == 1
-    for corpus in (ranges(3), Corpus.of([])):
+    for corpus in (ranges(3), corpus_of([])):
         with pytest.raises(LengthContradiction, match="less than one row of 4"):
             PackedRows(corpus, 4)
 
@@ -65,7 +72,7 @@ def test_separate_documents_count_from_zero_in_every_row() -> None:
 
 def test_windows_of_every_length_end_alike() -> None:
     tokens = torch.arange(100)
-    found = held_out_windows(Corpus.of([tokens[:50], tokens[50:]]), [8, 32], count=3)
+    found = held_out_windows(corpus_of([tokens[:50], tokens[50:]]), [8, 32], count=3)
     assert list(found) == ["8", "32"]
     for length, windows in found.items():
         assert len(windows) == 3
@@ -76,12 +83,12 @@ def test_windows_of_every_length_end_alike() -> None:
                 range(end - 4, end)
             )  # half of the shortest
     assert (
-        held_out_windows(Corpus.of([torch.arange(2000)]), [512, 1024], count=1)["512"][0]["labels"] != IGNORED_LABEL
+        held_out_windows(corpus_of([torch.arange(2000)]), [512, 1024], count=1)["512"][0]["labels"] != IGNORED_LABEL
     ).sum() == 128
-    (only,) = (windows[0] for windows in held_out_windows(Corpus.of([tokens]), [100], count=1).values())
+    (only,) = (windows[0] for windows in held_out_windows(corpus_of([tokens]), [100], count=1).values())
     assert torch.equal(only["input_ids"], tokens)  # no more text than is measured
     with pytest.raises(LengthContradiction, match="less than the 101"):
-        held_out_windows(Corpus.of([tokens]), [8, 101], count=1)
+        held_out_windows(corpus_of([tokens]), [8, 101], count=1)
 
 
 class State:

@@ -7,7 +7,8 @@ from math import cos, pi
 from typing import Any
 
 import torch
-from laboratory.tasks import TASKS, Task, TrainingBudget, stacked
+from laboratory.task import Task, TrainingBudget, stacked
+from laboratory.tasks import TASKS
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from verdict import Score, Scores

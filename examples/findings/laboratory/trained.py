@@ -14,10 +14,9 @@ from verdict import Score, Scores
 from hf_posenc import patch_model, unpatch_model
 from hf_posenc.eval import evaluate
 from hf_posenc.eval.lm.load import language_model
-from hf_posenc.eval.quiet import suppress_output
-from hf_posenc.eval.texts.measured_text import default_text
+from hf_posenc.eval.task_run import suppress_output
+from hf_posenc.eval.texts.measured_text import TRAINING, default_text, module_text
 from hf_posenc.eval.texts.sampling import placed
-from hf_posenc.eval.texts.stdlib_source import TRAINING, module_text
 from hf_posenc.eval.texts.windows import tokenized_documents
 from hf_posenc.starters.loading import load_starter
 from hf_posenc.training import finetune

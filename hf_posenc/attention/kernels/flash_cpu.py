@@ -78,16 +78,21 @@ def attend(
 
     Causality is aligned at the upper left. Every query needs a visible key: others give zeros with log-sum-exp 0.
     """
+    _, heads, rows, _ = query.shape
+    if heads != key.shape[1] and rows <= FEW and not causal:
+        return attend_rows(query, key, value, None if mask is None else packed_mask(mask, query, key.shape[1]), scale)
     query, key, value = channels_inner(query, key, value)
-    (batch, heads, rows, dim), kv_heads = query.shape, key.shape[1]
-    if heads != kv_heads and rows <= FEW and not causal:
-        together = query.reshape(batch, kv_heads, -1, dim)
-        rows_mask = None if mask is None else packed_mask(mask, query, kv_heads)
-        out, lse = forward(together, key, value, 0.0, False, attn_mask=rows_mask, scale=scale)  # type: ignore[misc]
-        return out.reshape(query.shape), lse.reshape(query.shape[:3])
     if not SHARES_KEY_HEADS:
         key, value = repeated(query, key, value)
     return forward(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)  # type: ignore[misc]
+
+
+def attend_rows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """`attend` of a few queries, whose heads are rows of the key head that they share; the mask is a `packed_mask`."""
+    query, key, value = channels_inner(query, key, value)
+    rows = query.reshape(query.shape[0], key.shape[1], -1, query.shape[-1])
+    out, lse = forward(rows, key, value, 0.0, False, attn_mask=mask, scale=scale)  # type: ignore[misc]
+    return out.reshape(query.shape), lse.reshape(query.shape[:3])
 
 
 def gradient(

@@ -27,6 +27,18 @@ EDGE = 32  # queries that share a mask at its edges
 Cut = Callable[[int, Band, int, int, torch.device], Iterator[PartialAttention]]
 
 
+def bands_of(call: AttentionCall) -> list[Band]:
+    """One band per region; the window where there are no regions."""
+    if call.terms.split:
+        return [region.band for region in call.terms.regions]
+    return [call.terms.visible]
+
+
+def by_window(band: Band) -> bool:
+    """Whether a window depends on distance alone and includes a query's own key."""
+    return band == Band(band.nearest, band.farthest) and (band.nearest or 0) <= 0 and band.farthest is not None
+
+
 def can_cut(regions: Iterable[Region]) -> bool:
     """Whether the bands of all regions are of kinds that can be cut."""
     return None not in [cut_of(region.band) for region in regions]
@@ -49,7 +61,7 @@ def cut_of(band: Band) -> Cut | None:
         return by_chunks
     if band.keys_until is not None and band.farthest is None and not by_row and band.chunk == 1:
         return first_keys
-    if by_row and not bounded and band.keys_until is None:
+    if by_row and band.farthest is None and band.keys_until is None and band.chunk == 1:
         return by_rows
     if band.chunk == 1 and not by_row and band.keys_until is None:
         return along_diagonal if band.farthest is not None or band.nearest is None else far_square
@@ -145,14 +157,15 @@ def by_chunks(number: int, band: Band, start: int, length: int, device: torch.de
 
 
 def by_rows(number: int, band: Band, start: int, length: int, device: torch.device) -> Iterator[PartialAttention]:
-    """A range of queries with all keys up to them."""
-    first = max(0, (band.rows_from or 0) - start)
+    """A range of queries with all keys up to them, or up to some distance before them."""
+    nearest = max(0, band.nearest or 0)
+    first = max(nearest, (band.rows_from or 0) - start)
     last = length if band.rows_until is None else min(length, band.rows_until - start)
     if first >= last:
         return
-    if first > 0:
-        yield PartialAttention(number, slice(first, last), slice(0, first))
-    yield PartialAttention(number, slice(first, last), slice(first, last), causal=True)
+    if first > nearest:
+        yield PartialAttention(number, slice(first, last), slice(0, first - nearest))
+    yield PartialAttention(number, slice(first, last), slice(first - nearest, last - nearest), causal=True)
 
 
 def of_last_rows(cuts: Iterable[PartialAttention], first: int) -> Iterator[PartialAttention]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.route import Route
-from hf_posenc.attention.routes.dense_blocks import biased, upcast, visibility, wide
+from hf_posenc.attention.routes.dense_blocks import biased, visibility, wide
 from hf_posenc.core.grouped_heads import products
 from hf_posenc.core.terms import Bias, Block, BlockBias
 from hf_posenc.core.tracing import is_traced
@@ -25,11 +25,11 @@ def accepts(call: AttentionCall) -> bool:
     """Prefill on the CPU, with or without a cache and a mask, without gradients, with a content bias and no terms but
     biases."""
     return (
-        (call.is_unmasked_suffix or (call.mask is not None and call.query_length > 1 and call.start is None))
+        any(isinstance(bias, BlockBias) for bias in call.terms.bias)
+        and (call.is_unmasked_suffix or (call.mask is not None and call.query_length > 1 and call.start is None))
         and call.dropout == 0.0
         and not torch.is_grad_enabled()
         and not is_traced()
-        and any(isinstance(bias, BlockBias) for bias in call.terms.bias)
         and call.terms.only("bias")
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
     )
@@ -37,23 +37,31 @@ def accepts(call: AttentionCall) -> bool:
 
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
-    (keys,), _ = upcast(call)
-    query, call = _shifted(call)
+    keys, (query, call) = wide(call.keys[0]), _shifted(call)
+    if call.query_length == 1:
+        return _attend_rows(call, query, keys, slice(0, 1))
     out = torch.empty_like(query)
     for start in range(0, call.query_length, ROWS):
         rows = slice(start, min(start + ROWS, call.query_length))
-        visible, added = _visible(call, rows)
-        seen = slice(0, visible.shape[-1])
-        out[:, :, rows] = flash_cpu.attend(
-            query[:, :, rows], call.keys[0][:, :, seen], call.values[:, :, seen],
-            causal=False, mask=_biases(call, keys, rows, visible, added), scale=call.scaling * call.terms.logit_scale,
-        )[0]  # fmt: skip
+        out[:, :, rows] = _attend_rows(call, query[:, :, rows], keys, rows)
     return out
+
+
+def _attend_rows(call: AttentionCall, query: Tensor, keys: Tensor, rows: slice) -> Tensor:
+    """Mixed values of some queries, given as they are to be multiplied with the keys."""
+    visible, added = _visible(call, rows)
+    seen, scale = slice(0, visible.shape[-1]), call.scaling * call.terms.logit_scale
+    mask = _biases(call, keys, rows, visible, added)
+    return flash_cpu.attend(
+        query, call.keys[0][:, :, seen], call.values[:, :, seen], causal=False, mask=mask, scale=scale
+    )[0]  # fmt: skip
 
 
 def _shifted(call: AttentionCall) -> tuple[Tensor, AttentionCall]:
     """Queries to multiply with the keys, and the call with the biases that are left then."""
     query = call.queries[0]
+    if not any(isinstance(bias, BlockBias) and bias.shifted is not None for bias in call.terms.bias):
+        return query, call
     left: list[Bias] = []
     for bias in call.terms.bias:
         if isinstance(bias, BlockBias) and bias.shifted is not None:
@@ -70,7 +78,7 @@ def _visible(call: AttentionCall, rows: slice) -> tuple[Tensor, Tensor | float]:
     if call.mask is None:
         n = rows.stop - rows.start
         every = torch.ones(1, 1, n, stop, dtype=torch.bool, device=call.values.device)
-        return every.tril_(stop - n) if call.ctx.causal else every, 0.0
+        return every.tril_(stop - n) if call.ctx.causal and n > 1 else every, 0.0
     visible, added = visibility(call, rows)
     if visible[..., stop:].any():  # a mask of the caller's own
         stop = call.key_length

@@ -20,6 +20,7 @@ from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.dense_blocks import pairs_in_band, visibility
 from hf_posenc.attention.routes.key_bias import counted_from
+from hf_posenc.core.grouped_heads import packed_mask
 from hf_posenc.core.regions import Region
 from hf_posenc.core.terms import BlockBias, KeyBias, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
@@ -28,7 +29,7 @@ HIDDEN = torch.finfo(torch.float32).min
 
 
 class Read(NamedTuple):
-    """One kernel call: a region, the columns of its keys, and what is added to the scores."""
+    """One kernel call: a region, the columns of its keys, and what is added to the scores, a `packed_mask`."""
 
     region: int
     columns: slice
@@ -56,7 +57,7 @@ def attend(call: AttentionCall) -> Tensor:
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with these terms and this mask, which are read once for all layers."""
-    return partial(by_reads, list(_reads(call)), call.terms.sink, call.terms.logit_scale)
+    return partial(by_reads, list(_reads(call)))
 
 
 def _reads(call: AttentionCall) -> Iterator[Read]:
@@ -67,18 +68,18 @@ def _reads(call: AttentionCall) -> Iterator[Read]:
         seen = every & pairs_in_band(region.band, call, slice(0, 1)) if terms.split else every
         columns = _columns(seen)
         if columns.stop > 0:
-            yield Read(number, columns, _mask(call, region, seen, added, columns))
+            mask = _mask(call, region, seen, added, columns)
+            packed = None if mask is None else packed_mask(mask, call.queries[0], call.keys[0].shape[1])
+            yield Read(number, columns, packed)
 
 
-def by_reads(reads: list[Read], sink: Tensor | None, logit_scale: float, call: AttentionCall) -> Tensor:
+def by_reads(reads: list[Read], call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, 1, value_dim]`` of kernel calls that are merged."""
-    query = call.queries[0]
+    query, sink, scale = call.queries[0], call.terms.sink, call.scaling * call.terms.logit_scale
     out, lse = None, None
     for number, columns, mask in reads:
-        more, more_lse = flash_cpu.attend(
-            call.queries[number], call.keys_of(number, columns), call.values[:, :, columns],
-            causal=False, mask=mask, scale=call.scaling * logit_scale,
-        )  # fmt: skip
+        keys, values = call.keys_of(number, columns), call.values[:, :, columns]
+        more, more_lse = flash_cpu.attend_rows(call.queries[number], keys, values, mask, scale)
         if out is None or lse is None:
             out, lse = more.float(), more_lse
         else:
@@ -86,7 +87,7 @@ def by_reads(reads: list[Read], sink: Tensor | None, logit_scale: float, call: A
     if out is None or lse is None:
         return torch.zeros_like(query)
     if sink is not None:
-        out = out * (lse - sink.float()[None, :, None]).sigmoid()[..., None]
+        out, _ = merge.with_sink(out, lse, sink)
     return out.to(query.dtype)
 
 

@@ -10,15 +10,17 @@ instead of being stored. With one block of all queries it is the reference that 
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 from operator import or_
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.attention.route import Route
+from hf_posenc.attention.route import Compute, Route
 from hf_posenc.attention.routes.key_bias import counted_from
 from hf_posenc.core.grouped_heads import half_products, products
 from hf_posenc.core.regions import EVERYTHING, Band
@@ -31,6 +33,7 @@ from hf_posenc.core.terms import (
 from hf_posenc.core.tracing import has_dynamic_length, is_traced
 
 ROWS = 128  # of 64, 128, 256 the fastest on two CPU cores at length 2048
+KEPT = 2**22  # pairs of a call whose visibility is kept for all layers, a byte each
 PAIRS = 2**25  # scores of a block on other devices, where small blocks leave most of the device idle; 128 MiB
 
 
@@ -50,6 +53,47 @@ def attend(call: AttentionCall) -> Tensor:
     return torch.cat(mixed, dim=2)
 
 
+class Pairs(NamedTuple):
+    """What of a block is the same in all layers: bool, each broadcasts to ``[batch, 1, rows, key]``.
+
+    Attributes:
+        claims: pairs of each region.
+        seen: visible pairs.
+        added: what a float mask adds to their logits.
+    """
+
+    claims: list[Tensor]
+    seen: Tensor
+    added: Tensor | float
+
+
+def prepare(call: AttentionCall) -> Compute:
+    """The function for calls like one; of a small one, which pairs are visible is worked out here, for all layers."""
+    if call.query_length > rows_of_block(call) or not is_small(call) or torch.is_grad_enabled():
+        return attend
+    rows = slice(0, call.query_length)
+    known = pairs_of(call, rows)
+    return lambda one: weigh_and_mix(one, *upcast(one), rows, known)[0].to(one.values.dtype)
+
+
+def prepare_with_weights(call: AttentionCall) -> Callable[[AttentionCall], tuple[Tensor, Tensor]]:
+    """The same with the attention weights; see `attend_with_weights`."""
+    known = pairs_of(call, slice(0, call.query_length)) if is_small(call) else None
+    return partial(attend_with_weights, known=known)
+
+
+def is_small(call: AttentionCall) -> bool:
+    """Whether the pairs of a call may be kept for all layers: outside a trace, and few enough."""
+    return not is_traced() and call.query_length * call.key_length <= KEPT
+
+
+def pairs_of(call: AttentionCall, rows: slice) -> Pairs:
+    """Which pairs of some queries are visible, and in which region."""
+    claims = [pairs_in_band(region.band, call, rows) for region in call.terms.regions]
+    seen, added = visibility(call, rows)
+    return Pairs(claims, seen & reduce(or_, claims) if call.terms.split else seen, added)
+
+
 def rows_of_block(call: AttentionCall) -> int:
     """Queries of a block."""
     if call.values.device.type == "cpu":
@@ -67,10 +111,9 @@ def _seen_by(
     return call.with_keys(stop), tuple(key[:, :, :stop] for key in keys), values[:, :, :stop]
 
 
-def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
+def attend_with_weights(call: AttentionCall, known: Pairs | None = None) -> tuple[Tensor, Tensor]:
     """Mixed values and the attention weights ``[batch, heads, query, key]``: the reference, O(query · key) memory."""
-    keys, values = upcast(call)
-    mixed, weights = weigh_and_mix(call, keys, values, slice(0, call.query_length))
+    mixed, weights = weigh_and_mix(call, *upcast(call), slice(0, call.query_length), known)
     return mixed.to(call.values.dtype), weights.to(call.values.dtype)
 
 
@@ -89,16 +132,15 @@ def mix_rows(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows
     return weigh_and_mix(call, keys, values, rows)[0].to(call.values.dtype)
 
 
-def weigh_and_mix(call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+def weigh_and_mix(
+    call: AttentionCall, keys: tuple[Tensor, ...], values: Tensor, rows: slice, known: Pairs | None = None
+) -> tuple[Tensor, Tensor]:
     """Mixed values ``[batch, heads, rows, value_dim]`` and weights ``[batch, heads, rows, key]``, float32.
 
-    Keys and values are those of the call in float32, or as they are where nothing reads them but products.
+    Keys and values are those of the call in float32, or as they are where nothing reads them but products. ``known``
+    are the `pairs_of` these rows, if they were kept.
     """
-    terms = call.terms
-    claims = [pairs_in_band(region.band, call, rows) for region in terms.regions]
-    seen, added = visibility(call, rows)
-    if terms.split:
-        seen = seen & reduce(or_, claims)
+    terms, (claims, seen, added) = call.terms, known or pairs_of(call, rows)
     indices = slice(call.first_query + rows.start, call.first_query + rows.stop)
     blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions))]
     logits = biased(blocks[0].scores, blocks[0], terms.bias, indices)
@@ -213,4 +255,4 @@ def spread(weights: Tensor, values: Tensor) -> Tensor:
     return (grouped @ values).view(batch, heads, rows, values.shape[-1])
 
 
-ROUTE = Route("dense_blocks", lambda call: True, attend)
+ROUTE = Route("dense_blocks", lambda call: True, attend, prepare)

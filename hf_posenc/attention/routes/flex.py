@@ -3,8 +3,8 @@
     score[i, j] = q_i · k_j · scaling − s (i − j) + (c_j − c_i) + t[i − j]
 
 All calls of users who chose it as their backend go here, and structured biases on CUDA
-(`hf_posenc.attention.routes.flex_cuda`). Regions are calls merged by log-sum-exp. Learned tables and key biases get
-their gradients on CUDA; on the CPU flex has no backward pass.
+(`hf_posenc.attention.routes.flex_cuda`). Regions and a sink are merged by log-sum-exp. Learned tables and key biases
+get their gradients on CUDA; on the CPU flex has no backward pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.routes.flex_mask import Mask, mask_of, number
 from hf_posenc.core.constants import HALF
 from hf_posenc.core.regions import Band, Region
-from hf_posenc.core.terms import Bias, BlockBias, KeyBias, ToeplitzBias
+from hf_posenc.core.terms import Bias, BlockBias, KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry
 
@@ -45,14 +45,20 @@ def attend(call: AttentionCall, mask: Mask) -> Tensor:
         raise BackendCannotCarry(
             f'flex_attention cannot compute {reason}. Use model.set_attn_implementation("sdpa") or "eager".'
         )
-    regions = call.terms.regions
-    if len(regions) == 1:
+    regions, sink = call.terms.regions, call.terms.sink
+    if not merges(call.terms):
         return _region(call, 0, mask)
     parts = [_region(call, number, mask, with_lse=True) for number in range(len(regions))]
     total = torch.stack([lse for _, lse in parts]).logsumexp(0)
+    total = total if sink is None else torch.logaddexp(total, sink.float()[None, :, None])
     # A query without visible keys is zero in every partial, and in the result.
     shares = [(lse - total).exp().nan_to_num(0.0)[..., None] for _, lse in parts]
     return sum(out * share for (out, _), share in zip(parts, shares, strict=True)).to(call.values.dtype)
+
+
+def merges(terms: Terms) -> bool:
+    """Whether the log-sum-exp of every region is wanted."""
+    return len(terms.regions) > 1 or terms.sink is not None
 
 
 def unable(call: AttentionCall) -> str | None:
@@ -60,7 +66,6 @@ def unable(call: AttentionCall) -> str | None:
     reasons: dict[str, Callable[[], bool]] = {
         "a bias that needs queries and keys": lambda: any(isinstance(bias, BlockBias) for bias in call.terms.bias),
         "what position adds to the values": lambda: len(call.terms.values) > 0,
-        "a learned sink": lambda: call.terms.sink is not None,
         "a rotation that differs by row": lambda: call.terms.row_rotation is not None,
         "dropout of attention weights": lambda: call.dropout > 0.0,
         "gradients on the CPU": lambda: call.values.device.type == "cpu" and _trained(call),

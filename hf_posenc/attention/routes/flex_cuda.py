@@ -79,7 +79,7 @@ class Kind(NamedTuple):
         dim: channels of a head.
         device: as text.
         trained: whether gradients are wanted.
-        merged: whether there are several regions, and the log-sum-exp of each is wanted.
+        merged: whether the log-sum-exp of each region is wanted.
     """
 
     dtype: torch.dtype
@@ -91,7 +91,7 @@ class Kind(NamedTuple):
 
 def kind_of(call: AttentionCall) -> Kind:
     """The kind of a call."""
-    values, merged = call.values, len(call.terms.regions) > 1
+    values, merged = call.values, flex.merges(call.terms)
     return Kind(values.dtype, values.shape[-1], str(values.device), torch.is_grad_enabled(), merged)
 
 

@@ -25,6 +25,7 @@ from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.bias_gradient import ROWS as LEARNED_ROWS
 from hf_posenc.attention.routes.bias_gradient import gradients
+from hf_posenc.core.grouped_heads import packed_mask
 from hf_posenc.core.terms import KeyBias
 from hf_posenc.core.tracing import is_traced
 
@@ -53,7 +54,8 @@ def attend(call: AttentionCall) -> Tensor:
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with these biases; a decode query's mask is made here, once for all layers."""
     if call.query_length == 1 and not torch.is_grad_enabled() and not is_traced():
-        return partial(_decode, counted_from(_values(call), slice(-1, None)), call.terms.logit_scale)
+        mask = packed_mask(counted_from(_values(call), slice(-1, None)), call.queries[0], call.keys[0].shape[1])
+        return partial(_decode, mask)
     values = _values(call)
     if values.requires_grad and torch.is_grad_enabled():
         return partial(_learned, values)
@@ -61,9 +63,9 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     return partial(_merged, list(_partials(values, call.query_length, linear=linear)))
 
 
-def _decode(mask: Tensor, logit_scale: float, call: AttentionCall) -> Tensor:
-    scale = call.scaling * logit_scale
-    return flash_cpu.attend(call.queries[0], call.keys[0], call.values, causal=False, mask=mask, scale=scale)[0]
+def _decode(mask: Tensor, call: AttentionCall) -> Tensor:
+    scale = call.scaling * call.terms.logit_scale
+    return flash_cpu.attend_rows(call.queries[0], call.keys[0], call.values, mask, scale)[0]
 
 
 def _learned(values: Tensor, call: AttentionCall) -> Tensor:

@@ -29,14 +29,16 @@ from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes import dense_blocks, exported, length_rotation_rows
 from hf_posenc.attention.routes.band_cuts import first_key, one_start
 from hf_posenc.attention.routes.length_rotation_runs import RotatedRuns, length_runs, table_from
+from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.grouped_heads import products
-from hf_posenc.core.rotation import Table, rotate, table
+from hf_posenc.core.rotation import Table, once, rotate, table
 from hf_posenc.core.terms import Block, BlockBias, RowRotation
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import NotTraceable
 
 Compute = Callable[[AttentionCall, Tensor], tuple[Tensor, ...]]  # a call, and the length at each of its queries
+TableOf = Callable[[slice], Table]  # of columns of the cache
 
 
 def accepts(call: AttentionCall) -> bool:
@@ -52,6 +54,30 @@ def attend(call: AttentionCall) -> Tensor:
     if takes_kernel(call):
         return by_sample(call, by_kernel)[0]
     return by_sample(call, partial(by_run, compute=lambda run: (dense_blocks.attend(run),)))[0]
+
+
+def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
+    """The function for calls like one: the rotation of a decode query is worked out here, once for all layers."""
+    if call.rotated_keys is None or call.query_length > 1 or torch.is_grad_enabled() or is_traced():
+        return attend
+    rows: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
+    if not takes_kernel(call):
+        return attend
+    ctx, length = call.ctx, int(rows.length_of(call.ctx.query_positions)[0, 0])  # takes_kernel: the same in all samples
+    rotation = rows.rotation_of(length)
+    of_query, of_keys = table(rotation, ctx.query_positions), once(partial(table_of_keys, ctx, rotation))
+    return partial(_decode, length, rotation, of_query, of_keys, ctx.key_positions[:, 0])
+
+
+def _decode(
+    length: int, rotation: Rotation, of_query: Table, of_keys: TableOf, first: Tensor, call: AttentionCall
+) -> Tensor:
+    def keys_in(columns: slice) -> Tensor:
+        return rotate(call.keys[0][:, :, columns], rotation, of_keys(columns))
+
+    keys: Tensor = call.rotated_keys(length, first, keys_in)  # type: ignore[misc]
+    query, scale = rotate(call.queries[0], rotation, of_query), call.scaling * call.terms.logit_scale
+    return by_device.of(query).attend(query, keys, call.values, causal=False, mask=None, scale=scale)[0]
 
 
 def attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -84,11 +110,6 @@ def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
 def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
     """Compute runs of equal length as rectangles and squares, in the kernel; or many short ones together."""
     scale, parts = call.scaling * call.terms.logit_scale, tuple(runs(lengths))
-    if call.rotated_keys is not None and call.query_length == 1 and not torch.is_grad_enabled():
-        row = rotated_call(call, *parts[0])
-        return by_device.of(row.keys[0]).attend(
-            row.queries[0], row.keys[0], call.values, causal=False, mask=None, scale=scale
-        )[:1]  # fmt: skip
     if length_rotation_rows.pays(call, len(parts)):
         return (length_rotation_rows.attend(call, lengths),)
     rotations: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
@@ -127,7 +148,12 @@ def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall
     here, there = call.ctx.query_positions[:, rows], call.ctx.key_positions
 
     def keys_in(columns: slice) -> Tensor:
-        return rotate(call.keys[0][:, :, columns], rotation, table_of_keys(call, rotation, columns))
+        if call.rotated_keys is None:
+            tables = table(rotation, there[:, columns])
+        else:  # of a decoded token, once for all layers
+            make = partial(table_of_keys, call.ctx, rotation, columns)
+            tables = call.ctx.once(("rotated keys", rotation, columns.start, columns.stop), make)
+        return rotate(call.keys[0][:, :, columns], rotation, tables)
 
     factor = call.terms.row_scale
     keys = keys_in(slice(None)) if call.rotated_keys is None else call.rotated_keys(length, there[:, 0], keys_in)
@@ -142,19 +168,12 @@ def rotated_call(call: AttentionCall, rows: slice, length: int) -> AttentionCall
     )
 
 
-def table_of_keys(call: AttentionCall, rotation: Rotation, columns: slice) -> Table:
-    """Factors of some keys; those of a decoded token are worked out once for all layers."""
-    positions = call.ctx.key_positions[:, columns]
-    if call.rotated_keys is None:
+def table_of_keys(ctx: PositionContext, rotation: Rotation, columns: slice) -> Table:
+    """Factors of some keys."""
+    positions, first = ctx.key_positions[:, columns], ctx.first_key
+    if first is None:
         return table(rotation, positions)
-
-    def made() -> Table:
-        first = call.ctx.first_key
-        if first is None:
-            return table(rotation, positions)
-        return table_from(rotation, first + (columns.start or 0), positions.shape[1], positions.device)
-
-    return call.ctx.once(("rotated keys", rotation, columns.start, columns.stop), made)
+    return table_from(rotation, first + (columns.start or 0), positions.shape[1], positions.device)
 
 
 def with_bias(call: AttentionCall) -> AttentionCall:
@@ -206,4 +225,4 @@ def channels_of_pairs(rotation: Rotation) -> tuple[Callable[[Tensor, int], Tenso
     )
 
 
-ROUTE = Route("length_rotation", accepts, attend)
+ROUTE = Route("length_rotation", accepts, attend, prepare)

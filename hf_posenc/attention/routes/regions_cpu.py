@@ -24,7 +24,9 @@ from hf_posenc.attention.kernels import flash_cpu
 from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.band_cuts import (
+    bands_of,
     by_distance,
+    by_window,
     can_cut,
     cut_of,
     keys_of_row,
@@ -43,7 +45,7 @@ def accepts(call: AttentionCall) -> bool:
         and call.mask is None
         and call.dropout == 0.0
         and call.ctx.causal
-        and call.terms.only("regions")
+        and (call.terms.only("regions", "sink") or sink_in_window(call))
         and can_cut(regions)
         and (by_distance(regions) or one_start(call))
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
@@ -62,16 +64,23 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     start, length, device = start_of(call), call.key_length, call.ctx.device
     cuts = [
         part
-        for number, region in enumerate(call.terms.regions)
-        for part in cut_of(region.band)(number, region.band, start, length, device)  # type: ignore[misc]
+        for number, band in enumerate(bands_of(call))
+        for part in cut_of(band)(number, band, start, length, device)  # type: ignore[misc]
     ]
     if call.first_query > 0:
         cuts = list(of_last_rows(cuts, call.first_query))
-    return partial(_merged, cuts, call.terms.logit_scale)
+    return partial(_merged, cuts)
 
 
-def _merged(cuts: list[PartialAttention], logit_scale: float, call: AttentionCall) -> Tensor:
-    return merge.attend(call.queries, call.keys, call.values, cuts, call.scaling * logit_scale)
+def _merged(cuts: list[PartialAttention], call: AttentionCall) -> Tensor:
+    scale = call.scaling * call.terms.logit_scale
+    return merge.attend(call.queries, call.keys, call.values, cuts, scale, call.terms.sink)
+
+
+def sink_in_window(call: AttentionCall) -> bool:
+    """Whether a sink is all that a call has beside a window; a window alone has a route of its own."""
+    terms = call.terms
+    return terms.sink is not None and terms.only("visible", "sink") and by_window(terms.visible)
 
 
 Seen = list[tuple[int, slice]]
@@ -79,19 +88,19 @@ Seen = list[tuple[int, slice]]
 
 def prepare_decode(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes decode queries of such calls; what they see is worked out once for all layers."""
-    seen, logit_scale, values = visible_keys(call), call.terms.logit_scale, call.values
+    seen, values = visible_keys(call), call.values
     together = _without_borders(seen)
     fits = values.dtype == torch.float32 and _is_one_axis(values) and _is_one_axis(call.keys[0])
-    if together is not None and fits:
-        return partial(_by_product, seen, together, logit_scale)
-    return partial(by_reads, [Read(number, keys, None) for number, keys in seen], None, logit_scale)
+    if together is not None and fits and call.terms.sink is None:
+        return partial(_by_product, seen, together)
+    return partial(by_reads, [Read(number, keys, None) for number, keys in seen])
 
 
 def visible_keys(call: AttentionCall) -> Seen:
     """The number of each region with a visible key, and the slice of its keys, from the oldest to the newest."""
     start, row, seen = start_of(call), call.key_length - 1, []
-    for number, region in enumerate(call.terms.regions):
-        keys = keys_of_row(region.band, start, row)
+    for number, band in enumerate(bands_of(call)):
+        keys = keys_of_row(band, start, row)
         if keys.stop > keys.start:
             seen.append((keys.start, number, keys))
     return [(number, keys) for _, number, keys in sorted(seen)]
@@ -114,7 +123,7 @@ def _is_one_axis(held: Tensor) -> bool:
     return len(held) == 1 or held.stride(0) == held.shape[1] * held.stride(1)
 
 
-def _by_product(seen: Seen, keys: slice, logit_scale: float, call: AttentionCall) -> Tensor:
+def _by_product(seen: Seen, keys: slice, call: AttentionCall) -> Tensor:
     query, (batch, kv_heads, _, dim) = call.queries[0], call.values.shape
     if call.at_read:
         read = [call.keys_of(number, some) for number, some in seen]
@@ -124,7 +133,7 @@ def _by_product(seen: Seen, keys: slice, logit_scale: float, call: AttentionCall
         call.queries[number].reshape(batch, kv_heads, -1, dim) @ held.mT
         for (number, _), held in zip(seen, read, strict=True)
     ]
-    weights = torch.cat(scores, dim=-1).mul_(call.scaling * logit_scale).softmax(-1)
+    weights = torch.cat(scores, dim=-1).mul_(call.scaling * call.terms.logit_scale).softmax(-1)
     return (weights @ call.values[:, :, keys]).view(query.shape)
 
 

@@ -16,7 +16,16 @@ from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.route import Route
-from hf_posenc.attention.routes.band_cuts import by_distance, can_cut, cut_of, keys_of_row, one_start, start_of
+from hf_posenc.attention.routes.band_cuts import (
+    bands_of,
+    by_distance,
+    by_window,
+    can_cut,
+    cut_of,
+    keys_of_row,
+    one_start,
+    start_of,
+)
 from hf_posenc.core.regions import Band
 
 
@@ -26,7 +35,9 @@ def accepts(call: AttentionCall) -> bool:
         by_device.on_cuda(call.values.device)
         and (call.is_unmasked_square or call.is_decode)
         and call.ctx.causal
-        and (call.terms.only("regions") or (call.terms.only("visible") and by_window(call.terms.visible)))
+        and (
+            call.terms.only("regions", "sink") or (call.terms.only("visible", "sink") and by_window(call.terms.visible))
+        )
         and can_cut(call.terms.regions)
         and (by_distance(call.terms.regions) or one_start(call))
         and by_device.usable(call.queries[0], call.keys[0], call.values)
@@ -37,19 +48,7 @@ def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     scale = call.scaling * call.terms.logit_scale
     cuts = list(decode_cuts(call) if call.is_decode and call.key_length > 1 else prefill_cuts(call))
-    return merge.attend(call.queries, call.keys, call.values, cuts, scale)
-
-
-def bands_of(call: AttentionCall) -> list[Band]:
-    """One band per region; the window where there are no regions."""
-    if call.terms.split:
-        return [region.band for region in call.terms.regions]
-    return [call.terms.visible]
-
-
-def by_window(band: Band) -> bool:
-    """Whether a window depends on distance alone and includes a query's own key."""
-    return band == Band(band.nearest, band.farthest) and (band.nearest or 0) <= 0 and band.farthest is not None
+    return merge.attend(call.queries, call.keys, call.values, cuts, scale, call.terms.sink)
 
 
 def prefill_cuts(call: AttentionCall) -> Iterator[PartialAttention]:

@@ -6,32 +6,24 @@ from typing import Annotated
 
 from typer import Exit
 
+from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import (
-    AsJson,
-    Base,
-    Dtype,
-    Model,
-    dtype_of,
-    model_named,
-    of_model,
-)
 from hf_posenc.cli.errors import PARTLY
 
 
 def advise(
-    model: Model,
+    model: cli.Model,
     target: Annotated[
         str,
-        of_model(
+        cli.of_model(
             "--target-length",
             metavar="TOKENS",
             help="Context length in tokens, such as 131072 or 128k; k = 1024, m = 1024².",
         ),
     ],
-    base: Base = None,
-    dtype: Dtype = None,
-    as_json: AsJson = False,
+    base: cli.Base = None,
+    dtype: cli.Dtype = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Recommend schemes for a target context length.
 
@@ -40,9 +32,9 @@ def advise(
     from hf_posenc.checkpoints.checkpoint import Checkpoint
     from hf_posenc.insight.advise import advise as recommend
 
-    named = model_named(model, base)
+    named = cli.model_named(model, base)
     checkpoint = Checkpoint.open(named)
-    advice = recommend(checkpoint, target, name=model, dtype=dtype_of(named, dtype))
+    advice = recommend(checkpoint, target, name=model, dtype=cli.dtype_of(named, dtype))
     if as_json:
         output.show_json(advice.to_dict())
     else:

@@ -10,28 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Exit
 
+from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import (
-    MODEL,
-    MOST_THREADS,
-    REMOVED,
-    AsJson,
-    Base,
-    Device,
-    Model,
-    check_unread,
-    command_line,
-    floating_dtype,
-    length_option,
-    lengths_of,
-    loading_of,
-    model_named,
-    of_measurement,
-    of_model,
-    of_output,
-    whole_numbers,
-    words_of,
-)
 from hf_posenc.cli.commands.info import environment
 from hf_posenc.cli.errors import FAILED, PARTLY
 from hf_posenc.cli.global_options import BadArgument
@@ -39,7 +19,6 @@ from hf_posenc.cli.output import check_output_folder
 
 if TYPE_CHECKING:
     from hf_posenc.insight.bench import BenchCell
-    from hf_posenc.insight.bench.devices import Device
 
 
 STARTER = "starter:llama"
@@ -48,27 +27,27 @@ STARTER = "starter:llama"
 def bench(
     context: Context,
     schemes: Annotated[
-        list[str], of_model("--schemes", "-s", help="alibi,self_extend:group=8,window=128; may be repeated.")
+        list[str], cli.of_model("--schemes", "-s", help="alibi,self_extend:group=8,window=128; may be repeated.")
     ],
-    model: Model = STARTER,
-    base: Base = None,
+    model: cli.Model = STARTER,
+    base: cli.Base = None,
     shape: Annotated[
         str | None,
-        of_model(
+        cli.of_model(
             help="Instead of --model: random weights of LAYERS,HIDDEN,HEADS,KV_HEADS, such as 2,512,8,8; a Llama, or "
             "gpt2:2,512,8,8, bert:2,512,8,8."
         ),
     ] = None,
     trained_length: Annotated[
         int | None,
-        length_option(help="With --shape; default: the longest length / factor.", heading=MODEL),
+        cli.length_option(help="With --shape; default: the longest length / factor.", heading=cli.MODEL),
     ] = None,
     lengths: Annotated[
-        list[str] | None, of_measurement("--lengths", "-l", help="Sequence lengths in tokens; default: 512,2048.")
+        list[str] | None, cli.of_measurement("--lengths", "-l", help="Sequence lengths in tokens; default: 512,2048.")
     ] = None,
     factor: Annotated[
         float | None,
-        of_model(
+        cli.of_model(
             "--factor",
             "-f",
             help="Extension factor of all schemes; default: 8, or more if the longest length needs it.",
@@ -76,36 +55,39 @@ def bench(
     ] = None,
     cases: Annotated[
         str,
-        of_measurement(
+        cli.of_measurement(
             help="prefill (forward pass over a text), decode (one token behind a KV cache of each length), "
             "static_decode (the same with a StaticCache), train (forward and backward); separated by commas."
         ),
     ] = "prefill",
     baselines: Annotated[
-        str, of_measurement(help="Compare with: unpatched (sdpa), naive (materializes all scores and biases), or both.")
+        str,
+        cli.of_measurement(help="Compare with: unpatched (sdpa), naive (materializes all scores and biases), or both."),
     ] = "unpatched,naive",
-    rounds: Annotated[int, of_measurement(min=1, help="Measurements of each cell; fewer than 7 are unreliable.")] = 7,
-    batch: Annotated[int, of_measurement("--batch-size", min=1, help="Batch size.")] = 1,
+    rounds: Annotated[
+        int, cli.of_measurement(min=1, help="Measurements of each cell; fewer than 7 are unreliable.")
+    ] = 7,
+    batch: Annotated[int, cli.of_measurement("--batch-size", min=1, help="Batch size.")] = 1,
     rows: Annotated[
         str,
-        of_measurement(
+        cli.of_measurement(
             help="full; padded: rows of ever fewer tokens, down to half; packed: four documents in every row."
         ),
     ] = "full",
     compiled: Annotated[
-        bool, of_measurement("--compile", help="Run all models under torch.compile, with dynamic shapes.")
+        bool, cli.of_measurement("--compile", help="Run all models under torch.compile, with dynamic shapes.")
     ] = False,
     dtype: Annotated[
         str | None,
-        of_model(
-            callback=floating_dtype,
+        cli.of_model(
+            callback=cli.floating_dtype,
             help="Data type of the weights; default: as stored (starters and --shape: float32).",
         ),
     ] = None,
-    device: Device = None,
-    threads: Annotated[int, of_measurement(min=1, max=MOST_THREADS, help="CPU threads.")] = 1,
-    out: Annotated[Path | None, of_output(help=f"Write {RESULTS} and plots to this folder.")] = None,
-    as_json: AsJson = False,
+    device: cli.Device = None,
+    threads: Annotated[int, cli.of_measurement(min=1, max=cli.MOST_THREADS, help="CPU threads.")] = 1,
+    out: Annotated[Path | None, cli.of_output(help=f"Write {RESULTS} and plots to this folder.")] = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Time schemes relative to the unpatched model and to a naive implementation.
 
@@ -117,10 +99,12 @@ def bench(
     from hf_posenc.insight.bench import device_of
 
     if shape is None:
-        check_unread(context, ("trained_length",), "has an effect with --shape only. Add that, or leave it out.")
+        cli.check_unread(context, ("trained_length",), "has an effect with --shape only. Add that, or leave it out.")
     else:
-        check_unread(context, ("model", "base"), "has no effect beside --shape, which makes a model. Leave one out.")
-    chosen = lengths_of("--lengths", lengths) or [512, 2048]
+        cli.check_unread(
+            context, ("model", "base"), "has no effect beside --shape, which makes a model. Leave one out."
+        )
+    chosen = cli.lengths_of("--lengths", lengths) or [512, 2048]
     if out is not None:
         from hf_posenc.core.plotting import require_matplotlib
 
@@ -130,14 +114,14 @@ def bench(
     trained = trained_length or max(16, int(max(chosen, default=1) / (factor or 8)))
     target = load(model, base, shape, trained, dtype)
     about = {
-        "command": command_line(context), "model": model if shape is None else shape,
+        "command": cli.command_line(context), "model": model if shape is None else shape,
         "dtype": str(target.dtype).removeprefix("torch."), "device": measured_on.name, "threads": threads,
         "rows": rows, "compiled": compiled, **environment(),
     }  # fmt: skip
     results = BenchResults([], about, measured_on.torch.type)
     measure = partial(
-        run, target, ",".join(schemes), chosen, cases=words_of([cases]), baselines=words_of([baselines]), factor=factor,
-        rounds=rounds, batch=batch, rows=rows, compiled=compiled, device=measured_on, threads=threads,
+        run, target, ",".join(schemes), chosen, cases=cli.words_of([cases]), baselines=cli.words_of([baselines]),
+        factor=factor, rounds=rounds, batch=batch, rows=rows, compiled=compiled, device=measured_on, threads=threads,
     )  # fmt: skip
     collect(measure, results, out, as_json)
     results.show(out, as_json)
@@ -179,13 +163,13 @@ def load(model: str, base: str | None, shape: str | None, trained_length: int, d
 
     if shape is None:
         with output.other_bars_off():
-            loaded, own = load_unpatched(**loading_of(model_named(model, base), dtype))
+            loaded, own = load_unpatched(**cli.loading_of(cli.model_named(model, base), dtype))
         if own is not None:
-            output.note(REMOVED.format(own))
+            output.note(cli.REMOVED.format(own))
         return loaded
     kind, colon, listed = shape.rpartition(":")
     kind = kind if colon else "llama"
-    numbers = whole_numbers("--shape", [listed])
+    numbers = cli.whole_numbers("--shape", [listed])
     if len(numbers) != 4:
         raise BadArgument(f"--shape takes LAYERS,HIDDEN,HEADS,KV_HEADS, got {shape!r}. Write for example 2,512,8,8.")
     if kind not in KINDS:

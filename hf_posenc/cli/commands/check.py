@@ -7,23 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Context, Exit
 
+from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import (
-    REMOVED,
-    AsJson,
-    Base,
-    Factor,
-    Model,
-    SchemeName,
-    SchemeOptions,
-    TargetLength,
-    TrainedLength,
-    is_debugging,
-    loading_of,
-    model_named,
-    of_measurement,
-    scheme_options,
-)
 from hf_posenc.cli.errors import CONTRACT
 
 if TYPE_CHECKING:
@@ -34,7 +19,7 @@ COLUMNS = ("check", "passes", "deviation", "tolerance", "worst at")
 
 CheckNames = Annotated[
     list[str] | None,
-    of_measurement(
+    cli.of_measurement(
         "--check",
         "-c",
         metavar="CHECK",
@@ -45,15 +30,15 @@ CheckNames = Annotated[
 
 def check(
     context: Context,
-    model: Model,
-    scheme: SchemeName,
-    factor: Factor = None,
-    target_length: TargetLength = None,
-    trained_length: TrainedLength = None,
-    option: SchemeOptions = None,
+    model: cli.Model,
+    scheme: cli.SchemeName,
+    factor: cli.Factor = None,
+    target_length: cli.TargetLength = None,
+    trained_length: cli.TrainedLength = None,
+    option: cli.SchemeOptions = None,
     check: CheckNames = None,
-    base: Base = None,
-    as_json: AsJson = False,
+    base: cli.Base = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Check a scheme on your own model.
 
@@ -64,11 +49,11 @@ def check(
     from hf_posenc.checkpoints.merge import load_unpatched
     from hf_posenc.checks.registry import check_named
 
-    named, options = model_named(model, base), scheme_options(scheme, option)
+    named, options = cli.model_named(model, base), cli.scheme_options(scheme, option)
     for name in check or ():
         check_named(name)
     with output.progress() as show_progress:
-        loaded, own = load_unpatched(**loading_of(named, "float32"))
+        loaded, own = load_unpatched(**cli.loading_of(named, "float32"))
         deviations = checks.check_scheme(
             loaded,
             scheme,
@@ -80,8 +65,8 @@ def check(
             **options,
         )
     if own is not None:
-        output.note(REMOVED.format(own))
-    if is_debugging(context):
+        output.note(cli.REMOVED.format(own))
+    if cli.is_debugging(context):
         for raised in filter(None, (deviation.traceback for deviation in deviations)):
             output.note(raised)
     show(deviations, as_json)

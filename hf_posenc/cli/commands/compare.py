@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Exit, Option
 
+from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import (
-    AsJson,
-    Device,
-    Dtype,
-    TrustTasks,
-    command_line,
-    dtype_of,
-    model_named,
-    of_measurement,
-    of_model,
-    of_output,
-    words_of,
-)
 from hf_posenc.cli.commands.finetune_result import resume_hint
 from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.errors import FAILED, PARTLY
@@ -37,8 +25,8 @@ NOT_SETTINGS = ("base", "batch_size")
 """Names of ``--set`` besides the settings of a comparison: what loads the models."""
 FILES = "page.html, results.md, .csv and .json, documents.jsonl"
 FULL: dict[str, Any] = {
-    "schemes": "unpatched,pi,ntk,yarn,dynamic_ntk,self_extend,rerope,window", "lengths": (256, 512, 1024, 2048),
-    "samples": 24, "keys": 5,
+    "schemes": "unpatched,pi,ntk,yarn,mrrope,dynamic_ntk,self_extend,dpe,jet_long,rerope,window",
+    "lengths": (256, 512, 1024, 2048), "samples": 24, "keys": 5,
 }  # fmt: skip
 QUICK: dict[str, Any] = {
     "schemes": "unpatched,pi,yarn,dynamic_ntk,rerope", "lengths": (256, 512, 1024), "samples": 6, "keys": 2,
@@ -50,7 +38,7 @@ def compare(
     context: Context,
     model: Annotated[
         list[str],
-        of_model(
+        cli.of_model(
             "--model",
             "-m",
             help="Folder of a model, a PEFT adapter or a fine-tuning run; hub name; starter:llama; may be repeated.",
@@ -58,7 +46,7 @@ def compare(
     ],
     schemes: Annotated[
         list[str],
-        of_model(
+        cli.of_model(
             "--schemes",
             "-s",
             help="yarn,self_extend:group=8,window=128,unpatched; may be repeated. unpatched is the baseline.",
@@ -68,18 +56,18 @@ def compare(
     tasks: Tasks = None,
     samples: Samples = None,
     text: Text = None,
-    out: Annotated[Path, of_output(help="Folder of the results; the same command resumes there.")] = Path(
+    out: Annotated[Path, cli.of_output(help="Folder of the results; the same command resumes there.")] = Path(
         "results/compare"
     ),
     against: Annotated[
         str | None,
-        of_measurement(
+        cli.of_measurement(
             help="Scheme that the others are compared with, document by document: sure differences are marked."
         ),
     ] = None,
     rank: Annotated[
         bool,
-        of_measurement(
+        cli.of_measurement(
             "--rank", help="Rank the schemes on each task, with intervals, effective length, time and the Pareto front."
         ),
     ] = False,
@@ -94,12 +82,12 @@ def compare(
         of_tuning(min=1, help="Candidates that --tune draws for each scheme from a finer grid; default: a small grid."),
     ] = None,
     settings: Settings = None,
-    fresh: Annotated[bool, of_measurement("--fresh", help="Measure again what --out has.")] = False,
-    trust_tasks: TrustTasks = False,
-    dtype: Dtype = None,
-    device: Device = None,
+    fresh: Annotated[bool, cli.of_measurement("--fresh", help="Measure again what --out has.")] = False,
+    trust_tasks: cli.TrustTasks = False,
+    dtype: cli.Dtype = None,
+    device: cli.Device = None,
     config: ConfigFile = None,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Compare schemes on your own models.
 
@@ -111,8 +99,8 @@ def compare(
 
     check_output_folder("--out", out)
     given, other = measured_settings(
-        context, CompareSettings, NOT_SETTINGS, tasks=words_of(tasks), lengths=words_of(lengths), samples=samples,
-        text=text, dev_text=dev_text, against=against, rank=rank, tune=tune, budget=budget,
+        context, CompareSettings, NOT_SETTINGS, tasks=cli.words_of(tasks), lengths=cli.words_of(lengths),
+        samples=samples, text=text, dev_text=dev_text, against=against, rank=rank, tune=tune, budget=budget,
         fresh=fresh, trust_tasks=trust_tasks,
     )  # fmt: skip
     loading: dict[str, Any] = {"batch_size": other.get("batch_size", 1)} | (
@@ -121,7 +109,7 @@ def compare(
     models = [measured_model(name, other.get("base"), dtype, loading) for name in dict.fromkeys(model)]
     with resume_hint(context), output.progress() as progress:
         comparison = run(
-            models, ",".join(schemes), out=out, settings=given, command=command_line(context), progress=progress
+            models, ",".join(schemes), out=out, settings=given, command=cli.command_line(context), progress=progress
         )
     finish(comparison, out, as_json)
 
@@ -130,8 +118,8 @@ def measured_model(given: str, base: str | None, dtype: str | None, loading: dic
     """Resolve one ``--model`` with what it is loaded with."""
     from hf_posenc.eval import MeasuredModel
 
-    named = model_named(given, base)
-    arguments = {"dtype": dtype_of(named, dtype), **loading}
+    named = cli.model_named(given, base)
+    arguments = {"dtype": cli.dtype_of(named, dtype), **loading}
     if base is None:
         return MeasuredModel(named.adapter or named.model, given, arguments=arguments)  # an adapter names its base
     return MeasuredModel(named.model, given, arguments=arguments | {"peft": named.adapter})
@@ -159,7 +147,7 @@ def show(comparison: Comparison, out: Path) -> None:
     """Show one table per task, what was refused or failed, and the files written."""
     from hf_posenc.eval.report.remarks import remarks
     from hf_posenc.eval.report.tables import cost_table, legend, summaries, value_table
-    from hf_posenc.eval.results.gate import shown_metrics
+    from hf_posenc.eval.results.effective_length import shown_metrics
 
     for task in comparison.tasks():
         for metric in shown_metrics(comparison, task)[:1]:
@@ -182,7 +170,7 @@ def demo(
     context: Context,
     out: Annotated[Path, Option(help="Folder of the results; the same command resumes there.")] = Path("results/demo"),
     quick: Annotated[bool, Option("--quick", help="Fewer schemes, lengths and samples; about a minute.")] = False,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Compare schemes on a small trained Llama.
 
@@ -194,7 +182,7 @@ def demo(
     check_output_folder("--out", out)
     with resume_hint(context), output.progress() as progress:
         comparison = compare(
-            "starter:llama", out=out, dtype="float32", against="unpatched", command=command_line(context),
+            "starter:llama", out=out, dtype="float32", against="unpatched", command=cli.command_line(context),
             progress=progress, **(QUICK if quick else FULL),
         )  # fmt: skip
     finish(comparison, out, as_json)

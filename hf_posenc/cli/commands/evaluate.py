@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Context
 
+from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import (
-    AsJson,
-    Device,
-    Dtype,
-    Factor,
-    Model,
-    SchemeOptions,
-    TargetLength,
-    TrustTasks,
-    dtype_of,
-    model_named,
-    of_model,
-    of_output,
-    scheme_options,
-    words_of,
-)
 from hf_posenc.cli.config_file import ConfigFile
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_file
@@ -39,24 +25,26 @@ NOT_SETTINGS = ("base", "batch_size")
 
 def evaluate(
     context: Context,
-    model: Model,
+    model: cli.Model,
     scheme: Annotated[
-        str | None, of_model("--scheme", "-s", help="Scheme to patch in first; default: leave the model unchanged.")
+        str | None, cli.of_model("--scheme", "-s", help="Scheme to patch in first; default: leave the model unchanged.")
     ] = None,
-    factor: Factor = None,
-    target_length: TargetLength = None,
-    option: SchemeOptions = None,
+    factor: cli.Factor = None,
+    target_length: cli.TargetLength = None,
+    option: cli.SchemeOptions = None,
     length: Lengths = None,
     task: Tasks = None,
     samples: Samples = None,
     text: Text = None,
     settings: Settings = None,
-    out: Annotated[Path | None, of_output(help="Also write the rows and lm-eval's results to this JSON file.")] = None,
-    trust_tasks: TrustTasks = False,
-    dtype: Dtype = None,
-    device: Device = None,
+    out: Annotated[
+        Path | None, cli.of_output(help="Also write the rows and lm-eval's results to this JSON file.")
+    ] = None,
+    trust_tasks: cli.TrustTasks = False,
+    dtype: cli.Dtype = None,
+    device: cli.Device = None,
     config: ConfigFile = None,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Measure a model at several sequence lengths, through lm-eval.
 
@@ -66,27 +54,27 @@ def evaluate(
     from hf_posenc.eval import evaluate as measure
     from hf_posenc.eval.settings import EvaluateSettings
 
-    patch = {"factor": factor, "target_length": target_length, **scheme_options(scheme, option)}
+    patch = {"factor": factor, "target_length": target_length, **cli.scheme_options(scheme, option)}
     given, other = measured_settings(
-        context, EvaluateSettings, NOT_SETTINGS, tasks=words_of(task), lengths=words_of(length), samples=samples,
-        text=text, trust_tasks=trust_tasks,
+        context, EvaluateSettings, NOT_SETTINGS, tasks=cli.words_of(task), lengths=cli.words_of(length),
+        samples=samples, text=text, trust_tasks=trust_tasks,
     )  # fmt: skip
     loading = {"device": device, "batch_size": other.get("batch_size", 1)}
     chosen: dict[str, Any] = {name: value for name, value in (patch | loading).items() if value is not None}
-    named, requests = model_named(model, other.get("base")), count(1)
+    named, requests = cli.model_named(model, other.get("base")), count(1)
     if out is not None:
         check_replaces_results(out)
     elif given.log_samples:
         raise BadArgument("log_samples keeps requests and responses in a file, and none is named. Pass --out FILE.")
     with output.progress() as progress:
         evaluation = measure(
-            named.model, peft=named.adapter, scheme=scheme, settings=given, dtype=dtype_of(named, dtype),
+            named.model, peft=named.adapter, scheme=scheme, settings=given, dtype=cli.dtype_of(named, dtype),
             on_request=lambda: progress(None, f"request {next(requests)}"), **chosen,
         )  # fmt: skip
     if out is not None:
         evaluation.save(out)
     if evaluation.first:  # of several processes, one reports
-        show([row.to_dict() for row in evaluation.rows], evaluation.remarks, as_json)
+        show(list(map(asdict, evaluation.rows)), evaluation.remarks, as_json)
 
 
 def show(rows: list[dict[str, object]], remarks: list[str], as_json: bool) -> None:

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import (
-    AsJson,
-    Base,
-    Dtype,
-    Factor,
-    Model,
-    NewFolder,
-    OwnScheme,
-    PushToHub,
-    SchemeOptions,
-    TargetLength,
-    dtype_of,
-    loading_of,
-    model_named,
-    of_model,
-    of_output,
-    scheme_options,
-)
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.errors import EngineDiffers
 
 GGUF = "model.gguf"
 To = Annotated[
     Literal["transformers", "auto", "bundle", "gguf"],
-    of_output(
+    cli.of_output(
         "--to",
         metavar="FORMAT",
         help="`transformers`: a plain checkpoint; `auto`: as another class of transformers where that is needed; "
@@ -40,7 +24,7 @@ To = Annotated[
 ]
 Results = Annotated[
     Path | None,
-    of_output(
+    cli.of_output(
         "--results",
         exists=True,
         metavar="FILE",
@@ -49,30 +33,30 @@ Results = Annotated[
 ]
 Adapter = Annotated[
     str,
-    of_model("--model", "-m", metavar="MODEL", help="Folder of a PEFT adapter or a fine-tuning run, or hub name."),
+    cli.of_model("--model", "-m", metavar="MODEL", help="Folder of a PEFT adapter or a fine-tuning run, or hub name."),
 ]
 
 
 def export(
-    model: Model,
-    out: NewFolder,
-    scheme: OwnScheme = None,
-    factor: Factor = None,
-    target_length: TargetLength = None,
-    option: SchemeOptions = None,
-    base: Base = None,
-    dtype: Dtype = None,
+    model: cli.Model,
+    out: cli.NewFolder,
+    scheme: cli.OwnScheme = None,
+    factor: cli.Factor = None,
+    target_length: cli.TargetLength = None,
+    option: cli.SchemeOptions = None,
+    base: cli.Base = None,
+    dtype: cli.Dtype = None,
     to: To = "transformers",
     results: Results = None,
-    push_to_hub: PushToHub = None,
-    as_json: AsJson = False,
+    push_to_hub: cli.PushToHub = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Export to a plain transformers checkpoint, where transformers has a RoPE type for the scheme.
 
     Without --scheme, the scheme of the checkpoint is exported. A PEFT adapter is merged into the weights. With --to
-    auto, a Llama may become a Mistral (a window) or a SmolLM 3 (layers without a rotation). With --to bundle, the
-    checkpoint of any scheme brings code that transformers runs after trust_remote_code=True. With --to gguf, the folder
-    gets model.gguf for llama.cpp.
+    auto, a Llama may become a Mistral (a window) or a SmolLM 3 (layers without a rotation), and a GPT-2 a GPT-NeoX (a
+    rotation), a BLOOM (ALiBi) or a GPT-2 with a longer table. With --to bundle, the checkpoint of any scheme brings
+    code that transformers runs after trust_remote_code=True. With --to gguf, the folder gets model.gguf for llama.cpp.
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.gguf_file import export_gguf
@@ -87,7 +71,7 @@ def export(
     from hf_posenc.patching.state import describe, is_patched
     from hf_posenc.patching.text_limits import raise_limits_in
 
-    named, options = model_named(model, base), scheme_options(scheme, option)
+    named, options = cli.model_named(model, base), cli.scheme_options(scheme, option)
     if out.exists() and any(out.iterdir()):
         raise BadArgument(f"The folder {str(out)!r} is not empty. Choose another one.")
     if results is not None and to == "gguf":
@@ -98,7 +82,7 @@ def export(
         warnings.simplefilter("always")
         tokenizer = tokenizer_of(named)
         patched = from_pretrained(
-            **loading_of(named, dtype), scheme=scheme, factor=factor, target_length=target_length, **options
+            **cli.loading_of(named, dtype), scheme=scheme, factor=factor, target_length=target_length, **options
         )
         if not is_patched(patched):
             raise BadArgument(f"{model!r} carries no scheme, and none is named. Pass one with --scheme.")
@@ -111,6 +95,8 @@ def export(
         else:
             write = export_auto if to == "auto" else export_native
             written = {"rope_parameters": write(merged, out)}
+            if to == "auto":
+                written["model_type"] = json.loads((out / "config.json").read_text())["model_type"]
             if is_expressible(merged):
                 written["readers"] = read_elsewhere(merged)
         if to != "gguf":
@@ -139,12 +125,12 @@ def export(
 
 def merge(
     model: Adapter,
-    out: NewFolder,
-    base: Base = None,
-    dtype: Dtype = None,
+    out: cli.NewFolder,
+    base: cli.Base = None,
+    dtype: cli.Dtype = None,
     results: Results = None,
-    push_to_hub: PushToHub = None,
-    as_json: AsJson = False,
+    push_to_hub: cli.PushToHub = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Merge a PEFT adapter into the weights of its base.
 
@@ -155,11 +141,11 @@ def merge(
     from hf_posenc.checkpoints.merge import merge as run
     from hf_posenc.patching.model_card import write_found_results
 
-    named = model_named(model, base)
+    named = cli.model_named(model, base)
     if push_to_hub is not None:
         push_to_hub = create_repository(push_to_hub)
     with output.other_bars_off():
-        merged = run(named.adapter or named.model, out, base=base, dtype=dtype_of(named, dtype))
+        merged = run(named.adapter or named.model, out, base=base, dtype=cli.dtype_of(named, dtype))
     write_found_results(out, results, named.adapter or named.model, merged.scheme or "unpatched")
     if push_to_hub is not None:
         upload(out, push_to_hub)

@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Context, Option
 
+from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import (
-    AsJson,
-    Factor,
-    Model,
-    SchemeOptions,
-    TargetLength,
-    floating_dtype,
-    loading_of,
-    model_named,
-    of_model,
-    of_output,
-    of_text,
-    scheme_options,
-)
 from hf_posenc.cli.commands.finetune_result import (
     after_finetune,
     resume_hint,
@@ -65,32 +52,33 @@ FOUR_BIT = "4bit"
 
 def dtype_or_4bit(name: str | None) -> str | None:
     """Check ``--dtype``."""
-    return name if name == FOUR_BIT else floating_dtype(name)
+    return name if name == FOUR_BIT else cli.floating_dtype(name)
 
 
 def finetune(
     context: Context,
-    model: Model,
+    model: cli.Model,
     scheme: Annotated[
-        str | None, of_model("--scheme", "-s", help="Scheme to patch in first; default: the scheme of the checkpoint.")
+        str | None,
+        cli.of_model("--scheme", "-s", help="Scheme to patch in first; default: the scheme of the checkpoint."),
     ] = None,
-    factor: Factor = None,
-    target_length: TargetLength = None,
-    option: SchemeOptions = None,
+    factor: cli.Factor = None,
+    target_length: cli.TargetLength = None,
+    option: cli.SchemeOptions = None,
     dtype: Annotated[
         str | None,
-        of_model(
+        cli.of_model(
             callback=dtype_or_4bit,
             help="Data type of the weights, such as bfloat16, or 4bit for QLoRA; default: as stored (starters: "
             "float32).",
         ),
     ] = None,
     text: Annotated[
-        list[str] | None, of_text(help=f"Training text: {SOURCES}; default: sources of the standard library.")
+        list[str] | None, cli.of_text(help=f"Training text: {SOURCES}; default: sources of the standard library.")
     ] = None,
     held_out: Annotated[
         list[str] | None,
-        of_text(
+        cli.of_text(
             help="Evaluation text, named likewise; default: the last 5 % of --text, or other sources of the standard "
             "library."
         ),
@@ -122,16 +110,18 @@ def finetune(
             help="Only train 50 steps at rising learning rates, and print the run with the rate that they suggest.",
         ),
     ] = False,
-    out: Annotated[Path, of_output(help="Folder of checkpoints, loss curve and trained adapter.")] = Path(
+    out: Annotated[Path, cli.of_output(help="Folder of checkpoints, loss curve and trained adapter.")] = Path(
         "results/finetune"
     ),
     emit: Annotated[
         str | None,
-        of_output(help="Only write the run, for another framework: trl, axolotl or llama-factory."),
+        cli.of_output(help="Only write the run, for another framework: trl, axolotl or llama-factory."),
     ] = None,
-    resume: Annotated[bool, of_output("--resume", help="Resume from the last complete checkpoint in --out.")] = False,
+    resume: Annotated[
+        bool, cli.of_output("--resume", help="Resume from the last complete checkpoint in --out.")
+    ] = False,
     config: ConfigFile = None,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Fine-tune a patched model at its target context length.
 
@@ -162,8 +152,8 @@ def finetune(
         texts, measured_on = texts_of(text, held_out, reading, streaming=streaming)
         chosen.check(**given)
         quantised = four_bit_keywords() if dtype == FOUR_BIT and emit is None else {}
-        loading = loading_of(named, None if dtype == FOUR_BIT else dtype) | quantised
-        patched = from_pretrained(**loading, scheme=scheme, **(lengths | scheme_options(scheme, option)))
+        loading = cli.loading_of(named, None if dtype == FOUR_BIT else dtype) | quantised
+        patched = from_pretrained(**loading, scheme=scheme, **(lengths | cli.scheme_options(scheme, option)))
         if scheme is not None:
             check_effect(patched, scheme)
         training, tokenizer = chosen.training(patched, **given), tokenizer_of(named)
@@ -244,7 +234,7 @@ def base_model(name: str) -> ModelName:
     Raises:
         BadArgument: The model is a PEFT adapter.
     """
-    named = model_named(name)
+    named = cli.model_named(name)
     if named.adapter is not None:
         merge = shlex.join(["hf-posenc", "merge", "--model", name, "--out", f"{name}-merged"])
         raise BadArgument(
@@ -262,7 +252,7 @@ def texts_of(
     Raises:
         BadArgument: an option of reading has no text to act on.
     """
-    from hf_posenc.eval.texts.stdlib_source import HELD_OUT, TRAINING, module_text
+    from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
     from hf_posenc.training import HeldOutSplit
 
     if not isinstance(streaming, bool):

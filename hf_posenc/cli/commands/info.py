@@ -32,6 +32,7 @@ USES = {
 CACHES = {
     "final": "the KV cache holds keys as attention uses them",
     "copies": "the KV cache holds one copy of the keys per region",
+    "heads": "the KV cache holds keys and values for every query head",
     "raw": "the KV cache holds unrotated keys, rotated at every step",
 }
 FAMILIES = ("family", "kind", "can be patched", "schemes", "positions, or the reason")

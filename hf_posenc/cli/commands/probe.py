@@ -8,24 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Context
 
+from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import (
-    AsJson,
-    Base,
-    Device,
-    Dtype,
-    Factor,
-    Model,
-    SchemeOptions,
-    TargetLength,
-    length_option,
-    loading_of,
-    model_named,
-    of_measurement,
-    of_model,
-    of_output,
-    scheme_options,
-)
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_folder
 from hf_posenc.cli.settings import READING, Reading, Text, set_option, settings_of
@@ -48,16 +32,16 @@ COLUMNS = (
 
 def probe(
     context: Context,
-    model: Model,
+    model: cli.Model,
     scheme: Annotated[
-        str | None, of_model("--scheme", "-s", help="Also probe the model with this scheme, and compare.")
+        str | None, cli.of_model("--scheme", "-s", help="Also probe the model with this scheme, and compare.")
     ] = None,
-    factor: Factor = None,
-    target_length: TargetLength = None,
-    option: SchemeOptions = None,
+    factor: cli.Factor = None,
+    target_length: cli.TargetLength = None,
+    option: cli.SchemeOptions = None,
     length: Annotated[
         int | None,
-        length_option(
+        cli.length_option(
             "--length",
             "-l",
             help="Sequence length; default: the target length of the scheme; without one, the size of the "
@@ -65,7 +49,7 @@ def probe(
         ),
     ] = None,
     text: Text = None,
-    samples: Annotated[int, of_measurement(min=1, help="Texts whose loss is measured.")] = 32,
+    samples: Annotated[int, cli.of_measurement(min=1, help="Texts whose loss is measured.")] = 32,
     settings: Annotated[
         list[str] | None,
         set_option(
@@ -74,11 +58,11 @@ def probe(
             "text_field=body, document_separator=TEXT"
         ),
     ] = None,
-    out: Annotated[Path | None, of_output(help="Write plots and probe.json to this folder.")] = None,
-    base: Base = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    as_json: AsJson = False,
+    out: Annotated[Path | None, cli.of_output(help="Write plots and probe.json to this folder.")] = None,
+    base: cli.Base = None,
+    dtype: cli.Dtype = None,
+    device: cli.Device = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Probe a trained model: where its heads attend, which of them use position, how much context it uses.
 
@@ -102,11 +86,11 @@ def probe(
 
         require_matplotlib()
         check_output_folder("--out", out)
-    named, options, measured_on = model_named(model, base), scheme_options(scheme, option), device_of(device)
+    named, options, measured_on = cli.model_named(model, base), cli.scheme_options(scheme, option), device_of(device)
     with output.progress() as progress:
         progress(None, "loading")
         found = run(
-            from_pretrained(**loading_of(named, dtype)).to(measured_on.torch), tokenizer_of(named),
+            from_pretrained(**cli.loading_of(named, dtype)).to(measured_on.torch), tokenizer_of(named),
             scheme=scheme, factor=factor, target_length=target_length, length=length, text=own_text, samples=samples,
             progress=lambda doing: progress(None, doing), **counts, **options,
         )  # fmt: skip

@@ -6,40 +6,26 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Context, Option
 
+from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
-from hf_posenc.cli.arguments import (
-    MODEL,
-    AsJson,
-    Factor,
-    check_unread,
-    length_option,
-    loading_of,
-    model_named,
-    of_model,
-    of_output,
-    whole_numbers,
-    words_of,
-)
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_file
 from hf_posenc.core.files.paths import slug
 from hf_posenc.errors import nearest
+from hf_posenc.schemes.entry import entries_of, json_or_text
 
 if TYPE_CHECKING:
     from hf_posenc.insight.plots.compose import PlotRequest
     from hf_posenc.insight.plots.models import Shapes
     from hf_posenc.insight.plots.registry import Plot
-    from hf_posenc.schemes.entry import Entry
 
 
 FOLDER = Path("pictures")
 ALL = "all"
-NOTHING_NAMED = "There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list."
-SWEEPS = ("factor", "length", "position")
 VIEW = "View"
 of_view = partial(Option, rich_help_panel=VIEW)
 SHAPES = ("kind", "heads", "head_dim", "width", "layers")
@@ -58,7 +44,7 @@ def show(
     ] = False,
     model: Annotated[
         str | None,
-        of_model(
+        cli.of_model(
             "--model",
             "-m",
             help="Take shapes and weights, and without SCHEMES the scheme, from a model: folder, hub name, or "
@@ -67,21 +53,23 @@ def show(
     ] = None,
     shape: Annotated[
         str | None,
-        of_model(
+        cli.of_model(
             help="Without a model: kind=llama (or gpt2, bert), heads=8, head_dim=64, width=128, layers=4; separated by "
             "commas."
         ),
     ] = None,
     trained_length: Annotated[
         int | None,
-        length_option(help="Pre-training context length, such as 4096 or 4k; default: the plot's own.", heading=MODEL),
+        cli.length_option(
+            help="Pre-training context length, such as 4096 or 4k; default: the plot's own.", heading=cli.MODEL
+        ),
     ] = None,
-    factor: Factor = None,
+    factor: cli.Factor = None,
     layer: Annotated[int, of_view(min=0, help="Layer, where the scheme differs between layers.")] = 0,
     head: Annotated[int | None, of_view(min=0, help="A single head; default: all.")] = None,
     length: Annotated[
         int | None,
-        length_option(
+        cli.length_option(
             "--length", "-l", help="Number of positions shown, at least 2; such as 1024 or 1k.", heading=VIEW
         ),
     ] = None,
@@ -91,13 +79,16 @@ def show(
         bool, of_view("--same-scale", help="One scale for all schemes, not one for each panel.")
     ] = False,
     animate: Annotated[
-        str | None,
-        of_output(help="Quantity that changes between frames: factor, length, position, or own (the plot's own)."),
+        Literal["factor", "length", "position", "own"] | None,
+        cli.of_output(
+            metavar="QUANTITY",
+            help="Quantity that changes between frames: factor, length, position, or own (the plot's own).",
+        ),
     ] = None,
     out: Annotated[
-        Path | None, of_output(help="A .png, .svg or .gif; default: pictures/NAME.png, or .gif if animated.")
+        Path | None, cli.of_output(help="A .png, .svg or .gif; default: pictures/NAME.png, or .gif if animated.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Plot schemes: embeddings, rotations, biases, distances, masks, scores.
 
@@ -106,26 +97,21 @@ def show(
     names one. Each panel has its own scale.
     """
     from hf_posenc.insight.plots import compose, kinds
-    from hf_posenc.insight.plots.models import Shapes
-    from hf_posenc.insight.plots.registry import View
-    from hf_posenc.schemes.entry import entries_of
 
     if not schemes and model is None:
         if not listed:
-            raise BadArgument(NOTHING_NAMED)
+            raise BadArgument("There is no scheme to show. Name some, as in hf-posenc show rope, or pass --list.")
         return show_rows(kinds.list_plots(), as_json)
     if model is not None:
-        check_unread(context, ("shape",), "has no effect beside --model, which has a shape. Leave one out.")
-    entries = entries_of(",".join(schemes)) if schemes else []
-    lengths = {"factor": factor, "trained_length": trained_length}
-    pairs = tuple(whole_numbers("--channels", [channels], 0)) if channels else None
-    request = request_of(
-        entries, model, layer=layer, shapes=Shapes() if shape is None else shapes_of(shape),
-        view=View(length=length, position=position, head=head, channels=pairs),
-        lengths={name: value for name, value in lengths.items() if value is not None},
+        cli.check_unread(context, ("shape",), "has no effect beside --model, which has a shape. Leave one out.")
+    request = compose.request_of(
+        entries_of(",".join(schemes)) if schemes else None, model=None if model is None else loaded(model),
+        shapes=None if shape is None else shapes_of(shape), layer=layer, factor=factor, trained_length=trained_length,
+        length=length, position=position, head=head,
+        channels=tuple(cli.whole_numbers("--channels", [channels], 0)) if channels else None,
     )  # fmt: skip
     if not request.differs_by_layer:
-        check_unread(context, ("layer",), "has no effect on schemes that are alike in all layers. Leave it out.")
+        cli.check_unread(context, ("layer",), "has no effect on schemes that are alike in all layers. Leave it out.")
     if listed:
         first = compose.first_plot(request)  # the default one
         others = [plot for plot in compose.plots_of(request) if plot is not first]
@@ -147,14 +133,13 @@ def draw(
     from hf_posenc.insight.plots import compose, kinds
     from hf_posenc.insight.plots import save as saving
 
-    sweep = None if animate is None else choice("--animate", animate, (*SWEEPS, "own"))
-    animated = sweep is not None or (out is not None and out.suffix.lower() == ".gif")
+    animated = animate is not None or (out is not None and out.suffix.lower() == ".gif")
     path = out or FOLDER / "x.png"
     check_output_file("--out", path)
     saving.check_ending(path if out or not animated else path.with_suffix(".gif"), animated=animated)
     if out or not as_json:
         require_matplotlib()
-    words = words_of(names)
+    words = cli.words_of(names)
     named = [kinds.plot_of(word) for word in words if words != [ALL]]
     plots = named or (compose.plots_of(request) if words else [compose.first_plot(request)])
     compose.check_view(request, plots)
@@ -162,7 +147,7 @@ def draw(
         raise BadArgument(f"--same-scale has no effect on {', '.join(plot.name for plot in plots)}. Leave it out.")
     computed = []
     for one in plots:
-        swept: Any = None if sweep == "own" else sweep
+        swept: Any = None if animate == "own" else animate
         sheets = saving.frames(one, request, swept) if animated else [compose.sheets(one, request)]
         computed.append(saving.ComputedPlot(one, sheets, same_scale))
     if out is None:
@@ -177,25 +162,12 @@ def draw(
         output.show_text(f"Written to {file}")
 
 
-def request_of(entries: Sequence[Entry], model: str | None, **how: Any) -> PlotRequest:
-    """Build the request, loading the model if one is given; without entries, of the scheme that it carries.
-
-    Raises:
-        BadArgument: there are no entries, and the model carries no scheme.
-    """
-    from hf_posenc.insight.plots.compose import PlotRequest
-    from hf_posenc.insight.plots.models import Model, carried
-
-    if model is None:
-        return PlotRequest(entries, **how)
+def loaded(model: str) -> Any:
+    """The model whose shapes and weights are shown."""
     from hf_posenc.checkpoints.load import from_pretrained
 
     with output.other_bars_off():
-        loaded = from_pretrained(**loading_of(model_named(model), "float32"))
-        shown = entries or carried(loaded)
-        if not shown:
-            raise BadArgument(NOTHING_NAMED)
-        return PlotRequest(shown, Model(loaded.eval()), **how)
+        return from_pretrained(**cli.loading_of(cli.model_named(model), "float32")).eval()
 
 
 def show_rows(plots: Sequence[Plot], as_json: bool) -> None:
@@ -206,32 +178,21 @@ def show_rows(plots: Sequence[Plot], as_json: bool) -> None:
         output.show_table(("plot", "shows", "animates"), [(p.name, p.title, p.sweep) for p in plots])
 
 
-def choice(option: str, given: str, known: Sequence[str]) -> str:
-    """Check that an option has one of a few values.
-
-    Raises:
-        BadArgument: it has another.
-    """
-    if given not in known:
-        raise BadArgument(f"{option} is one of {', '.join(known)}, got {given!r}.{nearest(given, known)}")
-    return given
-
-
 def shapes_of(given: str) -> Shapes:
     """Parse shapes of a model without weights: ``"kind=gpt2,heads=4"``.
 
     Raises:
         BadArgument: a part is no ``NAME=VALUE`` of `Shapes`.
-        OptionOutOfRange: a number is out of range.
+        OptionOutOfRange: a value is out of range.
     """
-    from hf_posenc.insight.plots.models import KINDS, Shapes
+    from hf_posenc.insight.plots.models import Shapes
 
     values: dict[str, Any] = {}
-    for part in words_of([given]):
+    for part in cli.words_of([given]):
         name, _, value = part.partition("=")
-        if name not in SHAPES or not value or (name != "kind" and not (value.isascii() and value.isdigit())):
+        if name not in SHAPES:
             raise BadArgument(
                 f"--shape takes {', '.join(SHAPES)}, each as NAME=VALUE, got {part!r}.{nearest(name, SHAPES)}"
             )
-        values[name] = choice("--shape kind", value, KINDS) if name == "kind" else int(value)
+        values[name] = json_or_text(value)
     return Shapes(**values)

@@ -49,14 +49,7 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def is_nested_deeper(value: Any, levels: int) -> bool:
     """Whether objects and lists are nested more than ``levels`` deep."""
-    layer = [value]
-    for _ in range(levels + 1):
-        layer = [one for each in layer if isinstance(each, (dict, list)) for one in children(each)]
-        if not layer:
-            return False
-    return True
-
-
-def children(value: dict[str, Any] | list[Any]) -> list[Any]:
-    """The values of an object or a list."""
-    return list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(value, (dict, list)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(is_nested_deeper(one, levels - 1) for one in inner)

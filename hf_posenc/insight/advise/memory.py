@@ -118,10 +118,15 @@ def kept_tokens(scheme: Scheme, target: int) -> int:
 
 
 def cache_under(scheme: Scheme, memory: Memory, target: int) -> int:
-    """Bytes of the cache of one text under a scheme; a key that is kept twice takes half as much again."""
+    """Bytes of the cache of one text under a scheme.
+
+    A key that is kept twice takes half as much again; keys and values for every query head as often as these are more.
+    """
     share = kept_tokens(scheme, target) * memory.token
-    twice = not scheme.caches_one_key and any(part.record.cache == "copies" for part in scheme.schemes)
-    return share * 3 // 2 if twice else share
+    kept = {part.record.cache for part in scheme.schemes}
+    if "heads" in kept:
+        share = share * scheme.geometry.heads // scheme.geometry.kv_heads
+    return share * 3 // 2 if "copies" in kept and not scheme.caches_one_key else share
 
 
 def gpu_memory() -> int | None:

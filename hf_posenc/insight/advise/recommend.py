@@ -13,7 +13,7 @@ from hf_posenc.insight.advise.candidates import CandidateSetting, choose, define
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, WITHIN, Shown, zero_shot_candidates
 from hf_posenc.insight.advise.memory import has_cache, measured, size, skeleton, training_memory
 from hf_posenc.insight.advise.report import Advice
-from hf_posenc.insight.advise.target_model import TargetModel, native_scaling
+from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.schemes.registry import scheme_class
 from hf_posenc.training.methods import learning_rate_for, parameter_count
 
@@ -42,7 +42,6 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
     causal = has_cache(target_model.config) if target_model.adapter is None else target_model.geometry.causal
     memory = measured(bare, target, causal=causal)
     supported = target_model.adapter is not None
-    native = None if supported else native_scaling(target_model.config, target_model.trained, target)
     advice = Advice(
         model=target_model.name,
         model_type=target_model.config.model_type,
@@ -52,7 +51,6 @@ def advise(model: Any, target_length: int | str, *, name: str | None = None, dty
         target_length=target,
         memory=memory,
         supported=supported,
-        native=native,
     )
     if supported and target_model.reach is not None and target_model.trained is not None:
         advice = with_recommendations(advice, target_model, bare, dtype)

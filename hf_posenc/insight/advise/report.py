@@ -123,7 +123,6 @@ class Advice:
         supported: whether there is an adapter for it.
         learning_rate, rate_source: of LoRA on a model of this size, and where it was published.
         training_memory: of a LoRA step on one row of the target length; None where it is not known.
-        native: ``rope_parameters`` of transformers' own YaRN, where there is no adapter and the family reads them.
     """
 
     model: str
@@ -142,7 +141,6 @@ class Advice:
     learning_rate: float | None = None
     rate_source: str = ""
     training_memory: TrainingMemory | None = None
-    native: dict[str, Any] | None = None
 
     @property
     def factor(self) -> float | None:
@@ -171,10 +169,6 @@ class Advice:
                 if more := [one.scheme for one in found if one not in listed]:
                     lines += _wrapped(f"then {', '.join(more)} (all lines: --json)", 2, 7)
         lines += _bullets("Does not fit", self._refusals())
-        if self.native is not None:
-            lines += ["", "Without this package (YaRN as transformers has it; zero-shot or before training)"]
-            lines += _wrapped(f"config.rope_parameters = {self.native!r}", 5, 9)
-            lines += _wrapped(f"config.max_position_embeddings = {self.target_length}", 5, 9)
         return "\n".join([*lines, *self._try()])
 
     def _facts(self) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -150,16 +150,6 @@ SHORTEST = 0.05  # seconds of a sample: below, the clock and the scheduler show
 MOST_CALLS = 64
 
 
-class Timed(Protocol):
-    """A callable to be timed."""
-
-    def reset(self) -> None:
-        """Restore the state before the next sample; not timed."""
-
-    def call(self) -> None:
-        """The timed call."""
-
-
 @dataclass(frozen=True)
 class Elapsed:
     """Time of a call.
@@ -188,6 +178,8 @@ class Ratio:
 
 
 Clock = Callable[[Callable[[], None]], Elapsed]
+Timed = Any
+"""Has ``call``, which is timed, and ``reset``, which restores the state before the next sample and is not."""
 
 
 def calls_of(seconds: float) -> int:

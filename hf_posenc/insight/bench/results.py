@@ -5,6 +5,7 @@ The plot has time and memory relative to the unpatched model, against length, tw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -178,7 +179,7 @@ def write_plot(cells: Sequence[BenchCell], path: Path) -> bool:
         return False
     canvas, grid = panels(2 * PANEL[0], len(cases) * PANEL[1], len(cases), 2, shared=False)
     for panel, (case, name) in zip(grid, product(cases, ("time", "memory")), strict=True):
-        draw(panel, curves([cell for cell in shown if cell.case == case], name))
+        draw(panel, [cell for cell in shown if cell.case == case], name)
         panel.set_title(f"{case}: {name}", loc="left", fontsize=10)
         panel.set_ylabel(f"{name} / unpatched")
     handles, labels = grid[0].get_legend_handles_labels()
@@ -187,29 +188,13 @@ def write_plot(cells: Sequence[BenchCell], path: Path) -> bool:
     return True
 
 
-RatioCurve = list[tuple[int, float, float, float]]
-"""Length, value, and lower and upper error: quartiles of the ratio of times."""
-
-
-def curves(cells: Sequence[BenchCell], what: str) -> dict[str, RatioCurve]:
-    """Ratios of time or memory to the unpatched model, by scheme."""
-    found: dict[str, RatioCurve] = {}
-    for cell in cells:
-        time, memory = cell.time_ratio(UNPATCHED), cell.memory_ratio(UNPATCHED)
-        if what == "time" and time is not None:
-            point = cell.length, time.median, time.median - time.low, time.high - time.median
-            found.setdefault(cell.scheme, []).append(point)
-        elif what == "memory" and memory is not None:
-            found.setdefault(cell.scheme, []).append((cell.length, memory, 0.0, 0.0))
-    return found
-
-
-def draw(axes: Any, lines: dict[str, RatioCurve]) -> None:
-    """One line per scheme, and a dashed line at 1, the unpatched model."""
-    lengths = sorted({point[0] for line in lines.values() for point in line})
+def draw(axes: Any, cells: Sequence[BenchCell], what: str) -> None:
+    """Ratios of time, with quartiles, or of memory: a line per scheme, and a dashed one at 1, the unpatched model."""
+    lengths = sorted({cell.length for cell in cells})
     axes.axhline(1.0, color="#555555", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
-    for number, (scheme, line) in enumerate(lines.items()):
-        x, y, down, up = zip(*sorted(line), strict=True)
+    for number, scheme in enumerate(dict.fromkeys(cell.scheme for cell in cells)):
+        points = sorted((cell.length, *of_unpatched(cell, what)) for cell in cells if cell.scheme == scheme)
+        x, y, down, up = zip(*points, strict=True)
         axes.errorbar(
             x, y, (down, up), label=scheme, marker=MARKERS[number % len(MARKERS)], markersize=5, linewidth=1.6,
             elinewidth=0.8, zorder=3, **style(number),
@@ -220,3 +205,11 @@ def draw(axes: Any, lines: dict[str, RatioCurve]) -> None:
     axes.set_xlabel("tokens")
     axes.set_ylim(bottom=0)
     plain(axes)
+
+
+def of_unpatched(cell: BenchCell, what: str) -> tuple[float, float, float]:
+    """A ratio to the unpatched model, and how far its quartiles are below and above; NaN where there is none."""
+    found, memory = cell.time_ratio(UNPATCHED), cell.memory_ratio(UNPATCHED)
+    if what == "time" and found is not None:
+        return found.median, found.median - found.low, found.high - found.median
+    return (math.nan if memory is None else memory), 0.0, 0.0

@@ -8,31 +8,11 @@ A plot shows hooks of a scheme, so the same plots work for schemes of your own. 
 is ``hf-posenc show``.
 """
 
-from __future__ import annotations
+from hf_posenc.insight.plots.compose import numbers, show
+from hf_posenc.insight.plots.kinds import list_plots
+from hf_posenc.insight.plots.models import Model, Shapes
+from hf_posenc.insight.plots.registry import Plot, Scales, Sheet, Target, View, register_plot
 
-from typing import TYPE_CHECKING
-
-from hf_posenc.core.lazy import lazy_exports
-
-if TYPE_CHECKING:
-    from hf_posenc.insight.plots.compose import numbers as numbers
-    from hf_posenc.insight.plots.compose import show as show
-    from hf_posenc.insight.plots.kinds import list_plots as list_plots
-    from hf_posenc.insight.plots.models import Model as Model
-    from hf_posenc.insight.plots.models import Shapes as Shapes
-    from hf_posenc.insight.plots.registry import Plot as Plot
-    from hf_posenc.insight.plots.registry import Scales as Scales
-    from hf_posenc.insight.plots.registry import Sheet as Sheet
-    from hf_posenc.insight.plots.registry import Target as Target
-    from hf_posenc.insight.plots.registry import View as View
-    from hf_posenc.insight.plots.registry import register_plot as register_plot
-
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "hf_posenc.insight.plots.compose": ("numbers", "show"),
-        "hf_posenc.insight.plots.kinds": ("list_plots",),
-        "hf_posenc.insight.plots.models": ("Model", "Shapes"),
-        "hf_posenc.insight.plots.registry": ("Plot", "Scales", "Sheet", "Target", "View", "register_plot"),
-    },
-)
+__all__ = [
+    "Model", "Plot", "Scales", "Shapes", "Sheet", "Target", "View", "list_plots", "numbers", "register_plot", "show",
+]  # fmt: skip

@@ -24,8 +24,7 @@ GOLDEN = math.pi * (3 - math.sqrt(5))  # gives every channel a clearly different
 
 def has_code(target: Target) -> bool:
     """Whether every position has a code of its own."""
-    adds = target.has("embed") and target.scheme.embed(position_range(1)) is not None
-    return adds or target.reads_table or target.has("rotation", "row_rotation")
+    return target.has("rotation", "row_rotation") or target.added(position_range(1)) is not None
 
 
 def codes(target: Target, length: int, start: int = 0) -> Tensor:
@@ -36,11 +35,9 @@ def codes(target: Target, length: int, start: int = 0) -> Tensor:
         PositionOutOfTable: the scheme ends before.
     """
     positions = position_range(length, start)
-    added = target.scheme.embed(positions)
+    added = target.added(positions)
     if added is not None:
         return added.expand(1, -1, -1)[0].float()
-    if target.reads_table and target.table is not None:
-        return target.scheme.read_table(target.table, positions)[0].float()
     rotating = list(rotations(target, length).values())
     if not rotating:
         raise OptionOutOfRange(

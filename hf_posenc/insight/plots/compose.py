@@ -13,7 +13,7 @@ from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.models import Model, Shapes, carried
 from hf_posenc.insight.plots.registry import VIEW, NothingToPlot, Plot, Sheet, Target, View
 from hf_posenc.schemes.build import reach_of
-from hf_posenc.schemes.entry import Entry, Given, entries_of
+from hf_posenc.schemes.entry import LENGTHS, Entry, Given, entries_of
 from hf_posenc.schemes.spec import parts_of_spec
 
 
@@ -67,12 +67,12 @@ class PlotRequest:
         with ExitStack() as stack:
             fixed = plot.factor == 1.0 or bool({"factor", "target_length"} & given.keys())
             carried = self.source is not None and self.source.carries(entry.scheme, entry.own_options, given)
-            if fixed or carried:
-                yield stack.enter_context(source.target(entry.scheme, **built, **given))
-                return
+            wanted: dict[str, Any] = {} if fixed or carried else {"factor": plot.factor}
             try:
-                target = stack.enter_context(source.target(entry.scheme, **built, factor=plot.factor, **given))
+                target = stack.enter_context(source.target(entry.scheme, **built, **wanted, **given))
             except OptionOutOfRange:  # a table ends, or the scheme does
+                if not wanted:
+                    raise
                 target = stack.enter_context(source.target(entry.scheme, **built, **given))
             yield target
 
@@ -97,9 +97,7 @@ def first_plot(request: PlotRequest) -> Plot:
     if not found:
         names = ", ".join(entry.label for entry in request.entries)
         raise NothingToPlot(f"No plot shows {names} in one figure. Plot them separately, or on another model.")
-    of_all = (plot for plot, informative in found if all(informative))
-    of_some = (plot for plot, informative in found if any(informative))
-    return next(of_all, None) or next(of_some, found[0][0])
+    return max(found, key=lambda one: (all(one[1]), any(one[1])))[0]
 
 
 def applicable_plots(request: PlotRequest) -> list[tuple[Plot, list[bool]]]:
@@ -167,9 +165,6 @@ def check_view(request: PlotRequest, plots: Sequence[Plot]) -> None:
         if name not in read and value != getattr(View(), name):
             names = ", ".join(plot.name for plot in plots)
             raise OptionOutOfRange(f"{name}={value!r} has no effect on {names}. Leave it out, or choose another plot.")
-
-
-LENGTHS = ("factor", "target_length", "trained_length")
 
 
 def show(schemes: str | Iterable[Given] | None, plots: str | Sequence[str] | None = None, **how: Any) -> dict[str, Any]:

@@ -10,15 +10,17 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
+from annotated_types import Ge, MultipleOf
 from torch import nn
 
 from hf_posenc.checkpoints.load import agree
 from hf_posenc.core.geometry import Geometry, HostRotary, Rotation, geometric
 from hf_posenc.core.lengths import resolve_lengths
 from hf_posenc.core.record import SchemeRecord
+from hf_posenc.core.settings import check_fields
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import AlreadyPatched, NothingStretched, OptionOutOfRange
 from hf_posenc.forward.attention import LayerProjections
@@ -56,18 +58,14 @@ class Shapes:
     """
 
     kind: Kind | None = None
-    heads: int = 8
-    head_dim: int = 64
-    width: int = 128
-    layers: int = 4
-    trained_length: int = 256
+    heads: Annotated[int, Ge(1)] = 8
+    head_dim: Annotated[int, Ge(2), MultipleOf(2)] = 64  # pairs are rotated
+    width: Annotated[int, Ge(1)] = 128
+    layers: Annotated[int, Ge(1)] = 4
+    trained_length: Annotated[int, Ge(1)] = 256
 
     def __post_init__(self) -> None:
-        for name in ("heads", "head_dim", "width", "layers", "trained_length"):
-            if getattr(self, name) < 1:
-                raise OptionOutOfRange(f"{name} must be at least 1, got {getattr(self, name)}. Leave it out.")
-        if self.head_dim % 2:
-            raise OptionOutOfRange(f"head_dim must be even, as pairs are rotated, got {self.head_dim}. Add one.")
+        check_fields(self, OptionOutOfRange)
 
     def geometry(self, kind: Kind, target_length: int) -> Geometry:
         """Build the `Geometry` that schemes are built for."""

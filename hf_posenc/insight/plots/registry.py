@@ -131,6 +131,8 @@ class Plot(ABC):
         trained_length, factor: defaults, in tokens and as extension factor.
         sweep: quantity that the plot's own animation changes.
         options: fields of `View` that `numbers` reads; others are refused.
+        informative: whether it may be the default of a scheme that it shows.
+        positions: how many are shown by default; None for the target length.
         scaled: whether `draw` can give all schemes one scale.
     """
 
@@ -142,6 +144,8 @@ class Plot(ABC):
     factor: ClassVar[float] = 1.0
     sweep: ClassVar[Sweep | None] = None
     options: ClassVar[tuple[str, ...]] = ("length",)
+    informative: ClassVar[bool] = True
+    positions: ClassVar[int | None] = None
     scaled: ClassVar[bool] = True
 
     def shows(self, target: Target) -> bool:
@@ -154,11 +158,11 @@ class Plot(ABC):
 
     def is_informative(self, target: Target) -> bool:
         """Whether the plot may be the default for the scheme."""
-        return self.shows(target)
+        return self.informative and self.shows(target)
 
     def length(self, target: Target) -> int:
         """Default number of positions."""
-        return target.geometry.target_length
+        return self.positions or target.geometry.target_length
 
     @abstractmethod
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
@@ -224,10 +228,12 @@ class Target:
         """Whether the scheme implements one of these hooks."""
         return any(implements(self.scheme, hook) for hook in hooks)
 
-    @property
-    def reads_table(self) -> bool:
-        """Whether the embeddings are rows of the model's own table."""
-        return self.table is not None and (not self.scheme.replaces_host or self.scheme.keeps_table)
+    def added(self, positions: Tensor) -> Tensor | None:
+        """What is added to embeddings at ``positions [1, n]``, by the scheme or from the model's own table."""
+        code = self.scheme.embed(positions)
+        if code is not None or self.table is None or (self.scheme.replaces_host and not self.scheme.keeps_table):
+            return code
+        return self.scheme.read_table(self.table, positions)
 
     def context(self, positions: Tensor, hidden: Tensor | None = None) -> PositionContext:
         """Build the context of an attention call; all tokens at ``positions [1, token]`` are queries and keys."""

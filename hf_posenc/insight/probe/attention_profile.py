@@ -9,9 +9,9 @@ computes the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -114,6 +114,7 @@ def binned(profile: Profile, starts: Sequence[int]) -> Tensor:
     return torch.stack([profile.within(a, b) for a, b in zip(starts, last, strict=True)], dim=1)
 
 
+Rotated = tuple[Tensor, ...]
 CallCallback = Callable[[int, AttentionCall], None]
 """Called with the layer and its attention call."""
 
@@ -156,44 +157,33 @@ def attentions_of(model: nn.Module) -> list[Any]:
 
 
 def capture(attention: Any, layer: int, on_call: CallCallback) -> None:
-    """Wrap both methods by which a patched layer passes a call on: to the model's function or to the engine."""
+    """Wrap both methods by which a patched layer passes a call on: to the model's function or to the engine.
+
+    Added is what the model itself does to scores: a soft cap as in Gemma 2, an attention sink as in gpt-oss.
+    """
     by_host, by_engine = attention._by_host, attention._by_engine
+
+    def record(
+        q: Rotated, k: Rotated, v: Tensor, terms: Terms, ctx: PositionContext, mask: Any, host: dict[str, Any],
+        at_read: tuple[Any, ...] = (),
+    ) -> None:  # fmt: skip
+        count = ctx.key_positions.shape[1]  # the rest of a static cache is not written yet
+        keys, sink = tuple(one[:, :, :count] for one in k), host.get("s_aux")
+        own = terms if sink is None else with_sink(terms, sink)
+        seen = mask if isinstance(mask, Tensor) and mask.ndim == 4 else None  # others add nothing to causality
+        factor, cap = getattr(attention, attention.score_factor), host.get("softcap")
+        call = AttentionCall(q, keys, v[:, :, :count], own, ctx, seen, factor, softcap=cap, at_read=at_read)
+        on_call(layer, call.with_rotated_keys())
 
     def to_host(q: Tensor, k: Tensor, v: Tensor, terms: Terms, mask: Any, host: dict[str, Any], *rest: Any) -> Any:
         positions = torch.arange(k.shape[2], device=k.device)[None]  # the model's own function knows no others
         ctx = PositionContext(positions[:, -q.shape[2] :], positions, attention.is_causal, contiguous=True)
-        factor = getattr(attention, attention.score_factor)
-        on_call(layer, as_the_host(AttentionCall((q,), (k,), v, terms, ctx, tensor_or_none(mask), factor), host))
+        record((q,), (k,), v, terms, ctx, mask, host)
         return by_host(q, k, v, terms, mask, host, *rest)
 
-    def to_engine(
-        q: tuple[Tensor, ...],
-        k: tuple[Tensor, ...],
-        v: Tensor,
-        terms: Terms,
-        ctx: PositionContext,
-        plan: CallPlan,
-        host: dict[str, Any],
-        *rest: Any,
-    ) -> Any:
-        seen = ctx.key_positions.shape[1]
-        keys = tuple(one[:, :, :seen] for one in k)
-        mask, factor = tensor_or_none(plan.mask), getattr(attention, attention.score_factor)
-        at_read = () if plan.at_read is None else plan.at_read.rotations
-        call = AttentionCall(q, keys, v[:, :, :seen], terms, ctx, mask, factor, at_read=at_read)
-        on_call(layer, as_the_host(call.with_rotated_keys(), host))
-        return by_engine(q, k, v, terms, ctx, plan, host, *rest)
+    def to_engine(*given: Any) -> Any:
+        plan: CallPlan = given[5]
+        record(*given[:5], plan.mask, given[6], () if plan.at_read is None else plan.at_read.rotations)
+        return by_engine(*given)
 
     attention.__dict__.update(_by_host=to_host, _by_engine=to_engine)
-
-
-def as_the_host(call: AttentionCall, host: Mapping[str, Any]) -> AttentionCall:
-    """The call with what the model itself does to scores: a soft cap as in Gemma 2, an attention sink as in gpt-oss."""
-    sink = host.get("s_aux")
-    terms = call.terms if sink is None else with_sink(call.terms, sink)
-    return replace(call, terms=terms, softcap=host.get("softcap"))
-
-
-def tensor_or_none(mask: Any) -> Tensor | None:
-    """Return a 4-D mask; other forms add nothing to causality for a text without padding, and become None."""
-    return mask if isinstance(mask, Tensor) and mask.ndim == 4 else None

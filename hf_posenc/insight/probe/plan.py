@@ -10,7 +10,7 @@ from torch import nn
 
 from hf_posenc.errors import UnsupportedModel, WrongKind, shown
 from hf_posenc.eval.errors import LengthTooShort, TaskOptionOutOfRange, TextTooShort
-from hf_posenc.eval.lm.special_tokens import frame_of
+from hf_posenc.eval.lm.spans import frame_of
 from hf_posenc.eval.tasks.sweep import Count, Seed, checked
 from hf_posenc.eval.texts.measured_text import MeasuredText
 from hf_posenc.eval.texts.windows import tokenized_documents

@@ -134,6 +134,7 @@ def key_sizes(target: PropertyTarget) -> tuple[float, float]:
     own = layer.key(content).norm(dim=-1)
     ends = (TRAINED, min(target.reach, MILLION))
     sizes = [layer.call(content, content, torch.arange(e - TEXT, e)[None]).keys for e in ends]
+    own = own.repeat_interleave(sizes[0][0].shape[1] // own.shape[1], dim=1)  # where query heads have keys of their own
     near, far = (float(max((k.norm(dim=-1) / own).max() for k in keys)) for keys in sizes)
     return near, far
 

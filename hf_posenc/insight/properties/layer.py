@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
-from hf_posenc.core.context import PositionContext
 from hf_posenc.insight.plots import pair_scores
+from hf_posenc.insight.plots.registry import Target
 from hf_posenc.schemes.base import Scheme
 
 SEED = 0
@@ -43,7 +43,8 @@ class Layer:
         if alike:
             query = key.repeat_interleave(g.heads // g.kv_heads, dim=1)
         self.weights = tuple(weight.flatten(1).to(dtype) for weight in (query, key, value))
-        self.table = None if g.table is None else (0.02 * gaussian(g.table, g.width, seed=20)).to(dtype)
+        table = None if g.table is None else (0.02 * gaussian(g.table, g.width, seed=20)).to(dtype)
+        self.target = Target("", self.scheme, table, projections=self)
 
     def query(self, x: Tensor) -> Tensor:
         """``[…, n, width]`` to ``[…, heads, n, head_dim]``."""
@@ -60,9 +61,7 @@ class Layer:
     def code(self, positions: Tensor) -> Tensor | None:
         """Code added to embeddings at ``positions [batch or 1, n]``, ``[…, width]``; None for nothing."""
         with torch.no_grad():
-            code = self.scheme.embed(positions)
-            if code is None and self.table is not None and self._reads_table:
-                code = self.scheme.read_table(self.table, positions)
+            code = self.target.added(positions)
         return None if code is None else code.to(self.dtype)
 
     def call(self, query: Tensor, key: Tensor, positions: Tensor, *, last: int | None = None) -> AttentionCall:
@@ -78,9 +77,7 @@ class Layer:
         code = self.code(positions)
         if code is not None:
             query, key = query + code, key + code
-        even = positions.shape[-1] < 2 or bool((positions.diff(dim=-1) == 1).all())
-        ctx = PositionContext(positions, positions, self.geometry.causal, even, hidden=key, projections=self, layer=0)
-        q, k = self.scheme.prepare(self.query(query), self.key(key))
+        ctx, (q, k) = self.target.context(positions, key), self.scheme.prepare(self.query(query), self.key(key))
         return pair_scores.attention_call(self.scheme, q, k, self._heads(key, 2), ctx, last=last)
 
     @torch.no_grad()
@@ -93,10 +90,6 @@ class Layer:
         """Bias added to q · k, ``[batch, heads, row, n]``."""
         call = self.call(query, key, positions, last=last)
         return logits(call) - logits(replace(call, terms=replace(call.terms, bias=())))
-
-    @property
-    def _reads_table(self) -> bool:
-        return not self.scheme.replaces_host or self.scheme.keeps_table
 
     def _heads(self, x: Tensor, which: int) -> Tensor:
         return (x.to(self.dtype) @ self.weights[which]).unflatten(-1, (-1, self.geometry.head_dim)).transpose(-2, -3)

@@ -18,7 +18,7 @@ from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Geometry
 from hf_posenc.schemes.attention_scale.logn import keys_seen
 from hf_posenc.schemes.base import Scheme
-from hf_posenc.schemes.options import Positive
+from hf_posenc.schemes.options import NotNegative
 from hf_posenc.schemes.registry import register_scheme
 
 
@@ -27,7 +27,8 @@ class SSMax(Scheme):
     """Logits scaled by ln n, trained for each head and layer. Works on top of any positions; tune after patching.
 
     ``s_init`` is the initial value of s. ``bias``, if given, is the initial value of b: the paper finds that b helps
-    training and hurts longer sequences. ``learned=False`` keeps both fixed.
+    training and hurts longer sequences. ``learned=False`` keeps both fixed. With ``s_init=0, bias=1`` training starts
+    at the unscaled model, as that of Mistral Large 4 does.
     """
 
     formula = r"""
@@ -38,7 +39,7 @@ class SSMax(Scheme):
     replaces_host = False
 
     def __init__(
-        self, geometry: Geometry, *, s_init: Positive = 0.43, learned: bool = True, bias: float | None = None
+        self, geometry: Geometry, *, s_init: NotNegative = 0.43, learned: bool = True, bias: float | None = None
     ) -> None:
         super().__init__(geometry)
         self.shared = not learned

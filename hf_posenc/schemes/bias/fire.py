@@ -13,6 +13,9 @@ ours: the paper has decoders only.
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +31,7 @@ from hf_posenc.schemes.registry import register_scheme
 from hf_posenc.schemes.weights import LinearWeights
 
 FEW = 1 << 13  # values, up to which finding units to leave out takes longer than evaluating all of them
+AHEAD = 256  # distances of a kept table beyond those that are needed
 AT_ONCE = 1 << 16  # pairs: the values of all units then stay in the processor's cache, which halves the time
 
 
@@ -75,11 +79,14 @@ class FIRE(Scheme):
         reach = None if ctx.causal else keys_seen(ctx) - 1  # [batch or 1, query or 1]
 
         even = ctx.steady and not is_traced()
+        token = ctx.first if even and ctx.kept is not None and ctx.device.type == "cpu" else None
 
         def of_block(block: Block) -> Tensor:
             farthest = block.query_positions if reach is None else reach
             if ctx.text_keys is not None:
                 farthest = farthest[:, block.rows]
+            if token is not None and block.query.shape[2] == 1:
+                return self.of_token(ctx, token, block.key.shape[2])
             if even:
                 return self.relative(of_even_block(self.numerator, block), farthest)
             return self.of(block.distance, farthest)
@@ -100,6 +107,17 @@ class FIRE(Scheme):
     def numerator(self, distance: Tensor) -> Tensor:
         """ψ of distances of either sign, same shape."""
         return self.psi(distance.abs().float())
+
+    def of_token(self, ctx: PositionContext, position: int, keys: int) -> Tensor:
+        """Bias ``[1, heads, 1, keys]`` of a decoded token on the CPU: ψ of all distances is kept with the cache."""
+        kept: dict[str, Any] = ctx.with_cache(("fire", id(self.original)), dict)
+        known: Tensor | None = kept.get("numerator")  # of distances that fall to 0
+        if known is None or len(known) < keys:
+            known = kept["numerator"] = self.numerator(torch.arange(keys + AHEAD, -1, -1, device=ctx.device))
+            kept["numbers"] = float(self.c.abs()), float((self.multiplier.float() * self.tau).abs())
+        c, threshold = kept["numbers"]
+        reach = math.log1p(c * max(position, threshold)) + self.eps
+        return self.network(known.narrow(0, len(known) - keys, keys)[None, None] / reach).transpose(0, 1)
 
     def psi(self, x: Tensor) -> Tensor:
         """ln(|c| x + 1), for c of either sign."""

@@ -42,7 +42,7 @@ class RotatesKeysByRegion(Scheme):
     def __init__(self, geometry: Geometry, *, key_cache: KeyCache) -> None:
         super().__init__(geometry)
         self.key_cache = key_cache
-        if self.caches_one_key and not geometry.causal:
+        if self.caches_one_key and not geometry.causal and not self.needs_causal:
             raise OptionOutOfRange(
                 f"Option 'key_cache' of scheme {self.record.name!r}: an encoder has no KV cache, got {key_cache!r}. "
                 "Leave the option out."

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_posenc import export_native, patch_model
+from hf_posenc import patch_model
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH
 
 from ...example_modules import example_module
@@ -52,15 +52,3 @@ def test_rotations_are_transformers_own(scheme: str, partial: float) -> None:
     assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
     if scheme != "rope":  # control
         assert (logits(tiny_neox(partial)) - theirs).abs().max() > 1e-2
-
-
-@pytest.mark.parametrize("scheme", ["rope", "pi", "ntk", "yarn", "llama3", "dynamic_ntk", "longrope"])
-@pytest.mark.filterwarnings("ignore::hf_posenc.errors.OnlyWithinTrainedLength")
-def test_export_is_what_transformers_computes(scheme: str, tmp_path: Any) -> None:
-    from transformers import GPTNeoXForCausalLM
-
-    model = patch_model(tiny_neox(), scheme, factor=FACTOR)
-    assert export_native(model, tmp_path)["partial_rotary_factor"] == 0.5
-    plain = GPTNeoXForCausalLM.from_pretrained(tmp_path).eval()
-    theirs, ours = logits(plain, TRAINED_LENGTH), logits(model, TRAINED_LENGTH)
-    assert (theirs - ours).abs().max() <= 1e-5 * ours.abs().max()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -20,7 +20,7 @@ class OfCodes(Plot):
     """Base of plots for schemes with added or learned codes, and, together with them, for those that rotate."""
 
     hooks = ("embed",)
-    trained_length: ClassVar[int] = 128
+    trained_length, positions = 128, LENGTH
 
     def shows(self, target: Target) -> bool:
         return codes.has_code(target)
@@ -30,9 +30,6 @@ class OfCodes(Plot):
 
     def is_informative(self, target: Target) -> bool:
         return codes.has_code(target) and not target.has("rotation", "row_rotation")
-
-    def length(self, target: Target) -> int:
-        return LENGTH
 
 
 @register_plot
@@ -103,10 +100,7 @@ class Path(OfCodes):
     """Path of the code in the plane of its first two principal components."""
 
     name, title = "path", "Path of the code in the plane of its two widest directions"
-    scaled = False
-
-    def length(self, target: Target) -> int:
-        return 32
+    scaled, positions = False, 32
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         plane, shares = codes.path(target, view.length or LENGTH)

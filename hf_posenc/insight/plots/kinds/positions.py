@@ -164,11 +164,8 @@ class BiasCurve(Lines):
     name, title = "bias_curve", "Bias against distance, head by head"
     hooks = ("bias",)
     options = ("length", "head", "vectors")
-    trained_length = 128
+    trained_length, informative = 128, False
     axis_names = "distance (tokens)", "added to the score"
-
-    def is_informative(self, target: Target) -> bool:
-        return False
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         bias = biases(target, view.length or self.length(target), view)

@@ -75,16 +75,13 @@ class Clock(Plot):
     name, title = "clock", "Pairs as clock hands"
     trained_length, sweep = 256, "position"
     options = ("position", "channels")
-    scaled = False
+    scaled, positions = False, 48
 
     def shows(self, target: Target) -> bool:
         return codes.has_code(target) and codes.rotated(target, 2) is not None
 
     def is_informative(self, target: Target) -> bool:
         return self.shows(target) and target.has("rotation", "row_rotation")
-
-    def length(self, target: Target) -> int:
-        return 48
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         position = TRAIL if view.position is None else view.position

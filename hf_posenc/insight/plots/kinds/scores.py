@@ -10,7 +10,7 @@ import torch
 from hf_posenc.insight.plots import codes, marks, pair_scores
 from hf_posenc.insight.plots.bases import Curves, Maps
 from hf_posenc.insight.plots.kinds.positions import Distance
-from hf_posenc.insight.plots.registry import Sheet, Target, View, register_plot
+from hf_posenc.insight.plots.registry import Plot, Sheet, Target, View, register_plot
 
 SIDE = 15  # patches of an image
 OF_SCORES = ("rotation", "row_rotation", "bias", "regions", "visible", "query_scale", "row_scale")
@@ -29,44 +29,38 @@ def score_map(target: Target, length: int, view: View) -> dict[str, Any]:
     return {"score": scores[head]} | ({"head": head} if differ else {})
 
 
-@register_plot
-class ScoreMap(Maps):
-    """The score of each pair of identical tokens."""
+class OfScores(Plot):
+    """Base of plots of scores, which every scheme has; without positions they are all the same."""
 
-    name, title = "score", "Score of each pair where only position differs"
     key, unit = "score", "score"
     options = ("length", "head", "vectors")
     companions = OF_SCORES
-    trained_length, factor, sweep = 32, 4.0, "factor"
+    factor, sweep, informative = 4.0, "factor", False
 
     def shows(self, target: Target) -> bool:
-        return True  # also of a scheme without positions, whose scores are all the same
-
-    def is_informative(self, target: Target) -> bool:
-        return False
+        return True
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         return score_map(target, view.length or self.length(target), view)
 
 
 @register_plot
-class ScoreCurve(Curves):
+class ScoreMap(OfScores, Maps):
+    """The score of each pair of identical tokens."""
+
+    name, title = "score", "Score of each pair where only position differs"
+    trained_length = 32
+
+
+@register_plot
+class ScoreCurve(OfScores, Curves):
     """The same against distance, for the last query."""
 
     name, title = "score_curve", "Score against distance where only position differs"
-    key, unit = "score", "score"
-    options = ("length", "head", "vectors")
-    companions = OF_SCORES
-    trained_length, factor, sweep = 128, 4.0, "factor"
-
-    def shows(self, target: Target) -> bool:
-        return True  # also of a scheme without positions, whose scores are all the same
-
-    def is_informative(self, target: Target) -> bool:
-        return False
+    trained_length = 128
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
-        found = score_map(target, view.length or self.length(target), view)
+        found = super().numbers(target, view)
         score = pair_scores.of_last_row(found["score"])
         return found | {"distance": torch.arange(len(score)), "score": score}
 
@@ -78,13 +72,10 @@ class DistanceCurve(Curves):
     name, title = "distance_curve", "Distance in use against the true one"
     key, unit = "used", "distance in use (tokens)"
     hooks, companions = Distance.hooks, Distance.companions
-    factor, sweep = 4.0, "factor"
+    factor, sweep, informative = 4.0, "factor", False
 
     def shows(self, target: Target) -> bool:
         return pair_scores.remaps(target)
-
-    def is_informative(self, target: Target) -> bool:
-        return False
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         length = view.length or self.length(target)
@@ -137,14 +128,11 @@ class Grid(Maps):
     name, title = "grid", "Score of the middle patch of an image with all others"
     key, unit = "score", "score with the patch at ×"
     axis_names, sizes = ("column (patches)", "row (patches)"), ((3.3, 3.3), (3.3, 3.3))
-    trained_length = SIDE * SIDE
+    trained_length = positions = SIDE * SIDE
     companions = ("rotation", "row_rotation", "bias")
 
     def shows(self, target: Target) -> bool:
         return getattr(target.scheme.rotation(), "axes", None) is not None
-
-    def length(self, target: Target) -> int:
-        return SIDE * SIDE
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         side = max(1, round((view.length or SIDE * SIDE) ** 0.5))

@@ -1,0 +1,216 @@
+"""A GPT-2 as a class of transformers whose own positions are those of its scheme, exactly.
+
+- A vector added to the embeddings: a GPT-2 whose table is that vector at every position up to the target length.
+- A rotation of fixed frequencies, or no positions at all: a GPT-NeoX with sequential residuals.
+- ALiBi with the released slopes: a BLOOM. It normalises its embeddings, which GPT-2 does not: they are written so small
+  that ε outweighs their variance, and multiplied up again. What is left is that their mean is taken away, to which the
+  norms behind it are blind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from hf_posenc.checkpoints.export import filled
+from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_part
+from hf_posenc.checkpoints.static_rotation import HOOKS, longrope
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.errors import NotExpressible
+from hf_posenc.forward.current_forward import ATTENTIONS
+from hf_posenc.patching.config_guard import PATCH_KEYS
+from hf_posenc.patching.state import base_model_of, describe
+from hf_posenc.schemes.base import Scheme, implements
+from hf_posenc.schemes.bias.alibi import ALiBi, code_slopes
+
+ACTING = frozenset([*HOOKS, "read_table", "extra_key_channels", "rotation"])
+GROWN = 2.0**13  # of a BLOOM's embeddings: the variance is then ε · 2⁻²⁶ of what it was, below float32's rounding
+THETA = 10_000.0
+FROM_CONFIG = transformers.AutoModelForCausalLM.from_config
+BLOCKS = {
+    "ln_1": "input_layernorm", "attn.c_attn": "{attention}.query_key_value", "attn.c_proj": "{attention}.dense",
+    "ln_2": "post_attention_layernorm", "mlp.c_fc": "mlp.dense_h_to_4h", "mlp.c_proj": "mlp.dense_4h_to_h",
+}  # fmt: skip
+"""Modules of a block of GPT-2, and their names in BLOOM and GPT-NeoX."""
+
+
+def other_gpt2(model: Any) -> Any:
+    """The model as a class of transformers that computes its scheme.
+
+    Args:
+        model: a patched GPT-2 with a vocabulary head, which is not changed.
+
+    Raises:
+        NotExpressible: none computes it, and why.
+    """
+    schemes = {acting_part(module.scheme) for module in base_model_of(model)[0].__dict__[ATTENTIONS]}
+    name = describe(model).scheme
+    if len(schemes) != 1:
+        raise NotExpressible(
+            f"Scheme {name!r} is not that of every layer, and GPT-2, GPT-NeoX and BLOOM have one for all. {INSTEAD}"
+        )
+    (scheme,) = schemes
+    hooks = {hook for hook in ACTING if implements(scheme, hook)}
+    if hooks and hooks <= {"embed", "read_table"} and not scheme.needs_whole_text:
+        return with_table(model, scheme)
+    if hooks <= {"rotation"}:
+        return as_gpt_neox(model, scheme)
+    if hooks == {"bias"} and isinstance(scheme, ALiBi):
+        return as_bloom(model, scheme)
+    raise NotExpressible(
+        f"Neither GPT-2, GPT-NeoX nor BLOOM computes scheme {name!r}: they have a table of positions, a rotation of "
+        f"fixed frequencies, and ALiBi. {INSTEAD}"
+    )
+
+
+def with_table(model: Any, scheme: Scheme) -> Any:
+    """A GPT-2 with a table of as many positions as the target length."""
+    entries = {name: value for name, value in model.config.to_dict().items() if name not in PATCH_KEYS}
+    config = transformers.GPT2Config(**entries | {"n_positions": describe(model).target_length})
+    own = own_weights(model)
+    positions = torch.arange(config.n_positions, device=model.device)[None]
+    with torch.no_grad():
+        table = own["transformer.wpe.weight"]
+        codes = scheme.read_table(table, positions) if implements(scheme, "read_table") else scheme.embed(positions)
+    assert codes is not None  # one of the two is implemented
+    return filled(
+        model,
+        transformers.AutoModelForCausalLM.from_config,
+        config,
+        own | {"transformer.wpe.weight": codes[0].to(table.dtype)},
+    )
+
+
+def as_gpt_neox(model: Any, scheme: Scheme) -> Any:
+    """A GPT-NeoX that rotates as the scheme does.
+
+    Raises:
+        NotExpressible: it rotates otherwise, or the model scales its scores otherwise.
+    """
+    check_scaling(model.config, "GPT-NeoX")
+    config = transformers.GPTNeoXConfig(
+        intermediate_size=model.config.n_inner or 4 * model.config.n_embd,
+        hidden_act=model.config.activation_function,
+        layer_norm_eps=model.config.layer_norm_epsilon,
+        use_parallel_residual=False,
+        max_position_embeddings=describe(model).target_length,
+        rope_parameters=rotated_by(scheme, describe(model).scheme),
+        **shared_entries(model.config),
+    )
+    names = {"transformer.wte": "gpt_neox.embed_in", "transformer.ln_f": "gpt_neox.final_layer_norm"}
+    return filled(
+        model,
+        transformers.AutoModelForCausalLM.from_config,
+        config,
+        renamed(model, names, "gpt_neox.layers", "attention"),
+    )
+
+
+def as_bloom(model: Any, scheme: ALiBi) -> Any:
+    """A BLOOM that computes what a GPT-2 with ALiBi does.
+
+    Raises:
+        NotExpressible: a part of it has no counterpart.
+    """
+    own = model.config
+    check_scaling(own, "BLOOM")
+    if own.n_inner not in (None, 4 * own.n_embd) or own.activation_function not in ("gelu_new", "gelu_pytorch_tanh"):
+        raise NotExpressible(
+            f"BLOOM's MLP is four times as wide as the model, with GELU by tanh; this one has n_inner={own.n_inner} "
+            f"and {own.activation_function!r}. {INSTEAD}"
+        )
+    slopes = scheme.log_slopes.exp().tolist() if scheme.log_slopes is not None else scheme.slopes
+    wanted = [slope * scheme.interpolate for slope in code_slopes(own.n_head)]
+    if any(abs(slope - one) > 1e-6 * one for slope, one in zip(slopes, wanted, strict=True)):
+        raise NotExpressible(
+            f"BLOOM computes ALiBi with the released slopes alone, and this model has others. {INSTEAD}"
+        )
+    if model.dtype != torch.float32:
+        raise NotExpressible(
+            f"BLOOM normalises its embeddings, which is undone in float32 alone, and this model is in {model.dtype}. "
+            "Load it in float32."
+        )
+    names = {"transformer.wte": "transformer.word_embeddings", "transformer.ln_f": "transformer.ln_f"}
+    weights = renamed(model, names, "transformer.h", "self_attention")
+    embeddings = "transformer.word_embeddings"
+    weights[f"{embeddings}.weight"] = weights[f"{embeddings}.weight"] * (own.layer_norm_epsilon**0.5 / GROWN)
+    weights[f"{embeddings}_layernorm.weight"] = torch.full((own.n_embd,), GROWN)
+    weights[f"{embeddings}_layernorm.bias"] = torch.zeros(own.n_embd)
+    entries = shared_entries(own) | {"tie_word_embeddings": False}
+    config = transformers.BloomConfig(layer_norm_epsilon=own.layer_norm_epsilon, **entries)
+    return filled(model, FROM_CONFIG, config, weights)
+
+
+def check_scaling(config: Any, name: str) -> None:
+    """Refuse models that scale their scores otherwise than by the width of a head.
+
+    Raises:
+        NotExpressible: this is one.
+    """
+    if not config.scale_attn_weights or config.scale_attn_by_inverse_layer_idx or config.add_cross_attention:
+        raise NotExpressible(
+            f"{name} scales scores by the width of a head and has no cross-attention. This GPT-2 has "
+            f"scale_attn_weights={config.scale_attn_weights}, scale_attn_by_inverse_layer_idx="
+            f"{config.scale_attn_by_inverse_layer_idx}, add_cross_attention={config.add_cross_attention}. {INSTEAD}"
+        )
+
+
+def rotated_by(scheme: Scheme, name: str) -> dict[str, Any]:
+    """The ``rope_parameters`` of a GPT-NeoX for a rotation of fixed frequencies, or for none.
+
+    Raises:
+        NotExpressible: the rotation is another one.
+    """
+    geometry = scheme.geometry
+    rotation = scheme.rotation() or Rotation((0.0,) * (geometry.head_dim // 2))
+    scale = scheme.logit_scale()
+    plain = rotation.layout == "half" and not (rotation.values or rotation.decay or rotation.axes)
+    if not plain or (rotation.dims < geometry.head_dim and (scale, rotation.amplitude) != (1.0, 1.0)):
+        raise NotExpressible(
+            f"GPT-NeoX rotates channel m with m + d/2 by fixed frequencies, and {name!r} does not. {INSTEAD}"
+        )
+    share = {"partial_rotary_factor": rotation.dims / geometry.head_dim}
+    native = scheme.native()
+    if native is not None:
+        return share | native
+    return share | longrope(rotation, THETA, scale**0.5 * rotation.amplitude, geometry)
+
+
+def shared_entries(config: Any) -> dict[str, Any]:
+    """Entries of a GPT-2's configuration that BLOOM and GPT-NeoX have as well."""
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "initializer_range", "use_cache",
+             "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")  # fmt: skip
+    dropped = {"attention_dropout": config.attn_pdrop, "hidden_dropout": config.resid_pdrop}
+    return {name: getattr(config, name) for name in names} | dropped
+
+
+def own_weights(model: Any) -> dict[str, Tensor]:
+    """A model's weights without those of its scheme."""
+    return {name: value for name, value in model.state_dict().items() if ".posenc." not in name}
+
+
+def renamed(model: Any, names: Mapping[str, str], blocks: str, attention: str) -> dict[str, Tensor]:
+    """The weights of a GPT-2 under the names of another class, which keeps queries, keys and values head by head.
+
+    Args:
+        model: the GPT-2.
+        names: of modules outside of blocks.
+        blocks, attention: name of the list of blocks, and of the attention in one.
+    """
+    found = {}
+    for name, weight in own_weights(model).items():
+        module, _, kind = name.rpartition(".")
+        block = re.fullmatch(r"transformer\.h\.(\d+)\.(.+)", module)
+        if block and block[2] in BLOCKS:
+            if ".c_" in module and kind == "weight":
+                weight = weight.T  # of a Conv1D
+            if module.endswith("c_attn"):
+                weight = weight.unflatten(0, (3, model.config.n_head, -1)).transpose(0, 1).flatten(0, 2)
+            module = f"{blocks}.{block[1]}.{BLOCKS[block[2]].format(attention=attention)}"
+        found[f"{names.get(module, module)}.{kind}"] = weight.contiguous()
+    return found

@@ -1,0 +1,134 @@
+"""Jet-Long: near keys keep their exact distance, distances beyond are counted in groups that grow with the text.
+
+    Δ' = i − j                     for i − j ≤ w            w = window
+         ⌊i / G⌋ − ⌊j / G⌋         beyond                   G = max(1, ⌈L / L0⌉),  L0 = trained length
+
+Other than in `self_extend`, no offset joins the two: at the border distances fall from w to w / G, and none exceeds L0.
+L is the length at each query (``length="row"``): texts within L0 are unchanged, and cached decoding equals a single
+forward pass. The released code takes the length of the call (``"sequence"``): a prefill is grouped as its last token
+requires, and a decoded token by the length so far, with keys that layers below computed under a smaller G. All samples
+of a batch then have the longest's length.
+
+The cache holds a key once, and each call rotates it from its position to its group: R(⌊j / G⌋ − j) R(j) k. With
+``key_cache="copies"`` it holds one copy for every G. By rows, G stays that of the target length beyond it.
+
+The authors have w = 2,048 of L0 = 32,768. A small Llama trained on 256 tokens needs a greater share: at 8 × L0 it loses
+a nat with 16 tokens, against 64.
+
+Tang, Wang, Gu, Han, Cai 2026, "Jet-Long: Efficient Long-Context Extension with Dynamic Bifocal RoPE", arXiv:2607.07740;
+github.com/jet-ai-projects/Jet-Long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from hf_posenc.core.context import PositionContext
+from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.regions import Band, Region
+from hf_posenc.core.tracing import is_traced
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.remap.rerope import KeyCache, RotatesKeysByRegion
+
+Length = Literal["row", "sequence"]
+
+
+@register_scheme("jet_long", zero_shot=True, paper="2607.07740")
+class JetLong(RotatesKeysByRegion):
+    """Distances beyond ``window`` (default: L0 / 16) counted in groups of ⌈length / L0⌉ tokens. Zero-shot.
+
+    ``length="sequence"`` takes one length for a whole call, as the released code does. Outputs then depend on later
+    tokens, differ with and without cache, and are not compiled. ``key_cache="copies"`` caches one copy of each key for
+    every size of groups, which saves rotating them for each new token.
+    """
+
+    formula = r"""
+    \Delta' &= \begin{cases}
+    i - j & i - j \le w \\
+    \lfloor i / G \rfloor - \lfloor j / G \rfloor & \text{beyond}
+    \end{cases} \\
+    G &= \max(1, \lceil L / L_0 \rceil), \quad w = \mathtt{window}, \quad \text{$L$: the length at each query}
+    """
+
+    replaces_host = False
+    needs_rotation: ClassVar[bool] = True
+    needs_causal: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        window: PositiveInt | None = None,
+        length: Length = "row",
+        key_cache: KeyCache = "one",
+    ) -> None:
+        super().__init__(geometry, key_cache=key_cache)
+        self.window = max(1, geometry.trained_length // 16) if window is None else window
+        self.length = length
+        if self.window >= max(geometry.trained_length, 2):
+            raise OptionOutOfRange(
+                f"window must be smaller than the trained length {geometry.trained_length}, got {self.window}. "
+                "The default is a sixteenth of it."
+            )
+        if length == "sequence" and key_cache == "copies":
+            raise OptionOutOfRange(
+                "length='sequence' groups cached keys anew as the text grows, and key_cache='copies' keeps their "
+                "groups. Leave key_cache out."
+            )
+
+    @classmethod
+    def comparison_options(cls, *, factor: float, trained_length: int) -> dict[str, Any]:
+        """The authors' 2,048 tokens, or a quarter of shorter trained lengths: of 256, a sixteenth is too few."""
+        return {"window": max(1, min(2048, trained_length // 4))}
+
+    def regions(self, ctx: PositionContext) -> tuple[Region, ...]:
+        """Near keys at their true distance; beyond, group numbers by rows, or of the whole call."""
+        near = Region(Band(None, self.window + 1))
+        return near, *(self.of_call(ctx) if self.length == "sequence" else self.by_rows(ctx))
+
+    def by_rows(self, ctx: PositionContext) -> Iterator[Region]:
+        """Far keys of the rows of each group size: of those that occur, where that is known."""
+        trained, most = self.geometry.trained_length, self.group_size(self.geometry.target_length)
+        first, last = 2, most
+        if ctx.first is not None and self.caches_one_key and not is_traced():  # else every call has the same
+            end = ctx.first + ctx.query_positions.shape[1]
+            first, last = max(2, min(self.group_size(ctx.first + 1), most)), min(self.group_size(end), most)
+        yield self.far(1, Band(self.window + 1, None, rows_until=trained if most > 1 else None))
+        for size in range(first, last + 1):
+            until = size * trained if size < most else None
+            yield self.far(size, Band(self.window + 1, None, rows_from=(size - 1) * trained, rows_until=until))
+
+    def of_call(self, ctx: PositionContext) -> Iterator[Region]:
+        """An empty region of true positions, at which keys are cached; and all far pairs in groups of one size."""
+        last = ctx.once("jet_long: last position", lambda: int(ctx.query_positions.max()))
+        yield self.far(1, Band(self.window + 1, None, rows_until=0))
+        yield self.far(self.group_size(last + 1), Band(self.window + 1, None))
+
+    def group_size(self, length: int) -> int:
+        """G of a length."""
+        return -(-length // self.geometry.trained_length)
+
+    def far(self, size: int, band: Band) -> Region:
+        """Pairs at distances of whole groups; groups of one token are the positions themselves."""
+        return Region(band) if size == 1 else Region(band, Grouped(size), Grouped(size))
+
+    @property
+    def unchanged_below(self) -> int:
+        """The trained length; in one length a call, the keys that are near whatever follows."""
+        return self.geometry.trained_length if self.length == "row" else self.window + 1
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The map of positions to the numbers of their groups."""
+
+    size: int
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        return positions // self.size

@@ -1,0 +1,70 @@
+"""Clipped RoPE (the authors' CoPE): fade out the slowest pairs, whose turns training never completed.
+
+    ω'_m = ½ (1 + cos(π t / (n − 1))) ω_m     t = m − (d / 2 − n) ≥ 0: the place among the n slowest pairs
+           0                                  ``clip="hard"``
+
+ω_m are those of the model, or of a composed scaling (``"yarn+clipped_rope"``). The first of the n pairs keeps its
+frequency and the last is at rest, so that n = 1 does nothing unless it is cut hard. The authors fade 20 of 64 pairs of
+Llama 3; the default is that share of any head. A hard edge lets attention scores oscillate with the distance, they
+argue. The name `cope` belongs to another scheme.
+
+Li, Ren, Yuille, Wang 2026, "CoPE: Clipped RoPE as A Scalable Free Lunch for Long Context LLMs", arXiv:2602.05258;
+github.com/hrlics/CoPE.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from hf_posenc.core.geometry import Geometry, Rotation
+from hf_posenc.errors import OptionOutOfRange
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.options import PositiveInt
+from hf_posenc.schemes.registry import register_scheme
+from hf_posenc.schemes.rotary.resonance import fixed_frequencies
+
+SHARE = 20 / 64
+
+
+@register_scheme("clipped_rope", aliases=("clip_rope",), paper="2602.05258")
+class ClippedRoPE(Scheme):
+    """The slowest pairs of a rotation faded by half a cosine, or cut. Continue training after the change.
+
+    ``pairs`` is how many, by default 20 of 64; ``clip="hard"`` puts all of them at rest.
+    """
+
+    formula = r"""
+    \omega'_m &= \tfrac{1}{2} \left( 1 + \cos \frac{\pi t}{n - 1} \right) \omega_m \\
+    t &= m - (d/2 - n) \ge 0, \quad n = \mathtt{pairs}
+    """
+
+    replaces_host = False
+    needs_rotation: ClassVar[bool] = True
+
+    def __init__(
+        self, geometry: Geometry, *, pairs: PositiveInt | None = None, clip: Literal["soft", "hard"] = "soft"
+    ) -> None:
+        super().__init__(geometry)
+        self.pairs, self.clip = pairs, clip
+
+    def retune(self, rotation: Rotation) -> Rotation:
+        """The rotation with its last pairs slowed."""
+        frequencies = fixed_frequencies(rotation, self)
+        n = max(2, round(SHARE * len(frequencies))) if self.pairs is None else self.pairs
+        kept = len(frequencies) - n
+        if kept < 0:
+            raise OptionOutOfRange(
+                f"pairs is {n}, but this rotation has {len(frequencies)}. Use at most that many, or the scheme 'none'."
+            )
+        slower = (w * self.left(m - kept, n) for m, w in enumerate(frequencies))
+        return replace(rotation, frequencies=tuple(slower))
+
+    def left(self, place: int, n: int) -> float:
+        """What is left of the frequency of a pair at a place among the n slowest; negative for the others."""
+        if place < 0:
+            return 1.0
+        if self.clip == "hard" or place == n - 1 > 0:  # exactly 0, which the cosine misses by its rounding
+            return 0.0
+        return (1 + math.cos(math.pi * place / max(n - 1, 1))) / 2

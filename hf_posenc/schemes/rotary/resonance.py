@@ -1,0 +1,53 @@
+"""Resonance RoPE: round wavelengths to whole tokens, so that a pair turns through the same angles again and again.
+
+    ω'_m = 2π / round(2π / ω_m)         ω_m: with any scaling; pairs at rest stay so
+
+Pairs that turn round within the trained length then have no angle beyond it that training did not have. It comes after
+a scaling, whose wavelengths it rounds (``"yarn+resonance"``); alone, it rounds those of the model. Slow pairs, of long
+wavelengths, hardly change. The authors' repeated tables are the same angles, as a rotation by whole turns is none.
+
+Wang, Kobyzev, Lu, Rezagholizadeh, Liu 2024, "Resonance RoPE: Improving Context Length Generalization of Large Language
+Models", arXiv:2403.00071, section 4; github.com/sheryc/resonance_rope.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+from hf_posenc.core.geometry import Rotation
+from hf_posenc.errors import CannotCombine
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.registry import register_scheme
+
+
+@register_scheme("resonance", aliases=("resonance_rope",), paper="2403.00071", zero_shot=True)
+class Resonance(Scheme):
+    """Wavelengths of the model's rotation, or of a composed scaling, rounded to whole tokens. Zero-shot."""
+
+    formula = r"\omega'_m = \frac{2\pi}{\mathrm{round}(2\pi / \omega_m)}"
+
+    replaces_host = False
+    needs_rotation: ClassVar[bool] = True
+
+    def retune(self, rotation: Rotation) -> Rotation:
+        """The rotation with whole wavelengths."""
+        return replace(rotation, frequencies=tuple(map(whole, fixed_frequencies(rotation, self))))
+
+
+def whole(frequency: float) -> float:
+    """The frequency whose wavelength is a whole number of tokens, at least 1."""
+    return 2 * math.pi / max(round(2 * math.pi / frequency), 1) if frequency else 0.0
+
+
+def fixed_frequencies(rotation: Rotation, scheme: Scheme) -> tuple[float, ...]:
+    """Radians per token of each pair, for a scheme that changes them.
+
+    Raises:
+        CannotCombine: they are trained.
+    """
+    if not isinstance(rotation.frequencies, tuple):
+        name = scheme.record.name
+        raise CannotCombine(f"{name!r} changes fixed frequencies, and these are trained. Leave learn_freq or it out.")
+    return rotation.frequencies

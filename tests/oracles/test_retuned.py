@@ -1,0 +1,173 @@
+"""MrRoPE, resonance and clipped RoPE against their papers in float64, alone and after a scaling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_posenc import patch_model, scheme_of
+from hf_posenc.errors import CannotCombine, OptionOutOfRange, PosEncError
+from hf_posenc.schemes.rotary.mrrope import MrRoPE
+from hf_posenc.schemes.rotary.yarn import Yarn
+
+from . import models, naive
+from .models import HEAD_DIM, TRAINED
+
+LONG, FACTOR = 4 * TRAINED, 4
+
+
+def radix(unscaled: Tensor, trained: int, factor: float, growing: bool) -> Tensor:
+    """Section 3.2: a radix for each pair between the 32-turn and the 1-turn pair; frequencies over their product."""
+    turns = trained * unscaled / (2 * math.pi)
+    low = max([m for m, count in enumerate(turns) if count > 32], default=0)
+    high = min(m for m, count in enumerate(turns) if count < 1)
+    n, found, product = high - low, [], 1.0
+    for m, w in enumerate(unscaled.tolist()):
+        found.append(w / product)
+        if low <= m < high:
+            product *= factor ** (2 * (1 + m - low) / (n * (n + 1)) if growing else 1 / n)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def whole(frequencies: Tensor) -> Tensor:
+    return 2 * math.pi / (2 * math.pi / frequencies).round()
+
+
+def faded(frequencies: Tensor, n: int) -> Tensor:
+    window = (1 + torch.linspace(0, math.pi, n, dtype=torch.float64).cos()) / 2
+    return torch.cat((frequencies[:-n], frequencies[-n:] * window))
+
+
+def frequencies_of(model: object) -> Tensor:
+    return torch.tensor(scheme_of(model).rotation().frequencies, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "trained", "base", "borders"),
+    [(128, 32768, 1e6, (23, 40)), (128, 8192, 500_000.0, None), (64, 512, 10_000.0, None), (16, 256, 10_000.0, None)],
+)  # the first: Qwen, as others who measured the paper's rule report it
+@pytest.mark.parametrize("kind", ["pro", "uni"])
+def test_mrrope(kind: str, head_dim: int, trained: int, base: float, borders: tuple[int, int] | None) -> None:
+    geometry = models.geometry(head_dim=head_dim, trained=trained, target=8 * trained, base=base)
+    scheme = MrRoPE(geometry, kind=kind)
+    found = torch.tensor(scheme.frequencies(), dtype=torch.float64)
+    expected = radix(naive.rope(head_dim, base), trained, 8, kind == "pro")
+    assert (found / expected - 1).abs().max() < 1e-12
+    assert scheme.logit_scale() == pytest.approx((0.1 * math.log(8) + 1) ** 2)
+    assert borders in (None, (scheme.last_fast, scheme.first_slow))
+    assert (found / torch.tensor(Yarn(geometry).frequencies()) - 1).abs().max() > 0.01  # control
+
+
+def test_mrrope_needs_a_slow_pair() -> None:
+    with pytest.raises(OptionOutOfRange, match="slowest pair"):
+        MrRoPE(models.geometry(trained=131_072, target=262_144))
+    with pytest.raises(OptionOutOfRange, match="beta_fast"):
+        MrRoPE(models.geometry(), beta_fast=1.0)
+
+
+SLOWED = radix(naive.rope(HEAD_DIM), TRAINED, FACTOR, True)
+CASES: dict[str, Callable[[], Tensor]] = {
+    "mrrope": lambda: SLOWED,
+    "rope+resonance": lambda: whole(naive.rope(HEAD_DIM)),
+    "pi+resonance": lambda: whole(naive.rope(HEAD_DIM) / FACTOR),
+    "mrrope+resonance": lambda: whole(SLOWED),
+    "rope+clipped_rope": lambda: faded(naive.rope(HEAD_DIM), 8),
+    "pi+clipped_rope": lambda: faded(naive.rope(HEAD_DIM) / FACTOR, 8),
+}
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("scheme", CASES)
+def test_whole_models_equal_the_definition(scheme: str, model: str) -> None:
+    build, formula = models.MODELS[model]
+    ids = models.text(LONG)
+    free = naive.both_ways(LONG) if model == "bert" else naive.causal(LONG)
+    scale = (0.1 * math.log(FACTOR) + 1) ** 2 if "mrrope" in scheme else 1.0
+    text = replace(free, frequencies=CASES[scheme](), logit_scale=scale)
+    patched = patch_model(build(), scheme, factor=FACTOR, **({"pairs": 8} if "clipped" in scheme else {}))
+    assert (models.logits(patched, ids) - formula(build(), ids, text)).abs().max() < 1e-4
+    plain = replace(text, frequencies=naive.rope(HEAD_DIM) / (FACTOR if "pi" in scheme else 1))  # control
+    assert (models.logits(patched, ids) - formula(build(), ids, plain)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("scheme", ["mrrope", "pi+resonance", "pi+clipped_rope"])
+def test_gradients_equal_the_definition(scheme: str) -> None:
+    ids, model = models.text(LONG), models.llama()
+    steer = torch.randn(LONG, models.VOCABULARY, generator=torch.Generator().manual_seed(0))
+    code = torch.zeros(LONG, models.WIDTH, dtype=torch.float64, requires_grad=True)
+    scale = (0.1 * math.log(FACTOR) + 1) ** 2 if scheme == "mrrope" else 1.0
+    text = replace(naive.causal(LONG), frequencies=CASES[scheme](), logit_scale=scale, code=code)
+    (expected,) = torch.autograd.grad((naive.llama.__wrapped__(model, ids, text) * steer).sum(), code)
+    patched = patch_model(model, scheme, factor=FACTOR, **({"pairs": 8} if "clipped" in scheme else {}))
+    tokens = patched.model.embed_tokens(ids[None]).detach().requires_grad_()
+    (found,) = torch.autograd.grad((patched(inputs_embeds=tokens).logits[0] * steer).sum(), tokens)
+    assert (found[0] - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+def test_a_scaled_model_is_rounded_as_it_is() -> None:
+    """Alone, both change the rotation that the model has, its own scaling and temperature included."""
+    scaling = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0, "original_max_position_embeddings": TRAINED}
+    scaled = models.llama(rope_parameters=scaling, max_position_embeddings=LONG)
+    own = scaled.model.rotary_emb.inv_freq.double()
+    for scheme, change in {"resonance": whole, "clipped_rope": lambda w: faded(w, 2)}.items():
+        patched = patch_model(models.llama(rope_parameters=scaling, max_position_embeddings=LONG), scheme, factor=1)
+        assert (frequencies_of(patched) / change(own) - 1).nan_to_num().abs().max() < 1e-6
+        assert scheme_of(patched).logit_scale() == pytest.approx((0.1 * math.log(4) + 1) ** 2)
+
+
+def test_rounding_keeps_regions_and_rows_of_lengths() -> None:
+    """Two tables of LongRoPE, and the rotations of dynamic NTK, are rounded each."""
+    long = scheme_of(patch_model(models.llama(), "longrope+resonance", factor=FACTOR))
+    for region in long.regions(None):
+        turns = 2 * math.pi / torch.tensor(region.rotation.frequencies, dtype=torch.float64)
+        assert (turns - turns.round()).abs().max() < 1e-6
+    rows = scheme_of(patch_model(models.llama(), "dynamic_ntk+resonance", factor=FACTOR)).row_rotation()
+    found = torch.tensor(rows.rotation_of(LONG).frequencies, dtype=torch.float64)
+    base = 10_000.0 * FACTOR ** (HEAD_DIM / (HEAD_DIM - 2))
+    assert (found / whole(naive.rope(HEAD_DIM, base)) - 1).abs().max() < 1e-9
+
+
+def test_angles_repeat_exactly_after_a_wavelength() -> None:
+    """What the rounding is for: a fast pair beyond the trained length turns as it did within."""
+    patched = patch_model(models.llama(), "resonance", factor=FACTOR)
+    turns = (2 * math.pi / frequencies_of(patched)).round()
+    fast = turns <= TRAINED
+    assert fast.any()
+    angles = (frequencies_of(patched) * turns * 1000)[fast]
+    assert (angles.cos() - 1).abs().max() < 1e-9
+    assert (naive.rope(HEAD_DIM)[fast] * turns[fast] * 1000).cos().min() < 0.9  # control
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_pairs_are_faded_or_cut(n: int) -> None:
+    soft = frequencies_of(patch_model(models.llama(), "clipped_rope", pairs=n))
+    assert (soft - faded(naive.rope(HEAD_DIM), n)).abs().max() < 1e-15
+    hard = frequencies_of(patch_model(models.llama(), "clipped_rope", pairs=n, clip="hard"))
+    assert torch.equal(hard[:-n], naive.rope(HEAD_DIM)[:-n])
+    assert not hard[-n:].any()
+
+
+def test_the_default_is_the_authors_share() -> None:
+    patched = patch_model(models.llama(head_dim=128), "clipped_rope")
+    assert (frequencies_of(patched) != naive.rope(128)).sum() == 19  # of 20, the first keeps its frequency
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "error"),
+    [
+        ("clipped_rope", {"pairs": HEAD_DIM // 2 + 1}, OptionOutOfRange),
+        ("clipped_rope", {"clip": "round"}, OptionOutOfRange),
+        ("mrrope", {"kind": "free"}, OptionOutOfRange),
+        ("resonance+clipped_rope", {}, CannotCombine),
+        ("rope+resonance", {"learn_freq": True}, CannotCombine),
+        ("none+resonance", {}, PosEncError),
+    ],
+)
+def test_what_is_refused(scheme: str, options: dict, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        patch_model(models.llama(), scheme, factor=FACTOR, **options)

@@ -1,0 +1,58 @@
+"""Programs that tests start, each in a process group of its own, which is ended as a whole where it takes too long."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+LIMIT = 1800
+"""Seconds; a launch takes twenty on an idle machine."""
+OF_A_LAUNCH = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a program: one thread, no network, and none of another launch."""
+    kept = {name: value for name, value in os.environ.items() if name not in OF_A_LAUNCH}
+    return kept | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"} | more
+
+
+def start(words: Sequence[Any], *, env: dict[str, str] | None = None, **how: Any) -> subprocess.Popen:
+    """A Python program that runs."""
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env=env or environment(), **how,
+    )  # fmt: skip
+
+
+def end(process: subprocess.Popen, limit: float = LIMIT) -> tuple[int, str, str]:
+    """Exit code, standard output and error."""
+    try:
+        out, err = process.communicate(timeout=limit)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    return process.returncode, out, err
+
+
+def finish(process: subprocess.Popen) -> str:
+    """Standard output of a program that ends well."""
+    code, out, err = end(process)
+    assert code == 0, err[-3000:]
+    return out
+
+
+def launch(*words: Any, **more: str) -> str:
+    """Standard output of a program that accelerate launches on a port of its own, with its own words first."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    accelerate = ["-m", "accelerate.commands.launch", "--main_process_port", port]
+    return finish(start([*accelerate, *words], env=environment(CUDA_VISIBLE_DEVICES="", **more)))
