@@ -225,4 +225,4 @@ def channels_of_pairs(rotation: Rotation) -> tuple[Callable[[Tensor, int], Tenso
     )
 
 
-ROUTE = Route("length_rotation", accepts, attend, prepare)
+ROUTE = Route("length_rotation", accepts, prepare=prepare)

@@ -27,11 +27,6 @@ def accepts(call: AttentionCall) -> bool:
     return (call.is_unmasked_square or call.is_decode) and terms.only("visible") and terms.visible != EVERYTHING
 
 
-def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``."""
-    return prepare(call)(call)
-
-
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with this window."""
     band = unseen_ahead(call.terms.visible, call.ctx.causal)
@@ -85,4 +80,4 @@ def blocks_of_band(
         yield slice(start, end), seen, mask
 
 
-ROUTE = Route("sliding_window", accepts, attend, prepare)
+ROUTE = Route("sliding_window", accepts, prepare=prepare)
