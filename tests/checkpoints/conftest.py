@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +23,9 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedModel,
 )
+
+from hf_posenc import enable_auto
+from hf_posenc.checkpoints.auto import disable_auto
 
 TRAINED, FACTOR = 16, 4
 WIDE = 0.3  # standard deviation of weights: the usual 0.02 attends evenly and hides positions
@@ -50,6 +57,22 @@ def bert() -> PreTrainedModel:
             max_position_embeddings=TRAINED, initializer_range=WIDE,
         )
     )  # fmt: skip
+
+
+def edit(folder: Path, name: str = "config.json", **entries: Any) -> None:
+    """Change entries of a JSON file in a folder."""
+    file = folder / name
+    file.write_text(json.dumps({**json.loads(file.read_text()), **entries}))
+
+
+@contextmanager
+def auto_classes() -> Iterator[None]:
+    """Let transformers' own classes restore schemes in the block."""
+    enable_auto()
+    try:
+        yield
+    finally:
+        disable_auto()
 
 
 MODELS = {"llama": llama, "gpt2": gpt2, "bert": bert}
