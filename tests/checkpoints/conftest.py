@@ -9,10 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.utils import filter_repo_objects
 from torch import Tensor, nn
 from transformers import (
     BertConfig,
@@ -73,6 +76,30 @@ def auto_classes() -> Iterator[None]:
         yield
     finally:
         disable_auto()
+
+
+class Hub:
+    """Stands in for `huggingface_hub.HfApi`; ``card`` is the file of the card that is there."""
+
+    def __init__(self, card: str | None) -> None:
+        self.card, self.private = card, False
+        self.sent: dict[str, bytes] = {}
+
+    def create_repo(self, name: str, *, private: bool | None = None, exist_ok: bool) -> Any:
+        assert exist_ok
+        self.private = bool(private)
+        return SimpleNamespace(repo_id=name if "/" in name else f"ada/{name}")
+
+    def hf_hub_download(self, name: str, file: str, **_: Any) -> str:
+        if self.card is None:
+            raise EntryNotFoundError(file)
+        return self.card
+
+    def upload_folder(self, *, repo_id: str, folder_path: Path, ignore_patterns: Any = None, **_: Any) -> str:
+        files = {str(file.relative_to(folder_path)): file for file in Path(folder_path).rglob("*") if file.is_file()}
+        kept = filter_repo_objects(files, ignore_patterns=ignore_patterns)
+        self.sent = {name: files[name].read_bytes() for name in kept}
+        return f"of {repo_id}"
 
 
 MODELS = {"llama": llama, "gpt2": gpt2, "bert": bert}
