@@ -48,8 +48,7 @@ def attend(partials: Sequence[PartialAttention], call: AttentionCall) -> Tensor:
     Every query needs a partial with a visible key.
     """
     cuts = tuple((p.region, p.rows, p.keys, p.causal, p.mask, p.offset) for p in partials)
-    scale = call.scaling * call.terms.logit_scale
-    return merged(cuts, scale, len(call.queries), call.terms.sink, call.values, *call.queries, *call.keys)
+    return merged(cuts, call.scale, len(call.queries), call.terms.sink, call.values, *call.queries, *call.keys)
 
 
 @torch.compiler.allow_in_graph  # one operation to a compiler, which does not support its in-place writes

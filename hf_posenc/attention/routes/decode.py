@@ -70,7 +70,7 @@ def _reads(call: AttentionCall) -> Iterator[Read]:
 
 def by_reads(reads: list[Read], call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, 1, value_dim]`` of kernel calls that are merged."""
-    query, sink, scale = call.queries[0], call.terms.sink, call.scaling * call.terms.logit_scale
+    query, sink, scale = call.queries[0], call.terms.sink, call.scale
     out, lse = None, None
     for number, columns, mask in reads:
         keys, values = call.keys_of(number, columns), call.values[:, :, columns]

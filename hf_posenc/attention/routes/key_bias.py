@@ -59,13 +59,11 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
 
 
 def _decode(mask: Tensor, call: AttentionCall) -> Tensor:
-    scale = call.scaling * call.terms.logit_scale
-    return flash_cpu.attend_rows(call.queries[0], call.keys[0], call.values, mask, scale)[0]
+    return flash_cpu.attend_rows(call.queries[0], call.keys[0], call.values, mask, call.scale)[0]
 
 
 def _learned(values: Tensor, call: AttentionCall) -> Tensor:
-    scale = call.scaling * call.terms.logit_scale
-    return LearnedKeys.apply(call.queries[0], call.keys[0], call.values, values, scale)
+    return LearnedKeys.apply(call.queries[0], call.keys[0], call.values, values, call.scale)
 
 
 def _values(call: AttentionCall) -> Tensor:

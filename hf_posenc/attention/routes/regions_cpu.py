@@ -102,7 +102,7 @@ def _by_product(seen: Seen, keys: slice, call: AttentionCall) -> Tensor:
         call.queries[number].reshape(batch, kv_heads, -1, dim) @ held.mT
         for (number, _), held in zip(seen, read, strict=True)
     ]
-    weights = torch.cat(scores, dim=-1).mul_(call.scaling * call.terms.logit_scale).softmax(-1)
+    weights = torch.cat(scores, dim=-1).mul_(call.scale).softmax(-1)
     return (weights @ call.values[:, :, keys]).view(query.shape)
 
 

@@ -37,7 +37,7 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
 
 def _decode(seen: slice, call: AttentionCall) -> Tensor:
     keys, values = call.keys[0][:, :, seen], call.values[:, :, seen]
-    return attend_packed(call.queries[0], keys, values, scale=call.scaling * call.terms.logit_scale)
+    return attend_packed(call.queries[0], keys, values, scale=call.scale)
 
 
 def _by_blocks(call: AttentionCall) -> Tensor:
@@ -49,7 +49,7 @@ def _by_blocks(call: AttentionCall) -> Tensor:
             call.values[:, :, seen],
             attn_mask=mask,
             is_causal=mask is None,
-            scale=call.scaling * call.terms.logit_scale,
+            scale=call.scale,
             enable_gqa=True,
         )
         for rows, seen, mask in blocks_of_band(band, call.query_length, call.key_length, call.ctx.device)
