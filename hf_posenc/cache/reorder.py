@@ -63,7 +63,7 @@ def _following(cls: type[CacheLayerMixin]) -> type[CacheLayerMixin]:
             return _empty, (cls,), (vars(self), FOLLOWERS[self])
 
         def __setstate__(self, state: tuple[dict[str, Any], CacheRows]) -> None:
-            vars(self).update(state[0])
+            self.__dict__.update(state[0])
             FOLLOWERS[self] = state[1]
 
     # An exporter writes the path of a class and looks it up, and a graph needs ``cls`` alone.

@@ -83,7 +83,7 @@ def engine_for(
     # A static cache has room behind the newest key. With gradients, views fix the order in which regions add theirs.
     trim = call.key_length != seen or torch.is_grad_enabled()
     if backend == "eager" or weights:
-        reference = length_rotation.attend_with_weights
+        reference: Callable[[AttentionCall], tuple[Tensor, Tensor]] = length_rotation.attend_with_weights
         if call.terms.row_rotation is None:
             reference = dense_blocks.prepare_with_weights(trimmed(call, seen) if trim else call)
         compute: ComputeCall = partial(_with_weights, reference)

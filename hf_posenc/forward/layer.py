@@ -41,7 +41,7 @@ class PatchedLayer(nn.Module):
     @property
     def scheme(self) -> Scheme:
         """The layer's own scheme, or the one its model shares."""
-        own = self._modules.get("posenc")
+        own: Any = self._modules.get("posenc")  # of a dictionary: `nn.Module.__getattr__` takes as long as a kernel
         return self.__dict__[OWNER]._modules["posenc"] if own is None else own
 
     @property

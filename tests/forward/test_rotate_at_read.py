@@ -70,7 +70,7 @@ CALLS: dict[str, Read] = {
     "weights": weights,
     "gradient": with_gradient,
 }
-LAWS = ("cache", "padded_decoding", "position_ids", "cache_reorder", "cache_crop", "generate")
+CACHE_CHECKS = ("cache", "padded_decoding", "position_ids", "cache_reorder", "cache_crop", "generate")
 
 
 @pytest.mark.slow
@@ -83,13 +83,13 @@ def test_as_with_a_copy_for_each_region(scheme: str, call: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("check", CACHE_CHECKS)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_law_of_caches_holds(scheme: str, law: str) -> None:
+def test_every_check_of_caches_passes(scheme: str, check: str) -> None:
     case = Case("llama", scheme, factor=4, key_cache="one")
-    assert_passes(law, case)
-    if law in ("cache", "padded_decoding", "position_ids", "cache_reorder"):
-        assert not CHECKS[law](case, cache=StaticCache).failed
+    assert_passes(check, case)
+    if check in ("cache", "padded_decoding", "position_ids", "cache_reorder"):
+        assert not CHECKS[check](case, cache=StaticCache).failed
 
 
 @torch.no_grad()

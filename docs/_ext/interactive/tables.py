@@ -15,7 +15,6 @@ from torch import Tensor
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.insight.plots.compose import PlotRequest, sheet
 from hf_posenc.insight.plots.kinds import plot_of
-from hf_posenc.insight.plots.models import Shapes
 from hf_posenc.insight.plots.registry import View
 from hf_posenc.schemes.entry import Entry, entries_of
 
@@ -34,7 +33,7 @@ def table(scheme: str) -> dict[str, Any]:
     for factor in FACTORS:
         lengths = {"trained_length": TRAINED_LENGTH, "factor": factor}
         try:
-            found.append(at_factor(entry, PlotRequest([entry], lengths=lengths, shapes=Shapes())))
+            found.append(at_factor(entry, PlotRequest([entry], lengths=lengths)))
         except OptionOutOfRange:
             if not found:
                 raise

@@ -77,13 +77,7 @@ def bench(
     compiled: Annotated[
         bool, cli.of_measurement("--compile", help="Run all models under torch.compile, with dynamic shapes.")
     ] = False,
-    dtype: Annotated[
-        str | None,
-        cli.of_model(
-            callback=cli.floating_dtype,
-            help="Data type of the weights; default: as stored (starters and --shape: float32).",
-        ),
-    ] = None,
+    dtype: cli.Dtype = None,
     device: cli.Device = None,
     threads: Annotated[int, cli.of_measurement(min=1, max=cli.MOST_THREADS, help="CPU threads.")] = 1,
     out: Annotated[Path | None, cli.of_output(help=f"Write {RESULTS} and plots to this folder.")] = None,

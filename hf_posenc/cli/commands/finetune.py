@@ -58,10 +58,7 @@ def dtype_or_4bit(name: str | None) -> str | None:
 def finetune(
     context: Context,
     model: cli.Model,
-    scheme: Annotated[
-        str | None,
-        cli.of_model("--scheme", "-s", help="Scheme to patch in first; default: the scheme of the checkpoint."),
-    ] = None,
+    scheme: cli.OwnScheme = None,
     factor: cli.Factor = None,
     target_length: cli.TargetLength = None,
     option: cli.SchemeOptions = None,
@@ -185,8 +182,7 @@ def finetune(
             if not as_json:
                 if text and not held_out and not tuned.start.held_out_tokens:
                     output.show_text(MEASURED_ON_SOURCES)
-                words = [word for name in held_out or () for word in ("--text", name)]
-                show_next(after_finetune(out, tuned.model, words + reading.words() if words else []))
+                show_next(after_finetune(out, tuned.model))
 
 
 def check_emits(**given: Any) -> None:

@@ -17,7 +17,7 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 FILE = Path(__file__).with_name("measured.json")
 
@@ -88,7 +88,10 @@ class MeasuredRow:
 @lru_cache(maxsize=1)
 def measured_rows() -> tuple[MeasuredRow, ...]:
     """All rows, by factor, then best first; the unpatched model is among them."""
-    found = [row_of(content) for content in json.loads(FILE.read_text(encoding="utf-8"))["rows"]]
+    found = [
+        MeasuredRow(**row | {name: MeasuredScore(**row[name]) for name in ("loss", "passkeys")})
+        for row in json.loads(FILE.read_text(encoding="utf-8"))["rows"]
+    ]
     return tuple(sorted(found, key=lambda row: (row.factor, row.order)))
 
 
@@ -104,12 +107,6 @@ def measured_for(factor: float) -> dict[str, MeasuredRow]:
 def measured_at(factor: float) -> list[MeasuredRow]:
     """The rows of one factor, best first."""
     return [row for row in measured_rows() if row.factor == factor]
-
-
-def row_of(content: dict[str, Any]) -> MeasuredRow:
-    """A row from plain values."""
-    scores = {name: MeasuredScore(**content[name]) for name in ("loss", "passkeys")}
-    return MeasuredRow(**{**content, **scores})
 
 
 PositionKind = Literal["rotation", "table", "bias"]

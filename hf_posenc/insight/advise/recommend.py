@@ -105,8 +105,8 @@ def untrained(target_model: TargetModel) -> list[Shown]:
 def warnings_of(advice: Advice, model: TargetModel) -> Iterator[str]:
     """Yield what is not feasible, or must be known first, in one or two sentences each; the graver ones first."""
     reach, target, memory = advice.reach, advice.target_length, advice.memory
-    if model.unsupported:
-        yield model.unsupported
+    if model.adapter is None:
+        yield f"No adapter knows where {advice.model_type!r} models keep position: `hf-posenc list --models`."
     if reach is not None and target <= reach:
         yield f"The model reaches {reach:,} tokens as it stands: there is nothing that must be done for {target:,}."
     elif model.adapter is not None and (table := model.geometry.table) is not None and model.block is None:

@@ -41,7 +41,7 @@ class TargetModel:
 
     name: str
     config: PreTrainedConfig
-    adapter: Adapter | None
+    adapter: Any
     block: SchemeConfig | None
     trained: int | None
     reach: int | None
@@ -69,34 +69,17 @@ class TargetModel:
 
     @property
     def geometry(self) -> Geometry:
-        """Geometry of the model at its own length.
-
-        Raises:
-            UnsupportedModel: no adapter knows the architecture.
-        """
-        trained: Any = self.trained  # a length wherever there is an adapter
-        return self._known_adapter().geometry(self.config, trained_length=trained, target_length=trained)
+        """Geometry of a model that has an adapter, at its own length."""
+        return self.adapter.geometry(self.config, trained_length=self.trained, target_length=self.trained)
 
     def counts_from(self, scheme: str) -> int:
         """The trained length that `patch_model` takes for a scheme by default, tokens."""
-        return trained_length_of_patch(self._known_adapter(), self.config, scheme)
+        return trained_length_of_patch(self.adapter, self.config, scheme)
 
     def overwrites_scaling(self, scheme: str) -> bool:
         """Whether a scheme replaces a rotation that is scaled already, so that ``trained_length`` must be given."""
-        adapter, geometry = self._known_adapter(), self.geometry
-        return overwrites_scaling(adapter, self.config, layout_of(scheme, {}, None, geometry), geometry)
-
-    def _known_adapter(self) -> Adapter:
-        if self.adapter is None:
-            raise UnsupportedModel(f"{self.unsupported} Write one with hf_posenc.register_adapter.")
-        return self.adapter
-
-    @property
-    def unsupported(self) -> str:
-        """Message that the family cannot be patched; empty where it can."""
-        if self.adapter is not None:
-            return ""
-        return f"No adapter knows where {self.config.model_type!r} models keep position: `hf-posenc list --models`."
+        geometry = self.geometry
+        return overwrites_scaling(self.adapter, self.config, layout_of(scheme, {}, None, geometry), geometry)
 
     @property
     def positions(self) -> str:

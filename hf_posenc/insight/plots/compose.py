@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hf_posenc.errors import NotPatched, OptionOutOfRange, OutsideModel, shown
+from hf_posenc.errors import NotPatched, OptionOutOfRange, OutsideModel
 from hf_posenc.insight.plots.kinds import list_plots, plot_of
 from hf_posenc.insight.plots.marks import figure
 from hf_posenc.insight.plots.models import Model, Shapes, carried
@@ -23,35 +23,23 @@ class PlotRequest:
 
     Attributes:
         entries: the schemes with their options.
-        source: a model to build the schemes on; None to use `shapes`.
+        source: what the schemes are built on: a model, or shapes, whose length gives way to that of the plot.
         view: positions, heads and channels to show.
         lengths: ``factor``, ``target_length``, ``trained_length``, where given.
         layer: layer whose scheme is shown.
-        shapes: shapes of a model without weights; given lengths, or those of the plot, take precedence.
-
-    Raises:
-        OptionOutOfRange: fewer than two positions are to be shown.
     """
 
     entries: Sequence[Entry]
-    source: Model | None = None
+    source: Model | Shapes = field(default_factory=Shapes)
     view: View = field(default_factory=View)
     lengths: dict[str, Any] = field(default_factory=dict)
     layer: int = 0
-    shapes: Shapes = field(default_factory=Shapes)
-
-    def __post_init__(self) -> None:
-        length = self.view.length
-        if length is not None and not (type(length) is int and length >= 2):
-            raise OptionOutOfRange(
-                f"length must be a whole number of at least 2 positions, got {shown(length)}. Show more of them."
-            )
 
     @property
     def differs_by_layer(self) -> bool:
         """Whether a scheme may differ between layers: one with a pattern of them does, and any in a model."""
         parts = (cls for entry in self.entries if entry.scheme is not None for cls, _ in parts_of_spec(entry.scheme))
-        return self.source is not None or any(hasattr(cls, "layers_of") for cls in parts)
+        return isinstance(self.source, Model) or any(hasattr(cls, "layers_of") for cls in parts)
 
     @contextmanager
     def target(self, entry: Entry, plot: Plot) -> Iterator[Target]:
@@ -59,14 +47,13 @@ class PlotRequest:
 
         The plot's factor gives way to 1 where the scheme cannot extend.
         """
-        given = {**self.lengths, **entry.lengths}
-        if self.source is None and "trained_length" not in given:
-            given["trained_length"] = plot.trained_length
-        source: Shapes | Model = self.source or self.shapes
+        source, given = self.source, {**self.lengths, **entry.lengths}
+        if isinstance(source, Shapes):
+            given = {"trained_length": plot.trained_length, **given}
         built: dict[str, Any] = {"options": entry.own_options, "label": entry.label, "layer": self.layer}
         with ExitStack() as stack:
             fixed = plot.factor == 1.0 or bool({"factor", "target_length"} & given.keys())
-            carried = self.source is not None and self.source.carries(entry.scheme, entry.own_options, given)
+            carried = isinstance(source, Model) and source.carries(entry.scheme, entry.own_options, given)
             wanted: dict[str, Any] = {} if fixed or carried else {"factor": plot.factor}
             try:
                 target = stack.enter_context(source.target(entry.scheme, **built, **wanted, **given))
@@ -228,9 +215,8 @@ def request_of(
         raise NotPatched("No scheme is named, and there is no model that carries one. Name a scheme, such as 'rope'.")
     return PlotRequest(
         entries,
-        None if model is None else Model(model),
+        Model(model) if model is not None else shapes or Shapes(),
         View(**{name: value for name, value in how.items() if name in VIEW}),
         {name: value for name, value in how.items() if name in LENGTHS and value is not None},
         layer,
-        shapes or Shapes(),
     )

@@ -13,13 +13,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
 from hf_posenc.core.context import PositionContext, Projections
 from hf_posenc.core.geometry import Geometry
+from hf_posenc.core.settings import check_fields
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.schemes.base import Scheme, implements
 
@@ -46,14 +48,20 @@ class View:
         head: index of a single head.
         channels: channels of the embedding, or rotation pairs.
         vectors: values of queries and keys.
+
+    Raises:
+        OptionOutOfRange: one has another type, or fewer than two positions are to be shown.
     """
 
-    length: int | None = None
+    length: Annotated[int, Ge(2)] | None = None
     start: int = 0
     position: int | None = None
     head: int | None = None
-    channels: tuple[int, ...] | None = None
+    channels: tuple[int, ...] | list[int] | None = None
     vectors: Vectors = "ones"
+
+    def __post_init__(self) -> None:
+        check_fields(self, OptionOutOfRange)
 
     def chosen(self, count: int, default: Sequence[int]) -> list[int]:
         """Return the channels to show, out of ``count``.

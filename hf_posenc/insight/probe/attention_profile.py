@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
-from hf_posenc.forward.call_plan import CallPlan
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.forward.mix import with_sink
 from hf_posenc.patching.patch import patch_model, unpatch_model
@@ -182,8 +181,8 @@ def capture(attention: Any, layer: int, on_call: CallCallback) -> None:
         return by_host(q, k, v, terms, mask, host, *rest)
 
     def to_engine(*given: Any) -> Any:
-        plan: CallPlan = given[5]
-        record(*given[:5], plan.mask, given[6], () if plan.at_read is None else plan.at_read.rotations)
+        q, k, v, terms, ctx, plan, host = given[:7]
+        record(q, k, v, terms, ctx, plan.mask, host, () if plan.at_read is None else plan.at_read.rotations)
         return by_engine(*given)
 
     attention.__dict__.update(_by_host=to_host, _by_engine=to_engine)

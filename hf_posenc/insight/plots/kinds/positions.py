@@ -58,7 +58,7 @@ class Distance(Maps):
         for bar in bars:
             if bar.vmin < trained < bar.vmax:
                 bar.ax.axhline(trained, color=marks.HUES[3], linewidth=2)
-                bar.set_label(f"{self.unit}; line: trained length")
+                bar.set_label(f"{self.unit}\nline: trained length")
 
 
 @register_plot
