@@ -149,9 +149,7 @@ def gguf_rope(scheme: Scheme) -> GgufRope | None:
         own = rotation.frequencies
         if isinstance(own, tuple) and all(abs(a - b) <= 1e-6 * b for a, b in zip(read, own, strict=True)):
             return of_type(native, scale)
-    return GgufRope(
-        "none", scheme.geometry.rotary.base, scale, rope_freqs=tuple(divisors(rotation, scheme.geometry.rotary.base))
-    )
+    return GgufRope("none", rotary.base, scale, rope_freqs=tuple(divisors(rotation, rotary.base)))
 
 
 def of_type(native: dict[str, Any], scale: float) -> GgufRope:

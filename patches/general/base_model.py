@@ -14,7 +14,7 @@ def innermost(model: nn.Module) -> PreTrainedModel | None:
     """The innermost model of transformers with token embeddings and attention; None where there are several."""
     found = [module for module in model.modules() if reads_tokens(module)]
     inner = [one for one in found if not any(other is not one and _holds(one, other) for other in found)]
-    return inner[0] if len(inner) == 1 else None  # type: ignore[return-value]
+    return inner[0] if len(inner) == 1 else None
 
 
 def reads_tokens(module: nn.Module) -> bool:
