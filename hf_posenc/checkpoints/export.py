@@ -123,13 +123,9 @@ def filled(model: Any, make: Callable[[Any], Any], config: Any, weights: Mapping
 
 @contextmanager
 def plain_staged(plain: Any, model: Any, folder: str, length: int) -> Iterator[Path]:
-    """A folder with ``plain`` and its card, which replaces ``folder`` at the end.
+    """A folder with ``plain``, made of a patched ``model``, which replaces ``folder`` at the end.
 
-    Args:
-        plain: what is saved.
-        model: the patched model that it was made of.
-        folder: where the checkpoint goes.
-        length: up to which it computes the same, in tokens.
+    Its card says that it computes the same up to ``length`` tokens.
     """
     report = describe(model)
     with staged(folder) as staging:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
@@ -13,15 +15,6 @@ from hf_posenc.checkpoints.readers.stated import (
 )
 
 NAME = "SGLang, older vLLM"
-
-
-def read(stated: Stated) -> ReadRotation:
-    """What SGLang computes.
-
-    Raises:
-        Unread: it knows no such RoPE type.
-    """
-    return by_type(stated, FORMULAS)
 
 
 def dynamic(stated: Stated) -> ReadRotation:
@@ -39,4 +32,5 @@ def yarn(stated: Stated) -> ReadRotation:
     )
 
 
-FORMULAS = {"dynamic": dynamic, "yarn": yarn}
+read = partial(by_type, own={"dynamic": dynamic, "yarn": yarn})
+"""What SGLang computes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
@@ -15,15 +17,6 @@ from hf_posenc.checkpoints.readers.stated import (
 NAME = "vLLM 0.32"
 
 
-def read(stated: Stated) -> ReadRotation:
-    """What vLLM computes.
-
-    Raises:
-        Unread: it knows no such RoPE type.
-    """
-    return by_type(stated, FORMULAS)
-
-
 def yarn(stated: Stated) -> ReadRotation:
     """``attention_factor``, else the pair of mscales, else 0.1 ln s + 1; ``truncate`` is read."""
     given = stated.parameters
@@ -34,7 +27,5 @@ def yarn(stated: Stated) -> ReadRotation:
     return ReadRotation(yarn_frequencies(stated, truncate=given.get("truncate", True)), amplitude)
 
 
-FORMULAS = {
-    "dynamic": unscaled,  # static: its base grows by max_position_embeddings / max_trained_positions, which is 1
-    "yarn": yarn,
-}
+read = partial(by_type, own={"dynamic": unscaled, "yarn": yarn})
+"""What vLLM computes. Its ``dynamic`` is static: the base grows by a quotient of lengths, which is 1."""
