@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from hf_posenc.checkpoints.readers import vllm
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
+    Unread,
     by_type,
     grown,
     interpolated,
@@ -12,11 +14,14 @@ from hf_posenc.checkpoints.readers.stated import (
     longrope_by_length,
     powers,
     proportional,
+    proportional_divided,
     unscaled,
     yarn_frequencies,
 )
 
 NAME = "SGLang, older vLLM"
+BY_LAYER_TYPE = ("gemma3_text", "modernbert")
+"""Models with parameters by type of layer that were read, in ``srt/models``."""
 
 
 def read(stated: Stated) -> ReadRotation:
@@ -25,7 +30,22 @@ def read(stated: Stated) -> ReadRotation:
     Raises:
         Unread: it knows no such RoPE type.
     """
+    if stated.layers is not None:
+        return of_layer_type(stated)
     return by_type(stated, FORMULAS)
+
+
+def of_layer_type(stated: Stated) -> ReadRotation:
+    """Layers with a window are never scaled, and no layers of ModernBERT are.
+
+    Raises:
+        Unread: it counts no positions past a window.
+    """
+    if stated.model_type == "modernbert":
+        if stated.sliding:
+            raise Unread("it takes every position past the window for its last one in layers with a window")
+        return unscaled(stated)
+    return unscaled(stated) if stated.sliding else by_type(stated, OF_TRANSFORMERS)
 
 
 def dynamic(stated: Stated) -> ReadRotation:
@@ -55,3 +75,5 @@ FORMULAS = {
     "longrope": longrope_by_length,
     "proportional": proportional,
 }
+OF_TRANSFORMERS = vllm.FORMULAS | {"proportional": proportional_divided}
+"""Its class of Gemma 3 calls transformers' own functions, which read what today's vLLM reads."""
