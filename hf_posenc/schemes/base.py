@@ -5,6 +5,8 @@ What its hooks take and return is the contract with all other packages.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -27,8 +29,8 @@ class Scheme(KeepsAnswers):
 
     Class attributes:
         record: set by `hf_posenc.register_scheme`.
-        formula: the formulas of the module's docstring in LaTeX, for its page and ``hf-posenc info NAME --latex``; a
-            blank line separates what stands in separate blocks there. Not inherited.
+        formula: the formulas of the module's docstring in LaTeX, for its page, and for ``hf-posenc info`` of a scheme
+            of one's own; a blank line separates what stands in separate blocks there. Not inherited.
         replaces_host: whether the model's own positions (RoPE, the learned table) are switched off. Score biases, input
             codes and rotations replace them; remaps, temperatures and masks work on top of them.
         needs_causal: defined only for decoders.
@@ -44,6 +46,7 @@ class Scheme(KeepsAnswers):
         shared: whether one instance serves all layers, or each layer has its own parameters.
         option_aliases: other names of options, as some papers have them.
         idle: hooks of the class that the options of this instance leave unused.
+        changed_options: options that this instance was built with, where they differ from their defaults.
     """
 
     record: ClassVar[SchemeRecord]
@@ -61,6 +64,7 @@ class Scheme(KeepsAnswers):
     silent_at_first: bool = False
     option_aliases: ClassVar[dict[str, str]] = {}
     idle: frozenset[str] = frozenset()
+    changed_options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
@@ -226,8 +230,15 @@ class Scheme(KeepsAnswers):
         """The schemes of a composition; otherwise this scheme alone."""
         return [self]
 
-    def extra_repr(self) -> str:
+    @property
+    def shown_name(self) -> str:
+        """The name in messages, as a user writes it."""
         return self.record.name
+
+    def extra_repr(self) -> str:
+        lengths = {name: getattr(self.geometry, name) for name in ("trained_length", "target_length")}
+        shown = {"factor": float(f"{self.geometry.factor:g}"), **lengths, **self.changed_options}
+        return ", ".join((self.shown_name, *(f"{name}={value!r}" for name, value in shown.items())))
 
 
 def implements(scheme: Scheme, hook: str) -> bool:
