@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CAUSAL_TASKS = ("posenc_ppl", "posenc_passkey")
 MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
+HELD_OUT_TASKS = ("posenc_held_out", "posenc_passkey")
+"""Of a decoder on what a fine-tuning run held out."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,12 @@ def evaluate(
     from hf_posenc.eval.catalogue import check_settings_read
     from hf_posenc.eval.settings import EvaluateSettings, split
     from hf_posenc.eval.task_run import run_tasks
+    from hf_posenc.eval.texts.held_out import HeldOutText, with_held_out
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 
     require_lm_eval()
-    from hf_posenc.eval.lm.masked_lm import PosEncMLM  # needs lm-eval
-
     wanted, model_args = split(EvaluateSettings, given, settings)
+    wanted = with_held_out(wanted, (model, model_args.get("peft")))
     names, text = list(wanted.tasks), wanted.text
     own_text = measured_text(text, field=wanted.text_field, separator=wanted.document_separator)
     check_sources(names, wanted.include_path, trust=wanted.trust_tasks)
@@ -119,12 +121,24 @@ def evaluate(
             "text": None if text is None else own_text, "field": wanted.text_field,
             "separator": wanted.document_separator, "tokenizer": own, **wanted.options,
         }  # fmt: skip
-        chosen = names or list(MASKED_TASKS if isinstance(lm, PosEncMLM) else CAUSAL_TASKS)
+        chosen = names or default_tasks(lm, text)
         raw = run_tasks(lm, chosen, metadata, wanted, quiet=quiet)
         evaluation = evaluation_of(lm, raw, label or scheme_name(lm))
+    if isinstance(text, HeldOutText):
+        evaluation.remarks.append(f"The text is what the fine-tuning run held out: {text.label}.")
     if not wanted.log_samples:
         raw.pop("samples", None)
     return evaluation
+
+
+def default_tasks(lm: Any, text: Any) -> list[str]:
+    """The tasks of a model object on a text where none are named."""
+    from hf_posenc.eval.lm.masked_lm import PosEncMLM  # needs lm-eval
+    from hf_posenc.eval.texts.held_out import HeldOutText
+
+    if isinstance(lm, PosEncMLM):
+        return list(MASKED_TASKS)
+    return list(HELD_OUT_TASKS if isinstance(text, HeldOutText) else CAUSAL_TASKS)
 
 
 @contextmanager
