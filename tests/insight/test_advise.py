@@ -171,7 +171,8 @@ def test_group_keeps_to_the_inequalities(trained: int, factor: float) -> None:
 def test_no_option_is_refused_on_llama_at_any_length(trained: int, factor: float) -> None:
     """All claims end up among the recommendations, but for what changes nothing: a model of few, fast pairs, say."""
     advice = advise(tiny_llama(max_position_embeddings=trained), int(trained * factor) + 1)
-    assert all("what this model does already" in why for why in advice.refused.values())
+    refused = {scheme: why for scheme, why in advice.refused.items() if "what this model does already" not in why}
+    assert refused.keys() <= {"dpe"}, "whose eight bands are more than the pairs of this model"
     tried = {shown.scheme for shown in (*zero_shot_candidates(), *WITH_TRAINING) if shown.kind == "rotation"}
     assert tried == {*schemes(advice), *advice.refused}
 
