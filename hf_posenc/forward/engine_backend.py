@@ -34,7 +34,6 @@ from hf_posenc.errors import BackendCannotCarry
 if TYPE_CHECKING:
     from transformers import Cache
 
-    from hf_posenc.core.terms import Terms
     from hf_posenc.schemes.base import Scheme
 
 

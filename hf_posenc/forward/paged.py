@@ -29,7 +29,7 @@ from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_captured
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
 from hf_posenc.forward.host_calls import MODULES_FILL_PAGES
-from hf_posenc.forward.positions import PatchedLayer
+from hf_posenc.forward.layer import PatchedLayer
 from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme, implements
 

@@ -28,7 +28,8 @@ from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.state import patch_of, unpatched_view
 from hf_posenc.patching.swap import changing
 from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
-from hf_posenc.schemes.base import KEPT, Scheme
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.kept_answers import KEPT
 
 if TYPE_CHECKING:
     from hf_posenc.patching.report import Proof

@@ -17,7 +17,8 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.forward.current_forward import OWNER
-from hf_posenc.patches.general.adapter import GeneralAdapter, embeds_tokens, unsupported
+from hf_posenc.patches.general.adapter import GeneralAdapter
+from hf_posenc.patches.general.base_model import embeds_tokens, unsupported
 from hf_posenc.patches.registry import adapter_failures, adapter_has_failed, adapter_of_config
 from hf_posenc.patching.offloading import change_class
 from hf_posenc.patching.report import PatchReport, Proof

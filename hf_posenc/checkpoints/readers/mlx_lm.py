@@ -8,8 +8,6 @@ from hf_posenc.checkpoints.readers.stated import (
     by_type,
     divided,
     grown,
-    interpolated,
-    llama3,
     longrope_default,
     proportional,
     unscaled,
@@ -49,11 +47,8 @@ def longrope(stated: Stated) -> ReadRotation:
 
 
 FORMULAS = {
-    "default": unscaled,
-    "linear": interpolated,
     "dynamic": unscaled,  # up to max_position_embeddings, which is where it is compared
     "yarn": yarn,
-    "llama3": llama3,
     "longrope": longrope,
     "proportional": lambda stated: ReadRotation(tuple(w / stated.factor for w in proportional(stated).frequencies)),
 }

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
+    by_mscales,
     by_type,
     grown,
-    interpolated,
-    llama3,
-    longrope_by_length,
     powers,
-    proportional,
-    unscaled,
     yarn_frequencies,
 )
 
 NAME = "SGLang, older vLLM"
-
-
-def read(stated: Stated) -> ReadRotation:
-    """What SGLang computes.
-
-    Raises:
-        Unread: it knows no such RoPE type.
-    """
-    return by_type(stated, FORMULAS)
 
 
 def dynamic(stated: Stated) -> ReadRotation:
@@ -37,21 +26,11 @@ def dynamic(stated: Stated) -> ReadRotation:
 def yarn(stated: Stated) -> ReadRotation:
     """``attn_factor`` multiplies the pair of mscales, or 0.1 ln s + 1; ``attention_factor`` is not read."""
     given = stated.parameters
-    mscale, of_all = given.get("mscale"), given.get("mscale_all_dim")
-    own = grown(stated.factor)
-    if mscale is not None and of_all is not None:
-        own = grown(stated.factor, mscale) / grown(stated.factor, of_all)
+    own = by_mscales(stated) or grown(stated.factor)
     return ReadRotation(
         yarn_frequencies(stated, truncate=given.get("truncate", True)), own * given.get("attn_factor", 1.0)
     )
 
 
-FORMULAS = {
-    "default": unscaled,
-    "linear": interpolated,
-    "dynamic": dynamic,
-    "yarn": yarn,
-    "llama3": llama3,
-    "longrope": longrope_by_length,
-    "proportional": proportional,
-}
+read = partial(by_type, own={"dynamic": dynamic, "yarn": yarn})
+"""What SGLang computes."""

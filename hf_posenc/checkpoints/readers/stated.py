@@ -75,18 +75,6 @@ class ReadRotation:
     amplitude: float = 1.0
 
 
-def by_type(stated: Stated, formulas: Mapping[str, Callable[[Stated], ReadRotation]]) -> ReadRotation:
-    """What the formula of the stated RoPE type gives.
-
-    Raises:
-        Unread: there is none.
-    """
-    formula = formulas.get(stated.rope_type)
-    if formula is None:
-        raise Unread(f"it does not know the RoPE type {stated.rope_type!r}")
-    return formula(stated)
-
-
 def unscaled(stated: Stated) -> ReadRotation:
     """RoPE without a scaling: θ^(−2m / d)."""
     return ReadRotation(powers(stated.theta, stated.rotary_dim))
@@ -142,6 +130,14 @@ def yarn_frequencies(stated: Stated, *, truncate: bool) -> tuple[float, ...]:
     return tuple(w * (1 - g) + w / stated.factor * g for w, g in zip(powers(stated.theta, dims), slowed, strict=True))
 
 
+def by_mscales(stated: Stated) -> float | None:
+    """The quotient of YaRN's temperatures of both mscales; None where not both are stated."""
+    mscale, of_all = stated.parameters.get("mscale"), stated.parameters.get("mscale_all_dim")
+    if mscale is None or of_all is None:
+        return None
+    return grown(stated.factor, mscale) / grown(stated.factor, of_all)
+
+
 def grown(factor: float, mscale: float = 1.0) -> float:
     """YaRN's temperature 0.1 mscale ln s + 1."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
@@ -170,3 +166,25 @@ def longrope_by_length(stated: Stated) -> ReadRotation:
     length = "long" if stated.served_length > stated.original_length else "short"
     amplitude = stated.parameters.get(f"{length}_mscale") or longrope_default(stated)
     return ReadRotation(divided(stated, f"{length}_factor"), amplitude)
+
+
+SHARED = {
+    "default": unscaled,
+    "linear": interpolated,
+    "llama3": llama3,
+    "longrope": longrope_by_length,
+    "proportional": proportional,
+}
+"""RoPE type → the formula that most engines have for it."""
+
+
+def by_type(stated: Stated, own: Mapping[str, Callable[[Stated], ReadRotation]]) -> ReadRotation:
+    """What the formula of the stated RoPE type gives: an engine's own, else that of most engines.
+
+    Raises:
+        Unread: there is none.
+    """
+    formula = own.get(stated.rope_type) or SHARED.get(stated.rope_type)
+    if formula is None:
+        raise Unread(f"it does not know the RoPE type {stated.rope_type!r}")
+    return formula(stated)
