@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CAUSAL_TASKS = ("posenc_ppl", "posenc_passkey")
 MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
-HELD_OUT_TASKS = ("posenc_held_out", "posenc_passkey")
+HELD_OUT_TASKS = ("posenc_held_out",)
 """Of a decoder on what a fine-tuning run held out."""
 
 
@@ -199,6 +199,10 @@ def fit_length(lm: Any, longest: int, *, given: bool) -> None:
 
 
 def default_lengths(lm: Any) -> list[int]:
-    """The trained length, its doublings and the model's target; its own length where nothing is patched."""
-    report = getattr(lm, "report", {})
-    return doubling_lengths(report.get("trained_length") or lm.max_length, report.get("target_length") or lm.max_length)
+    """The trained length, its doublings and the target, be it that of a scheme or of the model's own configuration."""
+    from hf_posenc.eval.lm.measurable import trained_length_of_lm
+
+    if not hasattr(lm, "report"):  # somebody else's
+        return [lm.max_length]
+    reach = lm.report.get("target_length") or lm.max_length
+    return doubling_lengths(min(trained_length_of_lm(lm), reach), reach)

@@ -88,6 +88,7 @@ class Patch:
         kinds = [f"{kind}: {layout.plan_of(layer, count).name}" for layer, kind in enumerate(geometry.kinds)]
         self.report = PatchReport(
             scheme=layout.default.name,
+            described=layout.default.described,
             model=type(base).__name__,
             trained_length=geometry.trained_length,
             target_length=geometry.target_length,
@@ -95,7 +96,7 @@ class Patch:
             parameters_added=sum(p.numel() for name, p in base.named_parameters() if "posenc." in name),
             parameters_frozen=sum(getattr(module, name).numel() for module, name in self.frozen),
             proof=proof,
-            layers={key: plan.name for key, plan in layout.layers.items()},
+            layers={key: plan.described for key, plan in layout.layers.items()},
             kinds=dict(Counter(kinds)),
             mixes_otherwise=geometry.mixes_otherwise,
         )

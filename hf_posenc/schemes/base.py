@@ -5,7 +5,8 @@ Longer than other files, as it is one class: what its hooks take and return is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
@@ -44,8 +45,8 @@ class Scheme(nn.Module):
 
     Class attributes:
         record: set by `hf_posenc.register_scheme`.
-        formula: the formulas of the module's docstring in LaTeX, for its page and ``hf-posenc info NAME --latex``; a
-            blank line separates what stands in separate blocks there. Not inherited.
+        formula: the formulas of the module's docstring in LaTeX, for its page, and for ``hf-posenc info`` of a scheme
+            of one's own; a blank line separates what stands in separate blocks there. Not inherited.
         replaces_host: whether the model's own positions (RoPE, the learned table) are switched off. Score biases, input
             codes and rotations replace them; remaps, temperatures and masks work on top of them.
         needs_causal: defined only for decoders.
@@ -61,6 +62,7 @@ class Scheme(nn.Module):
         shared: whether one instance serves all layers, or each layer has its own parameters.
         option_aliases: other names of options, as some papers have them.
         idle: hooks of the class that the options of this instance leave unused.
+        changed_options: options that this instance was built with, where they differ from their defaults.
     """
 
     record: ClassVar[SchemeRecord]
@@ -78,6 +80,7 @@ class Scheme(nn.Module):
     silent_at_first: bool = False
     option_aliases: ClassVar[dict[str, str]] = {}
     idle: frozenset[str] = frozenset()
+    changed_options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
@@ -287,7 +290,9 @@ class Scheme(nn.Module):
         return [self]
 
     def extra_repr(self) -> str:
-        return self.record.name
+        lengths = {name: getattr(self.geometry, name) for name in ("trained_length", "target_length")}
+        shown = {"factor": float(f"{self.geometry.factor:g}"), **lengths, **self.changed_options}
+        return ", ".join((self.record.name, *(f"{name}={value!r}" for name, value in shown.items())))
 
 
 def implements(scheme: Scheme, hook: str) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from hf_posenc.errors import (
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.host_rotation import HostRotation
-from hf_posenc.schemes.spec import Plan
+from hf_posenc.schemes.spec import Plan, changed_options
 
 
 def build(
@@ -40,7 +41,7 @@ def build(
     if builds_on_host(chosen) and geometry.rotary is not None:
         geometry = replace(geometry, on_host=True)
     own = own_positions(geometry)
-    parts = [own if cls is HostRotation else cls(geometry, **options) for cls, options in chosen.parts]
+    parts = [own if cls is HostRotation else built(cls, geometry, options) for cls, options in chosen.parts]
     on_own_positions = not any(part.replaces_host or part is own for part in parts)
     if on_own_positions and geometry.relative:
         parts.insert(0, own)
@@ -56,6 +57,13 @@ def build(
             f"Scheme {chosen.name!r} ends after {end} positions, but the target length is {geometry.target_length}. "
             f"Ask for at most {end}, or use a scheme that has no end."
         )
+    return scheme
+
+
+def built(cls: type[Scheme], geometry: Geometry, options: Mapping[str, Any]) -> Scheme:
+    """A scheme of a composition, which can tell its options."""
+    scheme = cls(geometry, **options)
+    scheme.changed_options = changed_options(cls, options)
     return scheme
 
 
