@@ -192,7 +192,7 @@ def refuse_context_parallel(scheme: Scheme) -> None:
         BackendCannotCarry: always.
     """
     raise BackendCannotCarry(
-        f"Scheme {scheme.extra_repr()!r} needs whole texts, and under context parallelism a process holds parts. "
+        f"Scheme {scheme.shown_name!r} needs whole texts, and under context parallelism a process holds parts. "
         'Choose a scheme that only rotates, such as "yarn", or another kind of parallelism.'
     )
 

@@ -147,7 +147,7 @@ def check_same_parameters(old: Scheme, new: Scheme, factor: float) -> None:
     now, then = ({name: list(p.shape) for name, p in scheme.named_parameters()} for scheme in (old, new))
     if now != then:
         raise OptionOutOfRange(
-            f"Under factor {factor:g} scheme {old.extra_repr()!r} has parameters {then}, and those of this model are "
+            f"Under factor {factor:g} scheme {old.shown_name!r} has parameters {then}, and those of this model are "
             f"{now}. Call unpatch_model and patch_model, which initialises new ones."
         )
 

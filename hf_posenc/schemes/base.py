@@ -289,10 +289,15 @@ class Scheme(nn.Module):
         """The schemes of a composition; otherwise this scheme alone."""
         return [self]
 
+    @property
+    def shown_name(self) -> str:
+        """The name in messages, as a user writes it."""
+        return self.record.name
+
     def extra_repr(self) -> str:
         lengths = {name: getattr(self.geometry, name) for name in ("trained_length", "target_length")}
         shown = {"factor": float(f"{self.geometry.factor:g}"), **lengths, **self.changed_options}
-        return ", ".join((self.record.name, *(f"{name}={value!r}" for name, value in shown.items())))
+        return ", ".join((self.shown_name, *(f"{name}={value!r}" for name, value in shown.items())))
 
 
 def implements(scheme: Scheme, hook: str) -> bool:

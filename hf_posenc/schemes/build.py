@@ -103,7 +103,7 @@ def _check_amplitude(scheme: Scheme, geometry: Geometry) -> None:
     own = geometry.rotary if geometry.on_host else None
     if own is not None and own.rotation.amplitude != 1 and implements(scheme, "row_rotation"):
         raise SchemeNotDefined(
-            f"Scheme {scheme.extra_repr()!r} is not defined for this model, whose own scaling multiplies the rotated "
+            f"Scheme {scheme.shown_name!r} is not defined for this model, whose own scaling multiplies the rotated "
             'channels of each head alone. Use a scheme that does not follow the length, such as "host+yarn".'
         )
 
@@ -152,7 +152,7 @@ def check_one_key(scheme: Scheme) -> None:
     rotation = scheme.rotation()
     if rotation is None:
         raise CannotCombine(
-            f"key_cache='one' has no effect in {scheme.extra_repr()!r}, which rotates nothing: there is one copy of "
+            f"key_cache='one' has no effect in {scheme.shown_name!r}, which rotates nothing: there is one copy of "
             "each key in any case. Leave the option out."
         )
     token = torch.zeros(1, 1, dtype=torch.long)
@@ -169,5 +169,5 @@ def check_one_key(scheme: Scheme) -> None:
         return
     raise CannotCombine(
         f"key_cache='one' rotates cached keys from one position to another, and the rotation of "
-        f"{scheme.extra_repr()!r} {reason}. Use key_cache='copies'."
+        f"{scheme.shown_name!r} {reason}. Use key_cache='copies'."
     )

@@ -137,6 +137,11 @@ class Composition(Scheme):
         overriding = (number for number, part in enumerate(parts) if overrides(part, hook))
         return parts[self.keep(f"part that overrides {hook}", lambda: next(overriding, 0))]
 
+    @property
+    def shown_name(self) -> str:
+        """That of the composition."""
+        return self.name
+
     def extra_repr(self) -> str:
         return self.name
 
