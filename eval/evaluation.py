@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from torch import nn
 
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import doubling_lengths
+from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
 from hf_posenc.eval.results.rows import DocumentScore, Row, document_scores, remarks_on, rows_of, write_json
@@ -63,7 +64,7 @@ def evaluate(
     scheme: str | None = None,
     label: str | None = None,
     quiet: bool = True,
-    on_request: Callable[[], None] | None = None,
+    on_request: OpenProgressCallback | None = None,
     settings: EvaluateSettings | None = None,
     **given: Any,
 ) -> Evaluation:
@@ -77,7 +78,7 @@ def evaluate(
             model is unpatched again when this returns.
         label: name of the scheme in rows; by default its own, or ``"unpatched"``.
         quiet: hide lm-eval's progress bars.
-        on_request: called after each scored request.
+        on_request: called after each scored request with the share done of its kind, and a description.
         settings: what is measured.
         **given: fields of `hf_posenc.eval.settings.EvaluateSettings`, such as ``lengths``, ``tasks`` and ``samples``,
             which replace those of ``settings``; any other argument is one of `PosEncLM`.

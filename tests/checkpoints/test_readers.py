@@ -172,3 +172,51 @@ def test_mlx_lm_itself(scheme: str, options: dict[str, Any], otherwise: Names, t
     apart = np.abs(there - patched(scheme, options)(text).logits.detach().numpy()).max()
     # 1e-4: two float32 implementations of logits of about 1; what is read otherwise differs by a tenth and more.
     assert (apart < 1e-4) == (MLX not in otherwise)
+
+
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+# A model, whether its layers with a window are scaled too, and who computes something else in them and in the others.
+BY_TYPE: list[tuple[str, bool, Names, Names, Names]] = [
+    ("gemma3_text", False, (), (), ()),
+    ("gemma3_text", True, (SGLANG, MLX, LLAMA), (MLX,), ()),
+    ("olmo3", False, (), (), (SGLANG,)),
+    ("olmo3", True, (MLX, LLAMA), (MLX,), (SGLANG,)),
+    ("modernbert", False, (SGLANG, MLX), (SGLANG, MLX, LLAMA), ()),
+]
+
+
+def of_two_types(family: str, window: bool, scheme: str = "pi") -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    of_full = PLAIN if family == "olmo3" else PLAIN | {"rope_theta": 1e6}  # OLMo 3 has one base
+    kinds = {"full_attention": of_full, "sliding_attention": PLAIN}
+    config = AutoConfig.for_model(
+        family, vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=TRAINED_LENGTH, pad_token_id=0,
+        layer_types=["sliding_attention", "full_attention"] * 2, rope_parameters=kinds,
+    )  # fmt: skip
+    make = AutoModelForMaskedLM if family == "modernbert" else AutoModelForCausalLM
+    return patch_model(make.from_config(config), scheme, factor=FACTOR, layers="all" if window else None)
+
+
+@pytest.mark.parametrize(("family", "window", "of_window", "of_full", "unread"), BY_TYPE, ids=str)
+def test_types_of_layers(family: str, window: bool, of_window: Names, of_full: Names, unread: Names) -> None:
+    found = read_elsewhere(of_two_types(family, window))
+    for layers, otherwise in (("sliding_attention", of_window), ("full_attention", of_full)):
+        verdicts = {reading.reader: reading.verdict for reading in found if reading.layers == layers}
+        assert {name for name, verdict in verdicts.items() if verdict == "unknown"} == set(unread)
+        assert {name for name, verdict in verdicts.items() if verdict in ("different", "unable")} == set(otherwise)
+
+
+def test_by_how_much_layers_with_a_window_differ() -> None:
+    """Position interpolation slows the fastest pair from 1 to 1/s radians a token; a reader leaves it at 1."""
+    found = {(one.reader, one.layers): one for one in read_elsewhere(of_two_types("gemma3_text", window=True))}
+    assert found[LLAMA, "sliding_attention"].phase == pytest.approx((1 - 1 / FACTOR) * TARGET)
+    assert found[VLLM, "sliding_attention"].verdict == "exact"
+
+
+@pytest.mark.parametrize(("scheme", "otherwise"), [("yarn", ()), ("llama3", (LLAMA,)), ("ntk_parts", (LLAMA,))])
+def test_other_scalings_of_full_layers(scheme: str, otherwise: Names) -> None:
+    found = read_elsewhere(of_two_types("gemma3_text", window=False, scheme=scheme))
+    assert {one.reader for one in found if one.verdict != "exact"} == set(otherwise)
+    assert {one.layers for one in found if one.verdict != "exact"} <= {"full_attention"}

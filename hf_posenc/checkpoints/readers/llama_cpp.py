@@ -23,10 +23,16 @@ WITH_FREQUENCIES = ("llama", "mistral", "mixtral", "apertus", "exaone4")
 """Models for which the converter writes Llama 3's frequencies."""
 WITH_LISTS = ("phi3",)
 """Models for which it writes LongRoPE's lists, with the default temperature."""
+BY_LAYER_TYPE = ("gemma3_text", "gemma3n_text", "olmo3", "modernbert")
+"""Models with parameters by type of layer that were read: of layers with a window it writes the base alone."""
+UNSCALED = ("modernbert",)
+"""Models of which it writes that nothing is scaled."""
 
 
 def read(stated: Stated) -> ReadRotation:
     """What llama.cpp computes from a converted checkpoint: unscaled RoPE, for a RoPE type it does not know."""
+    if stated.sliding or stated.model_type in UNSCALED:
+        return unscaled(stated)
     if stated.rope_type == "llama3" and stated.model_type not in WITH_FREQUENCIES:
         return unscaled(stated)
     if stated.rope_type == "longrope" and stated.model_type in WITH_LISTS:

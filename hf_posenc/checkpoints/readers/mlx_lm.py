@@ -5,12 +5,14 @@ from __future__ import annotations
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
+    Unread,
     by_type,
     divided,
     grown,
     longrope_default,
-    proportional,
+    proportional_divided,
     unscaled,
+    with_base,
     yarn_frequencies,
 )
 
@@ -20,15 +22,38 @@ SCALED_MODELS = (
     *("gpt_oss", "ernie4_5", "seed_oss", "apertus", "minicpm", "deepseek_v3"),
 )
 """Models whose class hands the scaling on; the others rotate by ``rope_theta`` alone."""
+BY_LAYER_TYPE = ("gemma3_text", "gemma3n_text", "olmo3", "modernbert")
+"""Models with parameters by type of layer that were read: the first three by the keys before transformers 5 alone."""
+GEMMA_3_BASES = {"full_attention": 1e6, "sliding_attention": 1e4}
+"""What its class of Gemma 3 takes where no base is stated; those of the others demand one."""
 
 
 def read(stated: Stated) -> ReadRotation:
     """What mlx-lm computes.
 
     Raises:
-        Unread: it raises for this RoPE type.
+        Unread: it raises for this RoPE type, or for this model.
     """
+    if stated.layers is not None:
+        return of_layer_type(stated)
     if stated.model_type not in SCALED_MODELS:
+        return unscaled(stated)
+    return by_type(stated, FORMULAS)
+
+
+def of_layer_type(stated: Stated) -> ReadRotation:
+    """Layers with a window are never scaled, and no layers of Gemma 3n are.
+
+    Raises:
+        Unread: it has no class for the model, or finds no base.
+    """
+    if stated.model_type == "modernbert":
+        raise Unread("it has no class for this model")
+    if not stated.old_keys and stated.model_type == "gemma3_text":
+        return with_base(stated, GEMMA_3_BASES[stated.layers or ""])
+    if not stated.old_keys:
+        raise Unread("it reads the keys before transformers 5, which cannot say how these layers rotate")
+    if stated.sliding or stated.model_type == "gemma3n_text":
         return unscaled(stated)
     return by_type(stated, FORMULAS)
 
@@ -50,5 +75,5 @@ FORMULAS = {
     "dynamic": unscaled,  # up to max_position_embeddings, which is where it is compared
     "yarn": yarn,
     "longrope": longrope,
-    "proportional": lambda stated: ReadRotation(tuple(w / stated.factor for w in proportional(stated).frequencies)),
+    "proportional": proportional_divided,
 }

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
-from functools import partial
-
+from hf_posenc.checkpoints.readers import vllm
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
+    Unread,
     by_mscales,
     by_type,
     grown,
     powers,
+    proportional_divided,
+    unscaled,
     yarn_frequencies,
 )
 
 NAME = "SGLang, older vLLM"
+BY_LAYER_TYPE = ("gemma3_text", "modernbert")
+"""Models with parameters by type of layer that were read, in ``srt/models``."""
+
+
+def read(stated: Stated) -> ReadRotation:
+    """What SGLang computes.
+
+    Raises:
+        Unread: it knows no such RoPE type.
+    """
+    return by_type(stated, FORMULAS) if stated.layers is None else of_layer_type(stated)
+
+
+def of_layer_type(stated: Stated) -> ReadRotation:
+    """Layers with a window are never scaled, and no layers of ModernBERT are.
+
+    Raises:
+        Unread: it counts no positions past a window.
+    """
+    if stated.model_type == "modernbert":
+        if stated.sliding:
+            raise Unread("it takes every position past the window for its last one in layers with a window")
+        return unscaled(stated)
+    return unscaled(stated) if stated.sliding else by_type(stated, OF_TRANSFORMERS)
 
 
 def dynamic(stated: Stated) -> ReadRotation:
@@ -32,5 +58,6 @@ def yarn(stated: Stated) -> ReadRotation:
     )
 
 
-read = partial(by_type, own={"dynamic": dynamic, "yarn": yarn})
-"""What SGLang computes."""
+FORMULAS = {"dynamic": dynamic, "yarn": yarn}
+OF_TRANSFORMERS = vllm.FORMULAS | {"proportional": proportional_divided}
+"""Its class of Gemma 3 calls transformers' own functions, which read what today's vLLM reads."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -27,6 +27,8 @@ class Stated:
         interleaved: whether the model rotates channels 2m and 2m + 1 together.
         max_positions: ``max_position_embeddings``.
         served_length: the longest text that the engine is started for, in tokens.
+        layers: the type of layers, such as ``sliding_attention``; None where all share their parameters.
+        old_keys: what the configuration says in the form before transformers 5; empty where it cannot.
     """
 
     parameters: Mapping[str, Any]
@@ -35,6 +37,13 @@ class Stated:
     interleaved: bool
     max_positions: int
     served_length: int
+    layers: str | None = None
+    old_keys: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sliding(self) -> bool:
+        """Whether the layers are those with a window, in a model that has both."""
+        return self.layers == "sliding_attention"
 
     @property
     def rope_type(self) -> str:
@@ -80,6 +89,11 @@ def unscaled(stated: Stated) -> ReadRotation:
     return ReadRotation(powers(stated.theta, stated.rotary_dim))
 
 
+def with_base(stated: Stated, theta: float) -> ReadRotation:
+    """RoPE without a scaling, of a base that is found elsewhere."""
+    return unscaled(replace(stated, parameters={**stated.parameters, "rope_theta": theta}))
+
+
 def interpolated(stated: Stated) -> ReadRotation:
     """Every frequency divided by the factor."""
     return ReadRotation(tuple(w / stated.factor for w in powers(stated.theta, stated.rotary_dim)))
@@ -102,6 +116,11 @@ def proportional(stated: Stated) -> ReadRotation:
     rotated, pairs = stated.rotary_dim // 2, stated.head_dim // 2
     frequencies = powers(stated.theta, stated.head_dim)[:rotated]
     return ReadRotation(frequencies + (0.0,) * (pairs - rotated))
+
+
+def proportional_divided(stated: Stated) -> ReadRotation:
+    """The same with the factor, as transformers computes it."""
+    return ReadRotation(tuple(w / stated.factor for w in proportional(stated).frequencies))
 
 
 def powers(theta: float, dims: int) -> tuple[float, ...]:

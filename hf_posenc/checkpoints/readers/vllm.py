@@ -27,5 +27,6 @@ def yarn(stated: Stated) -> ReadRotation:
     return ReadRotation(yarn_frequencies(stated, truncate=given.get("truncate", True)), amplitude)
 
 
-read = partial(by_type, own={"dynamic": unscaled, "yarn": yarn})
+FORMULAS = {"dynamic": unscaled, "yarn": yarn}
+read = partial(by_type, own=FORMULAS)
 """What vLLM computes. Its ``dynamic`` is static: the base grows by a quotient of lengths, which is 1."""
