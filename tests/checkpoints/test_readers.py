@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import export_native, patch_model, read_elsewhere
@@ -122,6 +122,53 @@ def test_lists_that_llama_cpp_has_for_phi_3_alone() -> None:
     assert read.frequencies[0] == 0.25
     assert read.amplitude == pytest.approx(math.sqrt(1 + math.log(4) / math.log(32)))
     assert llama_cpp.read(Stated(stated, "llama", 16, False, 128, 128)).frequencies[0] == 1.0
+
+
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+TYPES = {"sliding_window": 16, "layer_types": [LOCAL, GLOBAL] * 2}
+BASES = {LOCAL: 1e4, GLOBAL: 1e6}
+UNKNOWN_SGLANG = {(SGLANG, LOCAL): "unknown", (SGLANG, GLOBAL): "unknown"}
+NO_MLX = {(MLX, LOCAL): "unable", (MLX, GLOBAL): "unable"}
+BY_TYPE: list[tuple[str, str, dict[str, Any], dict[tuple[str, str], str]]] = [
+    ("gemma3_text", "yarn", {}, {}),
+    ("gemma3_text", "yarn", {"attention_factor": 1.3}, {(LLAMA, GLOBAL): "different"}),
+    ("gemma3_text", "llama3", {}, {(LLAMA, GLOBAL): "different"}),
+    (
+        "gemma3_text", "pi", {"layers": "all"},
+        {(SGLANG, LOCAL): "different", (LLAMA, LOCAL): "different", (MLX, LOCAL): "different",
+         (MLX, GLOBAL): "different"},
+    ),
+    ("olmo3", "pi", {}, UNKNOWN_SGLANG),
+    ("modernbert", "pi", {}, UNKNOWN_SGLANG | NO_MLX),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "scheme", "options", "otherwise"), BY_TYPE, ids=str)
+def test_who_computes_the_same_by_type_of_layer(
+    family: str, scheme: str, options: dict[str, Any], otherwise: dict[tuple[str, str], str]
+) -> None:
+    config = AutoConfig.for_model(
+        family, vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+        max_position_embeddings=TRAINED_LENGTH, pad_token_id=0, **TYPES,
+    )  # fmt: skip
+    auto = AutoModelForMaskedLM if family == "modernbert" else AutoModelForCausalLM
+    found = read_elsewhere(patch_model(auto.from_config(config), scheme, factor=FACTOR, **options))
+    assert {(one.reader, one.layers): one.verdict for one in found if one.verdict != "exact"} == otherwise
+
+
+@pytest.mark.parametrize("layers", [LOCAL, GLOBAL])
+def test_gemma3_in_sglang_is_what_transformers_computes(layers: str) -> None:
+    """By the function that it calls for its full layers, without a length; the others have their base alone."""
+    lists = {"short_factor": [2.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": 32}
+    parameters = {"rope_type": "longrope", "rope_theta": BASES[layers], "attention_factor": 1.3, "factor": 4.0, **lists}
+    config = AutoConfig.for_model(
+        "llama", head_dim=16, hidden_size=64, num_attention_heads=4, max_position_embeddings=128,
+        rope_parameters=parameters,
+    )  # fmt: skip
+    frequencies, amplitude = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"))
+    read = sglang.read(Stated(parameters, "gemma3_text", 16, False, 128, 128, layers))
+    same = torch.allclose(torch.tensor(read.frequencies), frequencies) and math.isclose(read.amplitude, amplitude)
+    assert same == (layers == GLOBAL)
 
 
 def test_an_exported_checkpoint_can_be_patched_again(tmp_path: Path) -> None:

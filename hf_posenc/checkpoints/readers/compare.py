@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hf_posenc.checkpoints.old_rope_keys import old_form
 from hf_posenc.checkpoints.plain_config import PlainConfig, plain_config
 from hf_posenc.checkpoints.readers import llama_cpp, mlx_lm, sglang, vllm
 from hf_posenc.checkpoints.readers.stated import ReadRotation, Stated, Unread
@@ -16,8 +17,8 @@ Verdict = Literal["exact", "different", "unable", "unknown"]
 READERS: dict[str, Callable[[Stated], ReadRotation]] = {
     reader.NAME: reader.read for reader in (vllm, sglang, mlx_lm, llama_cpp)
 }
-BY_LAYER_TYPE = (vllm.NAME,)
-"""Engines whose reading of parameters by type of layer was looked up: they keep transformers' form."""
+BY_LAYER_TYPE = {reader.NAME: reader.BY_LAYER_TYPE for reader in (sglang, mlx_lm, llama_cpp)}
+"""Models whose parameters by type of layer an engine has its own reading of; vLLM keeps transformers' form of all."""
 ROUNDING = 1e-6
 """Relative: engines compute frequencies in float32."""
 
@@ -85,7 +86,7 @@ def readings(plain: PlainConfig) -> Iterator[Reading]:
     for layers, rotary in plain.rotaries.items():
         stated = stated_for(plain, layers, rotary)
         for reader, read in READERS.items():
-            if layers is not None and reader not in BY_LAYER_TYPE:
+            if layers is not None and stated.model_type not in BY_LAYER_TYPE.get(reader, (stated.model_type,)):
                 reason = "its reading of parameters by type of layer was not compared"
                 yield Reading(reader, "unknown", layers, None, None, stated.served_length, reason)
                 continue
@@ -105,7 +106,7 @@ def stated_for(plain: PlainConfig, layers: str | None, rotary: HostRotary) -> St
     head_dim = 2 * pairs if parameters["rope_type"] == "proportional" else round(2 * pairs / share)
     return Stated(
         parameters, config.model_type, head_dim, rotary.rotation.layout == "interleaved",
-        config.max_position_embeddings, plain.compared_length,
+        config.max_position_embeddings, plain.compared_length, layers, bool(old_form(config)),
     )  # fmt: skip
 
 

@@ -1,10 +1,16 @@
-"""mlx-lm: read in ``mlx_lm/models/rope_utils.py`` and the classes of models of 0.32.2."""
+"""mlx-lm: read in ``mlx_lm/models/rope_utils.py`` and the classes of models of 0.32.2.
+
+Where types of layers differ, it reads the keys from before transformers 5, and scales no layer that slides.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
+    Unread,
     by_type,
     divided,
     grown,
@@ -22,15 +28,38 @@ SCALED_MODELS = (
     *("gpt_oss", "ernie4_5", "seed_oss", "apertus", "minicpm", "deepseek_v3"),
 )
 """Models whose class hands the scaling on; the others rotate by ``rope_theta`` alone."""
+BY_LAYER_TYPE = ("gemma3_text", "gemma3n_text", "olmo3", "modernbert")
+"""Models whose reading of parameters by type of layer was looked up."""
+BASES_OF_GEMMA3 = {"sliding_attention": 1e4, "full_attention": 1e6}
+"""Its bases of Gemma 3 where a file has none of the old keys."""
 
 
 def read(stated: Stated) -> ReadRotation:
     """What mlx-lm computes.
 
     Raises:
-        Unread: it raises for this RoPE type.
+        Unread: it raises for this RoPE type, has no class for this model, or needs keys that cannot say this.
     """
+    if stated.layers is not None:
+        return of_layers(stated, stated.layers)
     if stated.model_type not in SCALED_MODELS:
+        return unscaled(stated)
+    return by_type(stated, FORMULAS)
+
+
+def of_layers(stated: Stated, layers: str) -> ReadRotation:
+    """What it computes in the layers of one type.
+
+    Raises:
+        Unread: it has no class for this model, or needs keys that cannot say this.
+    """
+    if stated.model_type == "modernbert":
+        raise Unread("it has no class for ModernBERT")
+    if not stated.in_old_form and stated.model_type == "gemma3_text":
+        return unscaled(replace(stated, parameters={"rope_theta": BASES_OF_GEMMA3[layers]}))
+    if not stated.in_old_form:
+        raise Unread("it needs rope_theta outside of rope_parameters, where these cannot be said")
+    if stated.is_sliding or stated.model_type not in SCALED_MODELS:
         return unscaled(stated)
     return by_type(stated, FORMULAS)
 

@@ -1,15 +1,21 @@
-"""SGLang, and vLLM before its pull request 48351: read in ``srt/layers/rotary_embedding`` of SGLang's repository."""
+"""SGLang, and vLLM before its pull request 48351: read in ``srt/layers/rotary_embedding`` of SGLang's repository.
+
+Gemma 3 (``srt/models/gemma3_causal.py``) has transformers' functions in its full layers, and no scaling in the others.
+"""
 
 from __future__ import annotations
 
+from hf_posenc.checkpoints.readers import vllm
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
     by_type,
+    divided,
     grown,
     interpolated,
     llama3,
     longrope_by_length,
+    longrope_default,
     powers,
     proportional,
     unscaled,
@@ -17,6 +23,8 @@ from hf_posenc.checkpoints.readers.stated import (
 )
 
 NAME = "SGLang, older vLLM"
+BY_LAYER_TYPE = ("gemma3_text",)
+"""Models whose reading of parameters by type of layer was looked up."""
 
 
 def read(stated: Stated) -> ReadRotation:
@@ -25,7 +33,9 @@ def read(stated: Stated) -> ReadRotation:
     Raises:
         Unread: it knows no such RoPE type.
     """
-    return by_type(stated, FORMULAS)
+    if stated.is_sliding:
+        return unscaled(stated)
+    return by_type(stated, FORMULAS if stated.layers is None else OF_TRANSFORMERS)
 
 
 def dynamic(stated: Stated) -> ReadRotation:
@@ -55,3 +65,9 @@ FORMULAS = {
     "longrope": longrope_by_length,
     "proportional": proportional,
 }
+OF_TRANSFORMERS = vllm.FORMULAS | {
+    "longrope": lambda stated: ReadRotation(
+        divided(stated, "short_factor"), stated.parameters.get("attention_factor") or longrope_default(stated)
+    ),
+}
+"""They are called without a length, for which LongRoPE has its short list; the others are as vLLM reads them."""

@@ -27,6 +27,8 @@ class Stated:
         interleaved: whether the model rotates channels 2m and 2m + 1 together.
         max_positions: ``max_position_embeddings``.
         served_length: the longest text that the engine is started for, in tokens.
+        layers: the type of the layers; None where all share their parameters.
+        in_old_form: whether the file also has the keys from before transformers 5.
     """
 
     parameters: Mapping[str, Any]
@@ -35,6 +37,13 @@ class Stated:
     interleaved: bool
     max_positions: int
     served_length: int
+    layers: str | None = None
+    in_old_form: bool = True
+
+    @property
+    def is_sliding(self) -> bool:
+        """Whether the layers see the last keys only."""
+        return self.layers == "sliding_attention"
 
     @property
     def rope_type(self) -> str:
