@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from hf_posenc.eval.results.rows import Row
@@ -17,11 +19,8 @@ PAGES = {
     "zh/README.md": DOCS / "zh" / "README.md",
 }  # fmt: skip
 HEAD = "| scheme | loss at {far} | passkeys found at {far} | loss · passkeys at {near} | time of prefill · decoding |"
-CHINESE_HEAD = "| 方案 | {far} 时的损失 | {far} 时找到的密钥 | {near} 时的损失 · 密钥 | 预填充 · 解码的时间 |"
 NEAR, FAR = 4.0, 8.0
 """Factors of the two ranked comparisons."""
-BEST = 4
-"""Rows of the table in the README, and one of YaRN."""
 
 
 def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
@@ -30,14 +29,31 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     if page == "start.md":
         return {"fixed factor": demo_table(demo["fixed"])}
     if page.endswith("README.md"):
-        shown = [*rows[:BEST], *(row for row in rows[BEST:] if row.scheme in ("yarn", UNPATCHED))]
-        return {"measured": measured_table(shown, "`{name}`", CHINESE_HEAD if page.startswith("zh") else HEAD)}
+        return {"real model": real_table()}
     return {
+        "real model": real_table(),
         "measured": measured_table(rows, "[{name}](schemes/{name}.md)"),
         "measured far": measured_table(measured_at(FAR), "[{name}](schemes/{name}.md)", timed=False),
         "published": published_table(ZERO_SHOT),
         "published with training": published_table(WITH_TRAINING),
     }
+
+
+def real_table() -> str:
+    """Loss of a real model at and beyond its trained length, from the ``documents.jsonl`` of a comparison."""
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for line in (DOCS / "real_model.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["metric"] == "nll":
+            found.setdefault((row["scheme"], row["length"]), {})[row["document"]] = row["value"]
+    near, far = sorted({length for _, length in found})
+    lines = [f"| scheme | loss at {near:,} (1×) | at {far:,} (2×) | change, window by window |", "|---|---:|---:|---:|"]
+    for scheme in sorted({name for name, _ in found}, key=lambda name: fmean(found[name, far].values())):
+        changes = [value - found[UNPATCHED, near][document] for document, value in found[scheme, far].items()]
+        losses = [f"{fmean(found[scheme, length].values()):.2f}" for length in (near, far)]
+        name = scheme if scheme == UNPATCHED else f"`{scheme}`"
+        lines.append(f"| {' | '.join([name, *losses, f'{min(changes):+.2f} … {max(changes):+.2f}'])} |")
+    return "\n".join(lines)
 
 
 def measured_table(rows: list[MeasuredRow], link: str, head: str = HEAD, *, timed: bool = True) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from torch import nn
 
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.lengths import doubling_lengths
+from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.eval.lm.load import language_model, model_name, require_lm_eval, scheme_name
 from hf_posenc.eval.results.rows import DocumentScore, Row, document_scores, remarks_on, rows_of, write_json
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 CAUSAL_TASKS = ("posenc_ppl", "posenc_passkey")
 MASKED_TASKS = ("posenc_mlm", "posenc_passkey")
+HELD_OUT_TASKS = ("posenc_held_out",)
+"""Of a decoder on what a fine-tuning run held out."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def evaluate(
     scheme: str | None = None,
     label: str | None = None,
     quiet: bool = True,
-    on_request: Callable[[], None] | None = None,
+    on_request: OpenProgressCallback | None = None,
     settings: EvaluateSettings | None = None,
     **given: Any,
 ) -> Evaluation:
@@ -75,7 +78,7 @@ def evaluate(
             model is unpatched again when this returns.
         label: name of the scheme in rows; by default its own, or ``"unpatched"``.
         quiet: hide lm-eval's progress bars.
-        on_request: called after each scored request.
+        on_request: called after each scored request with the share done of its kind, and a description.
         settings: what is measured.
         **given: fields of `hf_posenc.eval.settings.EvaluateSettings`, such as ``lengths``, ``tasks`` and ``samples``,
             which replace those of ``settings``; any other argument is one of `PosEncLM`.
@@ -96,12 +99,12 @@ def evaluate(
     from hf_posenc.eval.catalogue import check_settings_read
     from hf_posenc.eval.settings import EvaluateSettings, split
     from hf_posenc.eval.task_run import run_tasks
+    from hf_posenc.eval.texts.held_out import HeldOutText, with_held_out
     from hf_posenc.eval.texts.measured_text import MeasuredText, measured_text
 
     require_lm_eval()
-    from hf_posenc.eval.lm.masked_lm import PosEncMLM  # needs lm-eval
-
     wanted, model_args = split(EvaluateSettings, given, settings)
+    wanted = with_held_out(wanted, (model, model_args.get("peft")))
     names, text = list(wanted.tasks), wanted.text
     own_text = measured_text(text, field=wanted.text_field, separator=wanted.document_separator)
     check_sources(names, wanted.include_path, trust=wanted.trust_tasks)
@@ -118,12 +121,24 @@ def evaluate(
             "text": None if text is None else own_text, "field": wanted.text_field,
             "separator": wanted.document_separator, "tokenizer": own, **wanted.options,
         }  # fmt: skip
-        chosen = names or list(MASKED_TASKS if isinstance(lm, PosEncMLM) else CAUSAL_TASKS)
+        chosen = names or default_tasks(lm, text)
         raw = run_tasks(lm, chosen, metadata, wanted, quiet=quiet)
         evaluation = evaluation_of(lm, raw, label or scheme_name(lm))
+    if isinstance(text, HeldOutText):
+        evaluation.remarks.append(f"The text is what the fine-tuning run held out: {text.label}.")
     if not wanted.log_samples:
         raw.pop("samples", None)
     return evaluation
+
+
+def default_tasks(lm: Any, text: Any) -> list[str]:
+    """The tasks of a model object on a text where none are named."""
+    from hf_posenc.eval.lm.masked_lm import PosEncMLM  # needs lm-eval
+    from hf_posenc.eval.texts.held_out import HeldOutText
+
+    if isinstance(lm, PosEncMLM):
+        return list(MASKED_TASKS)
+    return list(HELD_OUT_TASKS if isinstance(text, HeldOutText) else CAUSAL_TASKS)
 
 
 @contextmanager
@@ -185,6 +200,10 @@ def fit_length(lm: Any, longest: int, *, given: bool) -> None:
 
 
 def default_lengths(lm: Any) -> list[int]:
-    """The trained length, its doublings and the model's target; its own length where nothing is patched."""
-    report = getattr(lm, "report", {})
-    return doubling_lengths(report.get("trained_length") or lm.max_length, report.get("target_length") or lm.max_length)
+    """The trained length, its doublings and the target, be it that of a scheme or of the model's own configuration."""
+    from hf_posenc.eval.lm.measurable import trained_length_of_lm
+
+    if not hasattr(lm, "report"):  # somebody else's
+        return [lm.max_length]
+    reach = lm.report.get("target_length") or lm.max_length
+    return doubling_lengths(min(trained_length_of_lm(lm), reach), reach)

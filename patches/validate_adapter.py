@@ -17,12 +17,14 @@ from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.errors import AdapterInvalid, HostConfigInvalid, PosEncError, UnsupportedModel, first_line, shown
 from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.forward.current_forward import ATTENTIONS
+from hf_posenc.forward.host_calls import CACHE_NAMES
 from hf_posenc.forward.positions import KEYWORD
 
 if TYPE_CHECKING:
     from hf_posenc.patches.adapter import Adapter
 
 
+PROJECTIONS = ("project_query", "project_key")
 COUNTS = ("heads", "kv_heads", "head_dim", "width")
 CORRECT = "Correct its geometry, or put back the configuration that the model was built with"
 
@@ -45,6 +47,12 @@ def check_class(cls: type[Adapter]) -> None:
                 f"replaces {shown(old)} by {shown(new)}, which does not derive from PatchedAttention and from it",
                 "Write class Patched(PatchedAttention, Own) for each class Own in attention",
             )
+        if missing := [name for name in PROJECTIONS if getattr(new, name) is getattr(PatchedAttention, name)]:
+            _refuse(
+                cls,
+                f"patches with {new.__name__}, whose {' and '.join(missing)} would be that of PatchedAttention",
+                "Define it, and derive from PatchedAttention first",
+            )
     base: Any = getattr(cls, "base_class", None)
     if not (inspect.isclass(base) and issubclass(base, PreTrainedModel)):
         _refuse(
@@ -60,7 +68,8 @@ def checked_trained_length(adapter: Adapter, config: Any) -> int:
     Raises:
         AdapterInvalid: it is no positive whole number.
     """
-    length, own = adapter.trained_length(config), adapter.host_length(config)
+    with explained_entries(adapter, config):
+        length, own = adapter.trained_length(config), adapter.host_length(config)
     if not _is_count(length):
         _refuse(type(adapter), f"says that trained_length is {shown(length)}", "Return a positive int, in tokens")
     if not _is_count(own):
@@ -72,13 +81,34 @@ def checked_trained_length(adapter: Adapter, config: Any) -> int:
     return length
 
 
+@contextmanager
+def explained_entries(adapter: Adapter, config: Any) -> Iterator[None]:
+    """Say which entry of a configuration an adapter asks for in vain.
+
+    Raises:
+        AdapterInvalid: The configuration has no entry of that name.
+    """
+    try:
+        yield
+    except AttributeError as error:
+        if error.obj is not config:
+            raise
+        name = type(adapter).__name__
+        raise AdapterInvalid(
+            f"The adapter {name} reads {error.name} of {type(config).__name__}, which has no such entry. Read the "
+            f"entry that holds it, in trained_length, host_length or geometry of {name}."
+        ) from error
+
+
 def geometry_of(adapter: Adapter, config: Any, *, trained_length: int, target_length: int) -> Geometry:
     """The geometry that an adapter reads from a configuration.
 
     Raises:
         AdapterInvalid: it is no `Geometry`, or its numbers cannot be.
     """
-    cls, geometry = type(adapter), adapter.geometry(config, trained_length=trained_length, target_length=target_length)
+    cls = type(adapter)
+    with explained_entries(adapter, config):
+        geometry = adapter.geometry(config, trained_length=trained_length, target_length=target_length)
     if not isinstance(geometry, Geometry):
         _refuse(cls, f"returns {shown(geometry)} as geometry", "Return a Geometry")
     for name in COUNTS:
@@ -202,6 +232,26 @@ def _described(heads: int | None, kv_heads: int | None, channels: int | None) ->
     return f"{heads} heads ({kv_heads} of keys) of {channels} channels"
 
 
+def check_keywords(adapter: Adapter, base: Any) -> None:
+    """Refuse a stranger's base model whose forward could not be told positions, or a KV cache.
+
+    Raises:
+        AdapterInvalid: Its forward names no such argument.
+    """
+    if type(adapter).__module__.startswith("hf_posenc."):  # of families whose forward is known
+        return
+    attention, taken = base.__dict__[ATTENTIONS][0], inspect.signature(base.forward).parameters
+    lacking = ["position_ids"] if attention.scheme.geometry.rotary is not None and "position_ids" not in taken else []
+    if attention.is_causal and not taken.keys() & set(CACHE_NAMES):
+        lacking.append("past_key_values")
+    if lacking:
+        _refuse(
+            type(adapter),
+            f"is for {type(base).__name__}, whose forward names no {' and no '.join(lacking)}",
+            "Add it to the signature, and hand it on to the attention",
+        )
+
+
 class _Reached(Exception):
     """The first attention module has come to `attend`; ends the forward pass."""
 
@@ -242,6 +292,7 @@ def check_forward(adapter: Adapter, base: Any) -> None:
             "its layers, pass them on, and to `attend` as host=; or replace what drops them in `swaps`, as "
             "patches/bloom.py does."
         )
+    check_keywords(adapter, base)
 
 
 def _stop(*_: Any, host: dict[str, Any], **__: Any) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -15,7 +15,7 @@ import torch
 from hf_posenc.core import memory
 from hf_posenc.core.files.hf_errors import is_out_of_memory
 from hf_posenc.core.memory import tensors_in
-from hf_posenc.core.progress import ProgressCallback
+from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, MeasurementRequest, fixed
@@ -57,7 +57,7 @@ def measure_cell(
     cell: Cell,
     request: MeasurementRequest,
     passed_on: dict[str, Any],
-    on_request: Callable[[], None],
+    on_request: OpenProgressCallback,
 ) -> Record:
     """Measure one cell: done, refused by the scheme, or failed; the model is restored afterwards."""
     started = time.monotonic()
@@ -135,10 +135,10 @@ def part_of(progress: ProgressCallback, start: float, share: float, prefix: str 
     return lambda done, doing: progress(start + share * done, f"{prefix}{doing}")
 
 
-def counted(progress: ProgressCallback, doing: str) -> Callable[[], None]:
-    """Count the scored requests of a cell; how many there will be is not known, so some of it is always left."""
+def counted(progress: ProgressCallback, doing: str) -> OpenProgressCallback:
+    """Count the scored requests of a cell; how many kinds there will be is not known, so some of it is always left."""
     requests = count(1)
-    return lambda: progress(1 - 0.5 ** (next(requests) / 32), doing)
+    return lambda share, request: progress(1 - 0.5 ** (next(requests) / 32), doing)
 
 
 FEW, MANY = 16, 32

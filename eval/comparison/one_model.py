@@ -16,9 +16,9 @@ from hf_posenc.eval.comparison.measure import measure_cells, part_of
 from hf_posenc.eval.comparison.models import MeasuredModel
 from hf_posenc.eval.comparison.tune import TUNING, choose_options
 from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
+from hf_posenc.eval.evaluation import default_tasks
 from hf_posenc.eval.lm.load import language_model
-from hf_posenc.eval.lm.measurable import is_masked, trained_length_of_lm
+from hf_posenc.eval.lm.measurable import trained_length_of_lm
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.effective_length import gate_of
 from hf_posenc.eval.results.store import Store, key_of
@@ -85,7 +85,7 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
         lm = language_model(given.model, given.tokenizer, **given.arguments)
     trained, carried = trained_length_of_lm(lm), lm.report.get("scheme")
     lengths = list(settings.lengths) or [trained * multiple for multiple in MULTIPLES]
-    tasks = list(settings.tasks) or list(MASKED_TASKS if is_masked(lm.model) else CAUSAL_TASKS)
+    tasks = list(settings.tasks) or default_tasks(lm, shared.text)
     longest = longest_of(settings.longest, lengths)
     check_read(shared, tasks, lengths, longest, lm.tokenizer)
     entries = [as_saved(entry, carried) for entry in shared.entries]

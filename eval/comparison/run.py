@@ -31,6 +31,7 @@ from hf_posenc.eval.report.exports import write_exports
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.store import Store
 from hf_posenc.eval.settings import CompareSettings, split
+from hf_posenc.eval.texts.held_out import with_held_out
 from hf_posenc.eval.texts.measured_text import measured_text
 from hf_posenc.schemes.entry import Given, entries_of
 
@@ -81,6 +82,7 @@ def compare(
         check_reference(wanted.against, [one.shown_name for one in models], entries)
     folder = folder_of_results(out)
     wanted = wanted.model_copy(update={"tasks": tuple(without_groups(wanted.tasks))})
+    wanted = with_held_out(wanted, [name for one in models for name in (one.model, one.arguments.get("peft"))])
     check_tasks(wanted)
     reading: dict[str, Any] = {"field": wanted.text_field, "separator": wanted.document_separator}
     text = measured_text(wanted.text, **({} if wanted.text is None and wanted.dev_text is not None else reading))

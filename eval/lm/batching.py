@@ -24,6 +24,7 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from tqdm import tqdm
 
+from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.eval.lm.log_probs import Head, suffix_states
 from hf_posenc.eval.lm.measurable import check_row
@@ -40,8 +41,9 @@ AUTO_TOKENS = 8192
 class Batched(HFLM):
     """Compute the model's final states for batches of sequences; count requests and limit batch sizes."""
 
-    on_request: Callable[[], None] | None
+    on_request: OpenProgressCallback | None
     batch_size_per_gpu: int | str
+    kind, expected, finished = "Scoring", 0, 0
 
     @cached_property
     def closing(self) -> list[int]:
@@ -119,8 +121,13 @@ class Batched(HFLM):
         dtype = self.mixed_precision_dtype
         return torch.autocast(device_type=self.device.type, dtype=dtype, enabled=dtype is not None)
 
+    def expect(self, total: int, what: str) -> None:
+        """Begin to count requests of one kind, of which there are ``total``."""
+        self.kind, self.expected, self.finished = what, total, 0
+
     def bar(self, total: int, what: str, disable: bool) -> tqdm:
         """Progress bar of the first process; disabled where ``on_request`` reports progress."""
+        self.expect(total, what)
         return tqdm(total=total, desc=what, disable=disable or self.rank != 0 or self.on_request is not None)
 
     def ticked(self, bar: tqdm | None = None) -> None:
@@ -128,7 +135,9 @@ class Batched(HFLM):
         if bar is not None:
             bar.update()
         if self.on_request is not None:
-            self.on_request()
+            self.finished += 1
+            share = min(1.0, self.finished / self.expected) if self.expected else None
+            self.on_request(share, f"{self.kind}, request {self.finished:,} of {self.expected:,}")
 
 
 def equal_lengths(rows: dict[Row, Any], size: Callable[[int], int]) -> Iterator[list[Row]]:

@@ -10,7 +10,6 @@ processes share the work on CPU too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -21,6 +20,7 @@ from lm_eval.models.utils import resolve_max_length
 from hf_posenc.checkpoints.checkpoint import Checkpoint
 from hf_posenc.checkpoints.load import from_pretrained, option_names
 from hf_posenc.core import plugins
+from hf_posenc.core.progress import OpenProgressCallback
 from hf_posenc.errors import NotPatched, RequestTooLong, UnsupportedModel
 from hf_posenc.eval.errors import NotMeasurable, TaskOptionOutOfRange
 from hf_posenc.eval.lm import launch
@@ -56,7 +56,8 @@ class PosEncLM(KeyTokenScorer):
         factor, target_length, trained_length, layers: as in `hf_posenc.patch_model`.
         max_length: longest request in tokens; by default the patched model's target, else the model's own length.
         on_overflow: ``"error"`` raises `RequestTooLong`; ``"truncate"`` cuts from the left as ``hf`` does.
-        on_request: called after each scored request, for progress bars; with it lm-eval's own bar is off.
+        on_request: called after each scored request with the share done of its kind and a description; with it
+            lm-eval's own bar is off.
         import_file: a Python file that registers the scheme or an adapter, imported first: what ``--import`` is to
             hf-posenc.
         share: whether the processes of a launch share the documents; by default where the model is loaded by name, as
@@ -69,7 +70,7 @@ class PosEncLM(KeyTokenScorer):
         pretrained: str | transformers.PreTrainedModel,
         scheme: str | None = None,
         on_overflow: str = "error",
-        on_request: Callable[[], None] | None = None,
+        on_request: OpenProgressCallback | None = None,
         softmax_dtype: str | torch.dtype | None = "float32",
         share: bool | None = None,
         import_file: str | None = None,

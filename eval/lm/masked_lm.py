@@ -30,6 +30,7 @@ class PosEncMLM(PosEncLM):
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[Scored]:
         """Log-probability of each target with all its tokens masked at once, and whether each token is the argmax."""
         unique = {id(request): request for request in requests}  # lm-eval repeats some to even out its processes
+        self.expect(len(unique), "Scoring")
         answers = {key: self.masked_answer(*request.args) for key, request in unique.items()}
         return [answers[id(request)] for request in requests]
 
@@ -46,6 +47,7 @@ class PosEncMLM(PosEncLM):
     ) -> list[tuple[list[float], list[bool]]]:
         """Log-probability of each masked token, and whether it is the argmax. Requests: ``(name, ids, positions)``."""
         unique = {id(request): request for request in requests}
+        self.expect(len(unique), "Scoring")
         answers = {key: self.scores(*request.args[1:]) for key, request in unique.items()}
         return [answers[id(request)] for request in requests]
 

@@ -24,9 +24,10 @@ from hf_posenc.schemes.entry import Entry
 
 
 def trained_length_of_lm(lm: Any) -> int:
-    """Tokens that the model of an lm-eval model object reads as it stands, by its configuration or its scheme's record.
+    """Tokens that the model of an lm-eval model object was trained on, by its scheme's record or its configuration.
 
-    Where nothing is known of it, lm-eval's own maximum length.
+    A model that its own configuration scales has the trained length of the same weights under a scheme. Where nothing
+    is known, lm-eval's own maximum length.
     """
     if "trained_length" in lm.report:
         return lm.report["trained_length"]
@@ -34,7 +35,7 @@ def trained_length_of_lm(lm: Any) -> int:
         base, adapter = base_model_of(lm.model)
     except UnsupportedModel:  # without a scheme, any model may be measured
         return lm.max_length
-    return adapter.reach(base.config)
+    return adapter.trained_length(base.config)
 
 
 def trained_length_under(lm: Any, entry: Entry) -> int:

@@ -15,6 +15,7 @@ from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.phrases import task_title, title
 from hf_posenc.eval.report.remarks import method, remarks
 from hf_posenc.eval.report.tables import Table, legend, metric_tables, summaries
+from hf_posenc.eval.report.verdict import verdict
 from hf_posenc.eval.results.comparison import Comparison, interval
 from hf_posenc.eval.results.effective_length import results_of, shown_metrics
 from hf_posenc.eval.results.ranking import rankings
@@ -113,6 +114,8 @@ def comparison_text(comparison: Comparison) -> str:
     """Format a comparison as Markdown: a table for every metric of every task, and how it was measured."""
     about = comparison.about
     parts = [f"# {escaped(title(about))}"]
+    if sure := verdict(comparison):
+        parts.append(escaped(sure))
     if noted := remarks(comparison):
         parts.append(bullets(noted))
     if marks := legend(comparison):

@@ -15,6 +15,7 @@ from hf_posenc.eval.report.page_plots import curves
 from hf_posenc.eval.report.phrases import UNITS, is_share, metric_name, task_title, title, to_units
 from hf_posenc.eval.report.remarks import method, remarks
 from hf_posenc.eval.report.tables import Table, legend, metric_tables, summaries
+from hf_posenc.eval.report.verdict import verdict
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.effective_length import shown_metrics
 
@@ -35,6 +36,7 @@ def page_html(comparison: Comparison) -> str:
     about = comparison.about
     return html_template(TEMPLATE).render(
         title=title(about),
+        verdict=verdict(comparison),
         remarks=remarks(comparison),
         sections=[section(comparison, task) for task in comparison.tasks()],
         summaries=summaries(comparison),

@@ -109,8 +109,12 @@ class Comparison:
     def differences(self) -> list[Difference]:
         """Paired differences from the reference; none where no reference was chosen."""
         reference = self.about.get("against")
+        return [] if reference is None else self.differences_from(reference)
+
+    def differences_from(self, reference: str) -> list[Difference]:
+        """Paired differences from one of the lines."""
         better = {(row.task, row.metric): row.higher_is_better for row in self.rows}
-        return [] if reference is None else paired_differences(self.documents, reference, better)
+        return paired_differences(self.documents, reference, better)
 
     def mark(self, label: str, task: str, metric: str, length: int | None) -> str:
         """Symbol of the difference of one number from the reference; empty where they are not compared."""

@@ -19,10 +19,12 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Interval
 from lm_eval.api.metrics import mean
 
+from hf_posenc.errors import BadComparison
 from hf_posenc.eval.errors import LengthTooShort
 from hf_posenc.eval.lm.spans import Span, front_of
 from hf_posenc.eval.tasks.base import Doc, LengthSweep, Metric, loss_and_perplexity, perplexity
 from hf_posenc.eval.tasks.sweep import Count, TaskOptions
+from hf_posenc.eval.texts.held_out import HeldOutText
 from hf_posenc.eval.texts.windows import check_room
 
 ITSELF = "the unpatched model"
@@ -64,6 +66,43 @@ class SpanTask(LengthSweep):
         """The loss of every span of a document, for each length; nats."""
         answers = iter(results[0])
         return [[-next(answers)[0] for _ in spans] for spans in self.spans()]
+
+
+class HeldOutTask(SpanTask):
+    """Loss on the windows that a fine-tuning run measured: its last held-out losses, on the model that it wrote."""
+
+    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
+    front: ClassVar[list[int]] = []  # as in training, where rows of tokens begin anywhere
+
+    def documents(self) -> list[Doc]:
+        """The windows of the run.
+
+        Raises:
+            BadComparison: The text is not that of a run.
+            LengthContradiction: It is shorter than the longest length.
+        """
+        from hf_posenc.training.dataset import HeldOutWindows
+
+        sweep, text = self.sweep, self.text
+        if not isinstance(text, HeldOutText):
+            raise BadComparison(f"{self.name} measures what a fine-tuning run held out. Pass the folder of a run.")
+        check_room(sweep.lengths, sweep.scored)
+        windows = HeldOutWindows(
+            text.tokens, sweep.longest, longest=sweep.longest, count=sweep.samples, scored=sweep.scored
+        )
+        return [
+            {"name": f"token {end}", "ids": windows[number]["input_ids"].tolist(), "target": ""}
+            for number, end in enumerate(windows.ends)
+        ]
+
+    def spans(self) -> list[list[Span]]:
+        """The last tokens, after the context of each length."""
+        end = self.sweep.longest
+        return [[(end - length, end - self.sweep.scored, end)] for length in self.sweep.lengths]
+
+    def scores(self, doc: Doc, results: Sequence[Any]) -> list[dict[str, float]]:
+        """Loss in nats/token."""
+        return [loss_and_perplexity(loss / self.sweep.scored) for (loss,) in self.losses(results)]
 
 
 class TokenLossTask(SpanTask):

@@ -52,6 +52,11 @@ class AttentionCall:
     at_read: tuple[RotateAtRead | None, ...] = ()
 
     @property
+    def scale(self) -> float:
+        """Factor of q · k in the logits."""
+        return self.scaling * self.terms.logit_scale
+
+    @property
     def query_length(self) -> int:
         """Number of queries of this call."""
         return self.queries[0].shape[2]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
 from hf_posenc.attention.kernels.by_device import Added
 
@@ -41,26 +42,13 @@ class PartialAttention:
     offset: Tensor | None = None
 
 
-def attend(
-    queries: Sequence[Tensor],
-    keys: Sequence[Tensor],
-    values: Tensor,
-    partials: Sequence[PartialAttention],
-    scale: float,
-    sink: Tensor | None = None,
-) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``; every query needs a partial with a visible key.
+def attend(partials: Sequence[PartialAttention], call: AttentionCall) -> Tensor:
+    """Mixed values ``[batch, heads, query, value_dim]`` of a call, cut into disjoint sets of pairs.
 
-    Args:
-        queries: one per region, ``[batch, heads, query, head_dim]``.
-        keys: one per region, ``[batch, kv_heads, key, head_dim]``.
-        values: ``[batch, kv_heads, key, head_dim]``.
-        partials: disjoint sets of pairs.
-        scale: factor of q · k.
-        sink: logit of one more key that has no value, ``[heads]``.
+    Every query needs a partial with a visible key.
     """
     cuts = tuple((p.region, p.rows, p.keys, p.causal, p.mask, p.offset) for p in partials)
-    return merged(cuts, scale, len(queries), sink, values, *queries, *keys)
+    return merged(cuts, call.scale, len(call.queries), call.terms.sink, call.values, *call.queries, *call.keys)
 
 
 @torch.compiler.allow_in_graph  # one operation to a compiler, which does not support its in-place writes
@@ -116,7 +104,16 @@ def mixed(
     scale: float,
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Merged output, in the dtype of the queries, and log-sum-exp; the arguments are those of `attend`."""
+    """Merged output, in the dtype of the queries, and log-sum-exp.
+
+    Args:
+        partials: disjoint sets of pairs.
+        queries: one per region, ``[batch, heads, query, head_dim]``.
+        keys: one per region, ``[batch, kv_heads, key, head_dim]``.
+        values: ``[batch, kv_heads, key, head_dim]``.
+        scale: factor of q · k.
+        sink: logit of one more key that has no value, ``[heads]``.
+    """
     kernel, total = by_device.of(values), PartialSum(queries[0])
     for p in partials:
         more, more_lse = kernel.attend(

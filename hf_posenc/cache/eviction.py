@@ -1,19 +1,18 @@
 """KV-cache eviction: keep the first and the most recent keys only, O(first + last) memory at any sequence length.
 
 transformers' caches grow or slide. For schemes that never attend to the keys in between (`Scheme.kept_keys`), layers of
-an empty `DynamicCache` are replaced by layers that evict them. In this file: the layer, its installation, and the masks
-and positions of the keys it still holds.
+an empty `DynamicCache` are replaced by layers that evict them. Masks of the keys that are left are made by
+`hf_posenc.forward.keys_in_reach`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, DynamicLayer
 
-from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import BackendCannotCarry, NotTraceable
 
@@ -192,92 +191,7 @@ def layer_of(cache: Cache | None, layer: int | None) -> EvictingLayer | None:
     return found if isinstance(found, EvictingLayer) else None
 
 
-class SeesKeys(Protocol):
-    """What of an attention module says which keys it sees."""
-
-    @property
-    def window(self) -> int | None:
-        """Keys that a query sees at most; None for all before it."""
-
-    @property
-    def chunk(self) -> int | None:
-        """Length of the parts of a text that see nothing of each other; None for one."""
-
-
 def eviction_state(cache: Cache | None, layer: int | None) -> tuple[int, int, int, int] | None:
     """What an evicting layer has kept and dropped, as a value that changes when that does; None for other layers."""
     found = layer_of(cache, layer)
     return None if found is None else (found.first, found.last, found.pads, found.total)
-
-
-def has_gaps(cache: Cache | None, layer: int | None) -> bool:
-    """Whether keys of a layer were dropped, so that transformers' masks do not fit the others."""
-    found = layer_of(cache, layer)
-    return found is not None and found.gaps
-
-
-def mask_of_held(mask: Tensor | None, cache: Cache | None, layer: int | None, length: int) -> Tensor | None:
-    """Columns of a caller's mask ``[batch or 1, heads or 1, query, token]`` for the keys that a layer still holds.
-
-    Args:
-        mask: over all tokens of the text, or over the keys of this layer alone.
-        cache: before it takes the new tokens.
-        layer: index of the layer in the cache.
-        length: number of new tokens.
-    """
-    if mask is None or cache is None or layer is None or layer >= len(cache.layers):
-        return mask
-    found: Any = cache.layers[layer]
-    if isinstance(found, EvictingLayer):
-        return mask[..., found.columns(length, mask.device)] if found.gaps else mask
-    keys = found.get_mask_sizes(length)[0] if found.is_sliding else mask.shape[-1]
-    return mask[..., :keys]  # a static layer has a place for each token of its window, until it drops one
-
-
-def mask_is_shorter(mask: Any, ctx: PositionContext) -> bool:
-    """Whether a mask was made for another layer, one that dropped keys this one has kept."""
-    return isinstance(mask, Tensor) and 1 < mask.shape[-1] < ctx.key_positions.shape[1]
-
-
-def reach_is_hidden(layer: SeesKeys, keys: int, cache: Cache) -> bool:
-    """Whether a layer kept keys that it does not see, where others dropped theirs: masks are made for those."""
-    dropped = any(isinstance(held, EvictingLayer) and held.gaps for held in cache.layers)
-    return dropped and (layer.chunk is not None or (layer.window is not None and keys > layer.window))
-
-
-def mask_of_gaps(ctx: PositionContext, columns: Tensor, layer: SeesKeys, backend: str) -> Tensor | None:
-    """Visible keys, bool ``[batch or 1, 1, query, key]``; None for one query that sees every key.
-
-    Args:
-        ctx: positions of the queries and of the keys in reach.
-        columns: indices of these keys in the text, ``[key]``; the queries are the last of them.
-        layer: what it sees of its own.
-        backend: attention implementation in use.
-
-    Raises:
-        BackendCannotCarry: the backend has masks of its own kind.
-    """
-    length = ctx.query_positions.shape[1]
-    if length == 1 and ctx.real_keys is None and layer.window is None and layer.chunk is None:
-        return None
-    if backend not in ("eager", "sdpa"):
-        raise BackendCannotCarry(
-            f"The attention backend {backend!r} cannot go on from a cache that dropped keys, but token by token. "
-            'Use model.set_attn_implementation("sdpa").'
-        )
-    seen = ctx.distance() >= 0
-    if layer.window is not None:
-        seen = seen & (columns[-length:, None] - columns < layer.window)
-    if layer.chunk is not None:
-        places = (columns[None, -length:], columns[None])
-        here, there = places if ctx.real_keys is None else (ctx.query_positions, ctx.key_positions)  # without padding
-        seen = seen & (here[:, :, None] // layer.chunk == there[:, None, :] // layer.chunk)
-    return (seen if ctx.real_keys is None else seen & ctx.real_keys[:, None, :])[:, None]
-
-
-def columns_in_reach(ctx: PositionContext, cache: Cache | None, layer: int | None) -> Tensor:
-    """Indices in the text of the keys that a layer attends to, ``[key]``; its cache does not have the new ones yet."""
-    evicting = layer_of(cache, layer)
-    if evicting is not None:
-        return evicting.columns(ctx.query_positions.shape[1], ctx.device)
-    return torch.arange(ctx.key_positions.shape[1], device=ctx.device)

@@ -132,6 +132,6 @@ def _check_exact(schemes: Iterable[Scheme]) -> None:
     for scheme in schemes:
         if implements(scheme, "extra_key_channels"):
             raise BackendCannotCarry(
-                f"Scheme {scheme.extra_repr()!r} stores gates beside the keys, which a quantised cache would round. "
+                f"Scheme {scheme.shown_name!r} stores gates beside the keys, which a quantised cache would round. "
                 f"{FRESH}"
             )

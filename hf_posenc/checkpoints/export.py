@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
@@ -69,17 +72,10 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         return parameters
     folder = folder_to_write(folder)
     found, trained = plain_config(model), describe(model).trained_length
-    with explained_refusal(found.parameters), torch.device("meta"):
-        plain = type(model)(found.config)
-    own = model.state_dict()  # with learned frequencies, which the configuration states
-    plain.load_state_dict({name: own[name] for name in own.keys() & plain.state_dict().keys()}, assign=True)
-    plain.tie_weights()
-    plain.generation_config = getattr(model, "generation_config", None)
-    with staged(folder) as staging:
-        plain.save_pretrained(staging)
+    with explained_refusal(found.parameters):
+        plain = filled(model, type(model), found.config, model.state_dict())
+    with plain_staged(plain, model, folder, found.compared_length) as staging:
         add_old_form(staging, found.of_base, found.section)
-        raise_limits_in(Path(folder), model, into=staging)
-        write_plain_section(staging, describe(model).scheme, found.lengths.trained, found.compared_length)
     if found.short:
         warnings.warn(
             f"In texts longer than {trained} tokens transformers computes something else than scheme "
@@ -110,6 +106,33 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 export = export_native  # the name of the command
+
+
+def filled(model: Any, make: Callable[[Any], Any], config: Any, weights: Mapping[str, Tensor]) -> Any:
+    """The plain model that ``make(config)`` builds, with these weights, but for those it has no place for.
+
+    How it generates is that of the patched ``model``.
+    """
+    with torch.device("meta"):
+        plain = make(config)
+    plain.load_state_dict({name: weights[name] for name in weights.keys() & plain.state_dict().keys()}, assign=True)
+    plain.tie_weights()
+    plain.generation_config = getattr(model, "generation_config", None)
+    return plain
+
+
+@contextmanager
+def plain_staged(plain: Any, model: Any, folder: str, length: int) -> Iterator[Path]:
+    """A folder with ``plain``, made of a patched ``model``, which replaces ``folder`` at the end.
+
+    Its card says that it computes the same up to ``length`` tokens.
+    """
+    report = describe(model)
+    with staged(folder) as staging:
+        plain.save_pretrained(staging)
+        raise_limits_in(Path(folder), model, into=staging)
+        write_plain_section(staging, report.scheme, report.trained_length, length)
+        yield staging
 
 
 def merge_adapter(model: Any) -> Any:

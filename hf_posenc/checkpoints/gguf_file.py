@@ -140,8 +140,8 @@ def rope_of(model: Any) -> GgufRope:
 
 def gguf_rope(scheme: Scheme) -> GgufRope | None:
     """The rotation of a scheme in the words of GGUF, or None where it does something else."""
-    rotation = static_rotation(scheme)
-    if rotation is None or rotation.layout != "half" or scheme.geometry.rotary is None:
+    rotation, rotary = static_rotation(scheme), scheme.geometry.rotary
+    if rotation is None or rotation.layout != "half" or rotary is None:
         return None
     scale, native = amplitude(scheme, rotation), scheme.native()
     if native is not None and native["rope_type"] in ("default", "linear", "yarn"):
@@ -149,7 +149,7 @@ def gguf_rope(scheme: Scheme) -> GgufRope | None:
         own = rotation.frequencies
         if isinstance(own, tuple) and all(abs(a - b) <= 1e-6 * b for a, b in zip(read, own, strict=True)):
             return of_type(native, scale)
-    return GgufRope("none", scheme.geometry.rotary.base, scale, rope_freqs=tuple(divisors(scheme, rotation)))
+    return GgufRope("none", rotary.base, scale, rope_freqs=tuple(divisors(rotation, rotary.base)))
 
 
 def of_type(native: dict[str, Any], scale: float) -> GgufRope:

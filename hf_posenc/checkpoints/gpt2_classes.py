@@ -17,8 +17,9 @@ import torch
 import transformers
 from torch import Tensor
 
+from hf_posenc.checkpoints.export import filled
 from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_part
-from hf_posenc.checkpoints.static_rotation import HOOKS, NEVER
+from hf_posenc.checkpoints.static_rotation import HOOKS, longrope
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
@@ -30,6 +31,7 @@ from hf_posenc.schemes.bias.alibi import ALiBi, code_slopes
 ACTING = frozenset([*HOOKS, "read_table", "extra_key_channels", "rotation"])
 GROWN = 2.0**13  # of a BLOOM's embeddings: the variance is then ε · 2⁻²⁶ of what it was, below float32's rounding
 THETA = 10_000.0
+FROM_CONFIG = transformers.AutoModelForCausalLM.from_config
 BLOCKS = {
     "ln_1": "input_layernorm", "attn.c_attn": "{attention}.query_key_value", "attn.c_proj": "{attention}.dense",
     "ln_2": "post_attention_layernorm", "mlp.c_fc": "mlp.dense_h_to_4h", "mlp.c_proj": "mlp.dense_4h_to_h",
@@ -76,7 +78,12 @@ def with_table(model: Any, scheme: Scheme) -> Any:
         table = own["transformer.wpe.weight"]
         codes = scheme.read_table(table, positions) if implements(scheme, "read_table") else scheme.embed(positions)
     assert codes is not None  # one of the two is implemented
-    return filled(model, config, own | {"transformer.wpe.weight": codes[0].to(table.dtype)})
+    return filled(
+        model,
+        transformers.AutoModelForCausalLM.from_config,
+        config,
+        own | {"transformer.wpe.weight": codes[0].to(table.dtype)},
+    )
 
 
 def as_gpt_neox(model: Any, scheme: Scheme) -> Any:
@@ -96,7 +103,12 @@ def as_gpt_neox(model: Any, scheme: Scheme) -> Any:
         **shared_entries(model.config),
     )
     names = {"transformer.wte": "gpt_neox.embed_in", "transformer.ln_f": "gpt_neox.final_layer_norm"}
-    return filled(model, config, renamed(model, names, "gpt_neox.layers", "attention"))
+    return filled(
+        model,
+        transformers.AutoModelForCausalLM.from_config,
+        config,
+        renamed(model, names, "gpt_neox.layers", "attention"),
+    )
 
 
 def as_bloom(model: Any, scheme: ALiBi) -> Any:
@@ -131,7 +143,7 @@ def as_bloom(model: Any, scheme: ALiBi) -> Any:
     weights[f"{embeddings}_layernorm.bias"] = torch.zeros(own.n_embd)
     entries = shared_entries(own) | {"tie_word_embeddings": False}
     config = transformers.BloomConfig(layer_norm_epsilon=own.layer_norm_epsilon, **entries)
-    return filled(model, config, weights)
+    return filled(model, FROM_CONFIG, config, weights)
 
 
 def check_scaling(config: Any, name: str) -> None:
@@ -166,13 +178,7 @@ def rotated_by(scheme: Scheme, name: str) -> dict[str, Any]:
     native = scheme.native()
     if native is not None:
         return share | native
-    frequencies = rotation.frequencies if isinstance(rotation.frequencies, tuple) else rotation.frequencies.tolist()
-    by = [THETA ** (-2 * m / rotation.dims) / w if w else NEVER for m, w in enumerate(frequencies)]
-    return share | {
-        "rope_type": "longrope", "rope_theta": THETA, "short_factor": by, "long_factor": by, "factor": geometry.factor,
-        "attention_factor": scale**0.5 * rotation.amplitude,
-        "original_max_position_embeddings": geometry.trained_length,
-    }  # fmt: skip
+    return share | longrope(rotation, THETA, scale**0.5 * rotation.amplitude, geometry)
 
 
 def shared_entries(config: Any) -> dict[str, Any]:
@@ -208,13 +214,3 @@ def renamed(model: Any, names: Mapping[str, str], blocks: str, attention: str) -
             module = f"{blocks}.{block[1]}.{BLOCKS[block[2]].format(attention=attention)}"
         found[f"{names.get(module, module)}.{kind}"] = weight.contiguous()
     return found
-
-
-def filled(model: Any, config: Any, weights: Mapping[str, Tensor]) -> Any:
-    """A causal model of a configuration with these weights, but for those it has no place for, as the old table."""
-    with torch.device("meta"):
-        plain = transformers.AutoModelForCausalLM.from_config(config)
-    plain.load_state_dict({name: weights[name] for name in weights.keys() & plain.state_dict().keys()}, assign=True)
-    plain.tie_weights()
-    plain.generation_config = getattr(model, "generation_config", None)
-    return plain

@@ -30,8 +30,9 @@ from hf_posenc.starters.loading import DTYPE, FOLDER, PREFIX, starter_path
 
 logger = logging.get_logger(__name__)
 
-RUN, MANIFEST = "run.json", "complete.json"
-"""Files of a fine-tuning run: what it was, and, in each of its checkpoints, a manifest of all other files."""
+RUN, MANIFEST, HELD_OUT = "run.json", "complete.json", "held_out.json"
+"""Files of a fine-tuning run: what it was; in each of its checkpoints, a manifest of all other files; what it was
+measured on."""
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 
 

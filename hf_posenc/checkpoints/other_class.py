@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,18 +19,15 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from hf_posenc.checkpoints.export import export_native
+from hf_posenc.checkpoints.export import export_native, filled, plain_staged
 from hf_posenc.checkpoints.gpt2_classes import other_gpt2
 from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_part, parameters_of
 from hf_posenc.checkpoints.static_rotation import static_rotation
 from hf_posenc.core.files.paths import folder_to_write
-from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patching.expected_effect import frequency_values
-from hf_posenc.patching.model_card import write_plain_section
 from hf_posenc.patching.state import base_model_of, describe
-from hf_posenc.patching.text_limits import raise_limits_in
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.schemes.bias.alibi import ALiBi
 from hf_posenc.schemes.host_rotation import HostRotation
@@ -63,19 +59,6 @@ save_file(logits, found)
 """
 
 
-@dataclass(frozen=True)
-class LayerNeeds:
-    """What a layer needs of a class of transformers.
-
-    Attributes:
-        rope_parameters: of its rotation; None where it is not rotated.
-        window: keys that a query sees at most; None for all.
-    """
-
-    rope_parameters: dict[str, Any] | None
-    window: int | None
-
-
 def export_auto(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Save a patched model for plain transformers, as its own class or as another one that computes the same.
 
@@ -98,11 +81,8 @@ def export_auto(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         plain = other_class(model)
         if plain is None:
             raise
-    folder, report = folder_to_write(folder), describe(model)
-    with staged(folder) as staging:
-        plain.save_pretrained(staging)
-        raise_limits_in(Path(folder), model, into=staging)
-        write_plain_section(staging, report.scheme, report.trained_length, report.target_length)
+    folder = folder_to_write(folder)
+    with plain_staged(plain, model, folder, describe(model).target_length) as staging:
         check_alone(staging, model)
     return dict(getattr(plain.config, "rope_parameters", None) or {})
 
@@ -132,16 +112,16 @@ def other_llama(model: Any) -> Any:
         )
     needs = [needs_of(acting_part(module.scheme), base.config) for module in base.__dict__[ATTENTIONS]]
     found = [one for one in needs if one is not None]
-    rotations = [one.rope_parameters for one in found if one.rope_parameters is not None]
-    if len(found) < len(needs) or any(one.window != found[0].window for one in found):
-        return None
-    if any(one != rotations[0] for one in rotations):
+    rotations = [parameters for parameters, _ in found if parameters is not None]
+    window = found[0][1] if found else None
+    alike = all(own == window for _, own in found) and all(one == rotations[0] for one in rotations)
+    if len(found) < len(needs) or not alike:
         return None
     entries = {name: getattr(model.config, name) for name in SHARED if hasattr(model.config, name)}
     entries["max_position_embeddings"] = describe(model).target_length
     entries["rope_parameters"] = rotations[0] if rotations else dict(base.config.rope_parameters)
-    entries["sliding_window"] = window = found[0].window
-    rotated = [one.rope_parameters is not None for one in found]
+    entries["sliding_window"] = window
+    rotated = [parameters is not None for parameters, _ in found]
     if all(rotated) and not any(getattr(model.config, name, False) for name in BIASES):
         config: Any = transformers.MistralConfig(**entries)
     else:
@@ -149,32 +129,30 @@ def other_llama(model: Any) -> Any:
         entries |= {name: getattr(model.config, name, False) for name in BIASES}
         entries |= {"no_rope_layers": list(map(int, rotated)), "layer_types": [kind] * len(rotated)}
         config = transformers.SmolLM3Config(use_sliding_window=window is not None, **entries)
-    with torch.device("meta"):
-        plain = transformers.AutoModelForCausalLM.from_config(config)
-    own = model.state_dict()
-    plain.load_state_dict({name: own[name] for name in own.keys() & plain.state_dict().keys()}, assign=True)
-    plain.tie_weights()
-    plain.generation_config = getattr(model, "generation_config", None)
-    return plain
+    return filled(model, transformers.AutoModelForCausalLM.from_config, config, model.state_dict())
 
 
-def needs_of(scheme: Scheme, config: Any) -> LayerNeeds | None:
-    """What a layer needs that its scheme alone acts on, or None where it needs more than a rotation and a window."""
+def needs_of(scheme: Scheme, config: Any) -> tuple[dict[str, Any] | None, int | None] | None:
+    """What a layer needs that its scheme alone acts on, or None where it needs more than a rotation and a window.
+
+    Returns:
+        The RoPE parameters of its rotation, None where it is not rotated; and its window in tokens, None for all keys.
+    """
     windows = [part.native_window() for part in scheme.schemes if part.native_window() is not None]
     rest = [part for part in scheme.schemes if part.native_window() is None]
     if len(windows) > 1 or len(rest) > 1:
         return None
     window = windows[0] if windows else None
     if not rest or isinstance(rest[0], HostRotation):
-        return LayerNeeds(dict(config.rope_parameters), window)
+        return dict(config.rope_parameters), window
     rotation = static_rotation(rest[0])
     if rotation is not None and not any(frequency_values(rotation)) and rest[0].logit_scale() == 1.0:
-        return LayerNeeds(None, window)
+        return None, window
     try:
         parameters, short = parameters_of(rest[0], "")
     except NotExpressible:
         return None
-    return None if short else LayerNeeds(parameters, window)
+    return None if short else (parameters, window)
 
 
 CLASSES: dict[str, Callable[[Any], Any]] = {"llama": other_llama, "gpt2": other_gpt2}

@@ -132,7 +132,7 @@ def check_same(rotary: HostRotary | None, scheme: Scheme, length: int | None) ->
         if same_rotation(rotary.rotation, rotation) and abs(scale - scheme.logit_scale()) <= 1e-6 * scale:
             return
     raise NotExpressible(
-        f"transformers computes another rotation than scheme {scheme.extra_repr()!r} in some layers. {INSTEAD}"
+        f"transformers computes another rotation than scheme {scheme.shown_name!r} in some layers. {INSTEAD}"
     )
 
 

@@ -166,11 +166,11 @@ def initialise_missing(model: nn.Module, missing: set[str]) -> None:
             continue
         if any(weight.is_meta for weight in scheme.parameters()):
             raise CheckpointMismatch(
-                f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.extra_repr()!r}, and the device map "
+                f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.shown_name!r}, and the device map "
                 "offloads them, so that they cannot be initialised. Load it without a device_map, train and save it."
             )
         logger.warning(
-            f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.extra_repr()!r}. Train the model before use."
+            f"The checkpoint lacks {', '.join(lost)} of scheme {scheme.shown_name!r}. Train the model before use."
         )
         kept = {name: p.detach().clone() for name, p in scheme.named_parameters() if name not in lost}
         scheme.reset_parameters()

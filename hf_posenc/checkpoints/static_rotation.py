@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hf_posenc.core.geometry import Rotation
+from hf_posenc.core.geometry import Geometry, Rotation
 from hf_posenc.schemes.base import Scheme, implements
 
 HOOKS = (
@@ -36,12 +36,11 @@ def static_rotation(scheme: Scheme) -> Rotation | None:
     return rotation if alike else None
 
 
-def divisors(scheme: Scheme, rotation: Rotation) -> list[float]:
-    """What the frequencies θ^(−2m/d) of the model's base are divided by, pair by pair."""
-    rotary, frequencies = scheme.geometry.rotary, rotation.frequencies
-    assert rotary is not None  # has a static rotation
+def divisors(rotation: Rotation, theta: float) -> list[float]:
+    """What the frequencies θ^(−2m/d) are divided by, pair by pair."""
+    frequencies = rotation.frequencies
     own = frequencies if isinstance(frequencies, tuple) else frequencies.detach().double().tolist()
-    return [rotary.base ** (-2 * m / rotation.dims) / w if w else NEVER for m, w in enumerate(own)]
+    return [theta ** (-2 * m / rotation.dims) / w if w else NEVER for m, w in enumerate(own)]
 
 
 def amplitude(scheme: Scheme, rotation: Rotation) -> float:
@@ -54,9 +53,21 @@ def as_longrope(scheme: Scheme) -> dict[str, Any] | None:
     rotation = static_rotation(scheme)
     if rotation is None or scheme.geometry.rotary is None:
         return None
-    by = divisors(scheme, rotation)
+    theta = scheme.geometry.rotary.base
+    return longrope(rotation, theta, amplitude(scheme, rotation), scheme.geometry)
+
+
+def longrope(rotation: Rotation, theta: float, scale: float, geometry: Geometry) -> dict[str, Any]:
+    """transformers' ``longrope`` with two equal lists.
+
+    Args:
+        rotation: of fixed frequencies.
+        theta: base that the lists divide the powers of.
+        scale: factor of cosines and sines.
+        geometry: of the scheme, for its lengths.
+    """
+    by = divisors(rotation, theta)
     return {
-        "rope_type": "longrope", "rope_theta": scheme.geometry.rotary.base, "short_factor": by, "long_factor": by,
-        "factor": scheme.geometry.factor, "attention_factor": amplitude(scheme, rotation),
-        "original_max_position_embeddings": scheme.geometry.trained_length,
+        "rope_type": "longrope", "rope_theta": theta, "short_factor": by, "long_factor": by, "factor": geometry.factor,
+        "attention_factor": scale, "original_max_position_embeddings": geometry.trained_length,
     }  # fmt: skip

@@ -2,119 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from torch import Tensor
 
-from hf_posenc.attention.call import AttentionCall
 from hf_posenc.cache.kept_values import kept_values
-from hf_posenc.cache.key_layout import (
-    pack_keys,
-    unpack_keys,
-    widen,
-)
-from hf_posenc.cache.length_rotated import length_rotation_of
+from hf_posenc.cache.key_layout import pack_keys, unpack_keys, widen
 from hf_posenc.cache.snapshot import LayerSnapshot
 from hf_posenc.core.context import PositionContext
-from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.errors import PosEncError
 from hf_posenc.forward import paged
 from hf_posenc.forward.call_plan import CallPlan, plan_of
-from hf_posenc.forward.current_forward import OWNER
-from hf_posenc.forward.engine_backend import (
-    PACKAGES,
-    ComputeCall,
-    check_context_parallel,
-    engine_for,
-    for_queries,
-    within_window,
-)
 from hf_posenc.forward.engine_backend import AttentionOutput as AttentionOutput
+from hf_posenc.forward.engine_backend import check_context_parallel
 from hf_posenc.forward.host_calls import PARTED, cache_of_self_attention, take_cache
+from hf_posenc.forward.mix import MixesValues, RotatedCall
 from hf_posenc.forward.rotate_qk import rotated, scale
 from hf_posenc.forward.shared_terms import SharedTerms
-from hf_posenc.forward.validate_inputs import check_keywords
 
 if TYPE_CHECKING:
-    from transformers import Cache, PreTrainedConfig
-
-    from hf_posenc.schemes.base import Scheme
+    from transformers import Cache
 
 
-class RotatedCall(NamedTuple):
-    """A call of one layer whose queries and keys are rotated.
-
-    Attributes:
-        plan: what the layers share, with the mask.
-        shared: terms of the scheme.
-        ctx: positions.
-        queries: one tensor a region, ``[batch, heads, query, head_dim]``.
-        keys: the different copies, ``[batch, kv_heads, key, head_dim]``.
-        values: ``[batch, kv_heads, key, head_dim]``.
-    """
-
-    plan: CallPlan
-    shared: SharedTerms
-    ctx: PositionContext
-    queries: tuple[Tensor, ...]
-    keys: tuple[Tensor, ...]
-    values: Tensor
-
-
-class PatchedAttention(nn.Module):
-    """Mixin of the patched attention modules: attention that leaves position to ``scheme``.
-
-    Class attributes:
-        host_eager: the host's own eager attention function.
-        heeded_keywords: what the host's own forward passes to its attention function and the engine computes as well.
-        score_factor: name of the attribute that is the factor of q · k.
-        dropout_name: name of the attribute that drops attention weights, a module or a probability.
-        flattens_ids: whether the base model takes ids with more axes, such as ``[batch, choice, token]``, as rows.
-        batches_continuously: whether the model hands its attention what continuous batching hands to the model.
-    """
-
-    layer_idx: int | None
-    scaling: float
-    is_causal: bool
-    config: PreTrainedConfig
-    host_eager: ClassVar[Callable[..., tuple[Tensor, Tensor | None]]]
-    heeded_keywords: ClassVar[frozenset[str]] = frozenset()
-    score_factor: ClassVar[str] = "scaling"
-    dropout_name: ClassVar[str] = "attention_dropout"
-    flattens_ids: ClassVar[bool] = False
-    batches_continuously: ClassVar[bool] = True
-
-    @property
-    def scheme(self) -> Scheme:
-        """The layer's own scheme, or the one its model shares."""
-        own: Any = self._modules.get("posenc")  # of a dictionary: `nn.Module.__getattr__` takes as long as a kernel
-        return self.__dict__[OWNER]._modules["posenc"] if own is None else own
-
-    @property
-    def backend(self) -> str:
-        """Name of the attention implementation in use."""
-        return self.config._attn_implementation or "eager"
-
-    @property
-    def window(self) -> int | None:
-        """Keys that a query of this layer sees at most; None for all before it."""
-        return None
-
-    @property
-    def chunk(self) -> int | None:
-        """Length of the parts of a text that see nothing of each other in this layer; None for one."""
-        return None
-
-    @property
-    def live_dropout(self) -> float:
-        """Probability of dropping an attention weight now; 0 outside training."""
-        own: Any = getattr(self, self.dropout_name)
-        return float(getattr(own, "p", own)) if self.training else 0.0  # of a module, or the number itself
+class PatchedAttention(MixesValues):
+    """Mixin of the patched attention modules: attention that leaves position to ``scheme``."""
 
     def project_query(self, x: Tensor) -> Tensor:
         """The layer's query projection, ``[n, width]`` to ``[heads, n, head_dim]``."""
@@ -209,83 +122,6 @@ class PatchedAttention(nn.Module):
         if extra is not None:
             ctx = replace(ctx, extra_key_channels=extra[:, :, : ctx.key_positions.shape[1]].float())
         return keys, v, ctx
-
-    def mix(self, call: RotatedCall, host: dict[str, Any], cache: Cache | None) -> AttentionOutput:
-        """By the host's own attention function where that can carry the terms, else by the engine."""
-        plan, shared, ctx, queries, keys, v = call
-        if shared.plain:
-            k, seen = keys[0], plan.ctx.key_positions.shape[1]
-            if k.shape[2] > seen:  # the rest of a static cache is not written yet
-                k, v = k[:, :, :seen], v[:, :, :seen]
-            return self._by_host(queries[0], k, v, shared.terms, plan.mask, host, plan)
-        if len(keys) != len(shared.key_copies) or len(keys) > 1:
-            keys = tuple([keys[number % len(keys)] for number in shared.key_copies])
-        return self._by_engine(queries, keys, v, shared.terms, ctx, plan, host, cache)
-
-    def _by_host(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        terms: Terms,
-        mask: Any,
-        host: dict[str, Any],
-        plan: CallPlan,
-    ) -> AttentionOutput:
-        if plan.function is None:
-            function = ALL_ATTENTION_FUNCTIONS.get_interface(plan.backend, self.host_eager)
-            plan.function = for_queries(function, q, k)
-        if "cache" in host:
-            k, v = paged.for_host(host, k, v, self.layer_idx)
-        scaling = getattr(self, self.score_factor) * terms.logit_scale
-        return plan.function(self, q, k, v, mask, dropout=self.live_dropout, scaling=scaling, **host)
-
-    def _by_engine(
-        self,
-        queries: tuple[Tensor, ...],
-        keys: tuple[Tensor, ...],
-        v: Tensor,
-        terms: Terms,
-        ctx: PositionContext,
-        plan: CallPlan,
-        host: dict[str, Any],
-        cache: Cache | None,
-    ) -> AttentionOutput:
-        softcap, own_sink = host.get("softcap"), host.get("s_aux")
-        if own_sink is not None:
-            terms = with_sink(terms, own_sink)
-        rotated_keys = (
-            None if terms.row_rotation is None else length_rotation_of(cache, self.layer_idx, rows=queries[0].shape[2])
-        )
-        if plan.backend in PACKAGES:
-            terms = within_window(terms, host.get("sliding_window"))
-        scaling = getattr(self, self.score_factor)
-        at_read = () if plan.at_read is None else plan.at_read.rotations
-        call = AttentionCall(
-            queries, keys, v, terms, ctx, plan.mask, scaling, self.live_dropout, rotated_keys, softcap=softcap,
-            at_read=at_read,
-        )  # fmt: skip
-        if plan.shared is None:  # every layer has its own terms
-            return self._engine_for(call, plan, host, cache)(call)
-        kind = (call.dropout, queries[0].shape, v.shape, queries[0].dtype, keys[0].dtype, v.dtype, own_sink is None)
-        compute = plan.compute.get(kind)
-        if compute is None:
-            compute = plan.compute[kind] = self._engine_for(call, plan, host, cache)
-        return compute(call)
-
-    def _engine_for(
-        self, call: AttentionCall, plan: CallPlan, host: dict[str, Any], cache: Cache | None
-    ) -> ComputeCall:
-        """How the engine computes calls like this one; what the layer passes of its own is checked, once for all."""
-        name, weights = plan.fixed.name, bool(host.get("output_attentions"))
-        window = self.window if "sliding_window" in host else None
-        check_keywords(host, plan.scheme, causal=call.ctx.causal, heeded=self.heeded_keywords, window=window)
-        return engine_for(call, plan.backend, name, cache, self.layer_idx, weights=weights)
-
-
-def with_sink(terms: Terms, own: Tensor) -> Terms:
-    """Terms with the model's own attention sink ``[heads]``, beside one that the scheme may have."""
-    return replace(terms, sink=own if terms.sink is None else torch.logaddexp(own.float(), terms.sink.float()))
 
 
 class LayerProjections:

@@ -19,16 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hf_posenc.cache.eviction import (
-    EVICTS,
-    columns_in_reach,
-    eviction_state,
-    has_gaps,
-    mask_is_shorter,
-    mask_of_gaps,
-    mask_of_held,
-    reach_is_hidden,
-)
+from hf_posenc.cache.eviction import EVICTS, eviction_state
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
 from hf_posenc.forward import paged
@@ -41,13 +32,13 @@ from hf_posenc.forward.engine_backend import (
     context_parallel_active,
 )
 from hf_posenc.forward.host_calls import cache_lost, paged_cache
+from hf_posenc.forward.keys_in_reach import mask_in_reach, written_alone
+from hf_posenc.forward.layer import PatchedLayer
 from hf_posenc.forward.placement import scheme_on
 from hf_posenc.forward.positions import (
     KEYWORD,
     ForwardContext,
-    PatchedLayer,
     context_of,
-    hides_later_alone,
     in_steps_of_one,
     past_and_keys,
 )
@@ -196,41 +187,6 @@ def placed(asked: Asked, scheme: Scheme, fixed: FixedPart) -> CallPlan:
     if isinstance(past, int) and keys > past + query.shape[2] and backend in ENGINE_BACKENDS and not is_traced():
         in_reach, ctx = written_alone(in_reach, ctx, past + query.shape[2])
     return CallPlan(scheme, ctx, in_reach, mask, backend, False, fixed)
-
-
-def mask_in_reach(
-    mask: Any,
-    ctx: PositionContext,
-    cache: Cache | None,
-    layer: PatchedLayer,
-    forward: ForwardContext,
-    backend: str,
-) -> tuple[Any, PositionContext]:
-    """A mask for the keys that a layer can attend to, None where causality says it all; and the positions of these."""
-    index, length, keys = layer.layer_idx, ctx.query_positions.shape[1], ctx.key_positions.shape[1]
-    if mask is not None and backend == "sdpa" and hides_later_alone(mask, cache, layer, forward):
-        mask = None
-    if mask is None and ctx.causal and 1 < length < keys:
-        # Prefill of an empty static cache: transformers passes no mask, and nothing is written behind the queries.
-        ctx = replace(ctx, key_positions=ctx.key_positions[:, :length])
-    if forward.own_mask:
-        return mask_of_held(mask, cache, index, length), ctx
-    if mask is not None:
-        of_others = mask_is_shorter(mask, ctx)
-    else:
-        of_others = cache is not None and EVICTS in cache.__dict__ and reach_is_hidden(layer, keys, cache)
-    if (not ctx.contiguous and has_gaps(cache, index)) or of_others:
-        return mask_of_gaps(ctx, columns_in_reach(ctx, cache, index), layer, backend), ctx
-    return mask, ctx
-
-
-def written_alone(mask: Tensor | None, ctx: PositionContext, written: int) -> tuple[Tensor | None, PositionContext]:
-    """The mask and positions of the first ``written`` keys, without the empty places of a cache of fixed size."""
-    ctx = replace(ctx, key_positions=ctx.key_positions[:, :written])
-    seen = None if mask is None else mask[..., :written]
-    if seen is None or (seen.shape[-2] == 1 and bool(seen.all() if seen.dtype == torch.bool else not seen.any())):
-        return None, ctx
-    return seen, ctx
 
 
 def share(plan: CallPlan, *, with_others: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from hf_posenc.forward.layer import OWNER as OWNER
 from hf_posenc.forward.positions import KEYWORD, ForwardContext
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ NUMBERED_FROM = "posenc_numbered_from"
 """Of a base model with a table: the number it gives to its first token itself; None where it takes no numbers."""
 
 ATTENTION = "posenc_attention"  # of a swapped module: an attention module of its model
-OWNER = "posenc_owner"  # of an attention module: its base model
 
 
 def schemes_of_base(base: nn.Module) -> list[Scheme]:

@@ -34,7 +34,6 @@ from hf_posenc.errors import BackendCannotCarry
 if TYPE_CHECKING:
     from transformers import Cache
 
-    from hf_posenc.core.terms import Terms
     from hf_posenc.schemes.base import Scheme
 
 
@@ -192,7 +191,7 @@ def refuse_context_parallel(scheme: Scheme) -> None:
         BackendCannotCarry: always.
     """
     raise BackendCannotCarry(
-        f"Scheme {scheme.extra_repr()!r} needs whole texts, and under context parallelism a process holds parts. "
+        f"Scheme {scheme.shown_name!r} needs whole texts, and under context parallelism a process holds parts. "
         'Choose a scheme that only rotates, such as "yarn", or another kind of parallelism.'
     )
 

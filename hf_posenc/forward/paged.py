@@ -29,7 +29,7 @@ from hf_posenc.core.terms import Terms
 from hf_posenc.core.tracing import is_captured
 from hf_posenc.errors import BackendCannotCarry, InvalidInput
 from hf_posenc.forward.host_calls import MODULES_FILL_PAGES
-from hf_posenc.forward.positions import PatchedLayer
+from hf_posenc.forward.layer import PatchedLayer
 from hf_posenc.forward.rotate_qk import copies_of, rotated, scaled
 from hf_posenc.schemes.base import Scheme, implements
 
@@ -108,7 +108,7 @@ def requests_of(scheme: Scheme, positions: Tensor, call: Mapping[str, Any]) -> l
         InvalidInput: a request's tokens do not stand behind its cached ones.
     """
     if is_captured(positions):
-        raise BackendCannotCarry(f"{NO_GRAPHS.format(repr(scheme.extra_repr()))} {GRAPHS_OFF}")
+        raise BackendCannotCarry(f"{NO_GRAPHS.format(repr(scheme.shown_name))} {GRAPHS_OFF}")
     rows, keys = call["cu_seq_lens_q"], call["cu_seq_lens_k"]
     keys = keys["full_attention"] if isinstance(keys, Mapping) else keys
     starts = positions[0, rows[:-1].long().clamp(max=positions.shape[1] - 1)]

@@ -48,7 +48,7 @@ def check_continuous_batch(base: nn.Module, *, graphs: bool = False) -> None:
 
 def check_scheme(scheme: Scheme, backend: str, *, windowed: bool, graphs: bool) -> None:
     """Refuse a scheme for `check_continuous_batch`; ``windowed`` says whether the cache drops keys behind a window."""
-    name, token = repr(scheme.extra_repr()), torch.zeros(1, 1, dtype=torch.long)
+    name, token = repr(scheme.shown_name), torch.zeros(1, 1, dtype=torch.long)
     by_engine = needs_engine(scheme, PositionContext(token, token, causal=True, contiguous=True))
     if scheme.needs_whole_text:
         raise NeedsWholeText(

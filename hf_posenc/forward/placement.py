@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc.errors import NoValues
-from hf_posenc.schemes.base import ORIGINAL, Scheme
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.kept_answers import ORIGINAL
 
 HOOK = "_hf_hook"
 OWN = ("forward", "_old_forward")  # where a module's bound forward may be kept on the instance

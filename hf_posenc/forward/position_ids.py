@@ -75,7 +75,7 @@ def same_on_all_axes(coordinates: Tensor, mask: Any, scheme: Scheme) -> Tensor:
         apart = apart & mask[:, -apart.shape[-1] :].bool().to(apart.device)
     if coordinates.is_floating_point() or bool(apart.any()):
         raise InvalidInput(
-            f"position_ids place tokens on {len(coordinates)} axes, as in an image, and scheme {scheme.extra_repr()!r} "
+            f"position_ids place tokens on {len(coordinates)} axes, as in an image, and scheme {scheme.shown_name!r} "
             "rotates along one. Patch with 'mrope', or with 'yarn' on a model that rotates along several itself; or "
             "pass whole numbers [batch or 1, tokens]."
         )

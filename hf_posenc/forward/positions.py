@@ -13,21 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Cache
 
-from hf_posenc.cache.eviction import EvictingLayer, SeesKeys, layer_of
-from hf_posenc.cache.key_layout import grows
+from hf_posenc.cache.eviction import EvictingLayer, layer_of
 from hf_posenc.cache.key_positions import CachedPositions, inferred_positions
 from hf_posenc.cache.preallocated import PreallocatedLayer
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.tracing import is_traced
-
-if TYPE_CHECKING:
-    from hf_posenc.schemes.base import Scheme
 
 KEYWORD = "posenc_forward"
 
@@ -193,43 +189,6 @@ def _first(
     if positions.device.type != "cpu" or (rows > 1 and not torch.equal(positions, positions[:1].expand_as(positions))):
         return positions, None
     return positions[:1], int(positions[0, 0])
-
-
-class PatchedLayer(SeesKeys, Protocol):
-    """What of a patched attention module the plans of its calls, and continuous batches, read."""
-
-    layer_idx: int | None
-    is_causal: bool
-    training: bool
-    config: Any
-    scaling: float
-    score_factor: ClassVar[str]
-    _modules: dict[str, nn.Module | None]
-
-    @property
-    def backend(self) -> str:
-        """Name of the attention implementation in use."""
-
-    @property
-    def scheme(self) -> Scheme:
-        """The layer's own scheme, or the one its model shares."""
-
-    @property
-    def live_dropout(self) -> float:
-        """Probability of dropping an attention weight now."""
-
-
-def hides_later_alone(mask: object, cache: Cache | None, layer: PatchedLayer, forward: ForwardContext | None) -> bool:
-    """Whether a mask is of causality alone: while tracing, transformers makes one where it would have made none.
-
-    It hides more in a layer that does not see all keys, and the values of a trace do not tell.
-    """
-    if mask is None or forward is None or not forward.contiguous or not is_traced():
-        return False
-    if layer.window is not None or layer.chunk is not None:
-        return False
-    index = layer.layer_idx
-    return cache is None or (grows(cache, index) and cache.get_seq_length(index) == 0)
 
 
 def past_and_keys(cache: Cache | None, layer: int | None, length: int) -> tuple[int | Tensor, int]:

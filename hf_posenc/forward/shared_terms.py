@@ -98,7 +98,7 @@ class FixedPart:
 
 def fixed_part(scheme: Scheme, causal: bool) -> FixedPart:
     """What the options of a scheme decide for every forward pass of a decoder, or of an encoder."""
-    name, learned = scheme.extra_repr(), holder(scheme) is not None
+    name, learned = scheme.shown_name, holder(scheme) is not None
     prepares, extra_channels = implements(scheme, "prepare"), implements(scheme, "extra_key_channels")
     one_key = scheme.caches_one_key
     if learned or is_traced():

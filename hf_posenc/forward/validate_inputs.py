@@ -223,6 +223,6 @@ def refuse_keyword(name: str, value: Any, scheme: Scheme) -> None:
         UnknownKeyword: always.
     """
     raise UnknownKeyword(
-        f"Attention is called with {name}={shown(value)}, which scheme {scheme.extra_repr()!r} does not take into "
+        f"Attention is called with {name}={shown(value)}, which scheme {scheme.shown_name!r} does not take into "
         "account, nor any other. Leave it out; what it sets may be an option of the model's configuration."
     )

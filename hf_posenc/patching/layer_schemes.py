@@ -118,7 +118,7 @@ def _check_embeddings(schemes: list[Scheme], geometry: Geometry, *, uniform: boo
 
 def _check_positions(schemes: list[Scheme]) -> None:
     moving = {
-        tuple(part.extra_repr() for part in scheme.schemes if any(implements(part, hook) for hook in MOVE))
+        tuple(part.shown_name for part in scheme.schemes if any(implements(part, hook) for hook in MOVE))
         for scheme in schemes
     }
     if len(moving) > 1:

@@ -91,7 +91,7 @@ def check_existing_scaling(plan: PatchPlan, *, trained_length_given: bool) -> No
     if scaling is None:
         return
     if not trained_length_given and any(s.replaces_host and rotates(s) for s in schemes):
-        name = next((s.extra_repr() for s in schemes if any(part.stretches for part in s.schemes)), "yarn")
+        name = next((s.shown_name for s in schemes if any(part.stretches for part in s.schemes)), "yarn")
         other = "" if scaling in adapter.length_dependent else f', or stretch what is there: scheme="host+{name}"'
         raise AlreadyScaled(
             f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "

@@ -162,7 +162,7 @@ class EffectProbe:
         if moves < must_move or moves > may_move:
             happened = "nothing moved" if must_move else f"outputs moved by {change:.1e}, and it equals the model's own"
             raise NoEffect(
-                f"Scheme {scheme.extra_repr()!r} was installed, but {happened}. The model was restored; check its "
+                f"Scheme {scheme.shown_name!r} was installed, but {happened}. The model was restored; check its "
                 "weights, and report this if they are sound."
             )
         if not moves:
@@ -180,7 +180,7 @@ class EffectProbe:
         Raises:
             NoEffect: a term does not reach the layer, or the model's own positions are left in it.
         """
-        adapter, name = type(self.adapter).__name__, scheme.extra_repr()
+        adapter, name = type(self.adapter).__name__, scheme.shown_name
         where = f"attention layer {layer} as {adapter} patches it"
         here = neutral(hook for hook in NEUTRAL if has_any(scheme, [hook]))
         if "embed" in here:  # by another code: a normalisation removes those that are the same in all channels
@@ -247,7 +247,7 @@ class EffectProbe:
         leaked = moved[still & (moved > limit)]
         if len(leaked):
             raise NoEffect(
-                f"Scheme {scheme.extra_repr()!r} moved tokens below position {scheme.unchanged_below} by "
+                f"Scheme {scheme.shown_name!r} moved tokens below position {scheme.unchanged_below} by "
                 f"{float(leaked.max()):.1e}, which it must not affect. Report this with `hf-posenc check`."
             )
 
@@ -256,7 +256,7 @@ def refuse_not_finite(found: Tensor, scheme: Scheme) -> None:
     """Raises `NoEffect` where a number is not finite."""
     if not found.isfinite().all():
         raise NoEffect(
-            f"The probe of scheme {scheme.extra_repr()!r} gave numbers that are not finite. Check the weights."
+            f"The probe of scheme {scheme.shown_name!r} gave numbers that are not finite. Check the weights."
         )
 
 

@@ -33,6 +33,7 @@ class PatchReport:
         trained_length, target_length: in tokens.
         touched: new class of modules, and how many.
         parameters_added, parameters_frozen: counts of numbers.
+        described: the scheme with those of its options that differ from their defaults.
         layers: schemes of layers that differ from the rest.
         kinds: what layers have of their own, with their scheme, and how many there are; empty where layers are alike.
         mixes_otherwise: whether layers without attention carry order as well.
@@ -48,6 +49,7 @@ class PatchReport:
     parameters_added: int
     parameters_frozen: int
     proof: Proof
+    described: str = ""
     layers: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, int] = field(default_factory=dict)
     mixes_otherwise: bool = False
@@ -88,7 +90,7 @@ class PatchReport:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.model} patched with {self.scheme}",
+            f"{self.model} patched with {self.described or self.scheme}",
             f"  lengths     trained {self.trained_length}, target {self.target_length}, factor {self.factor:g}",
             f"  touched     {', '.join(f'{n} × {name}' for name, n in self.touched.items())}",
             f"  parameters  {self.parameters_added:,} added, {self.parameters_frozen:,} frozen",

@@ -20,7 +20,7 @@ from hf_posenc.core.source_digest import digest_of, source_digest
 from hf_posenc.errors import CheckpointMismatch, PosEncError, SchemeCodeChanged, UnknownScheme, nearest, shown
 from hf_posenc.patching.config_guard import ROPE_KEY, ROTATION_KEY, SCHEME_KEY
 from hf_posenc.patching.state import is_patched, scheme_holder
-from hf_posenc.schemes.spec import MOST_PARTS, Layout, Plan, plan
+from hf_posenc.schemes.spec import MOST_PARTS, Layout, Plan, plan, written
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,7 @@ class SchemeConfig:
 
 def describe_plan(chosen: Plan) -> str:
     """A scheme with its options as messages name it: ``'yarn(beta_fast=16.0)+logn'``."""
-    parts = []
-    for cls, options in chosen.parts:
-        written = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        parts.append(f"{cls.record.name}({written})" if written else cls.record.name)
-    return repr("+".join(parts))
+    return repr("+".join(written(cls.record.name, options) for cls, options in chosen.parts))
 
 
 def _check_rotation(config: Mapping[str, Any], where: str) -> None:

@@ -28,7 +28,8 @@ from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.state import patch_of, unpatched_view
 from hf_posenc.patching.swap import changing
 from hf_posenc.patching.text_limits import first_patch, raise_limits, restore_limits
-from hf_posenc.schemes.base import KEPT, Scheme
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.kept_answers import KEPT
 
 if TYPE_CHECKING:
     from hf_posenc.patching.report import Proof
@@ -147,7 +148,7 @@ def check_same_parameters(old: Scheme, new: Scheme, factor: float) -> None:
     now, then = ({name: list(p.shape) for name, p in scheme.named_parameters()} for scheme in (old, new))
     if now != then:
         raise OptionOutOfRange(
-            f"Under factor {factor:g} scheme {old.extra_repr()!r} has parameters {then}, and those of this model are "
+            f"Under factor {factor:g} scheme {old.shown_name!r} has parameters {then}, and those of this model are "
             f"{now}. Call unpatch_model and patch_model, which initialises new ones."
         )
 

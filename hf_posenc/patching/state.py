@@ -17,7 +17,8 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.forward.current_forward import OWNER
-from hf_posenc.patches.general.adapter import GeneralAdapter, embeds_tokens, unsupported
+from hf_posenc.patches.general.adapter import GeneralAdapter
+from hf_posenc.patches.general.base_model import embeds_tokens, unsupported
 from hf_posenc.patches.registry import adapter_failures, adapter_has_failed, adapter_of_config
 from hf_posenc.patching.offloading import change_class
 from hf_posenc.patching.report import PatchReport, Proof
@@ -88,6 +89,7 @@ class Patch:
         kinds = [f"{kind}: {layout.plan_of(layer, count).name}" for layer, kind in enumerate(geometry.kinds)]
         self.report = PatchReport(
             scheme=layout.default.name,
+            described=layout.default.described,
             model=type(base).__name__,
             trained_length=geometry.trained_length,
             target_length=geometry.target_length,
@@ -95,7 +97,7 @@ class Patch:
             parameters_added=sum(p.numel() for name, p in base.named_parameters() if "posenc." in name),
             parameters_frozen=sum(getattr(module, name).numel() for module, name in self.frozen),
             proof=proof,
-            layers={key: plan.name for key, plan in layout.layers.items()},
+            layers={key: plan.described for key, plan in layout.layers.items()},
             kinds=dict(Counter(kinds)),
             mixes_otherwise=geometry.mixes_otherwise,
         )

@@ -1,42 +1,27 @@
 """The interface of a scheme: hooks that a scheme overrides where it changes something.
 
-Longer than other files, as it is one class: what its hooks take and return is the contract with all other packages.
+What its hooks take and return is the contract with all other packages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
 from hf_posenc.core.context import PositionContext, check_table_rows
 from hf_posenc.core.geometry import Geometry, Rotation
-from hf_posenc.core.regions import (
-    EVERYTHING,
-    ONE_REGION,
-    Band,
-    Region,
-)
-from hf_posenc.core.rotation import CosSinCache
-from hf_posenc.core.terms import (
-    Bias,
-    RowRotation,
-    Terms,
-    ValueBias,
-)
-from hf_posenc.core.tracing import is_traced
+from hf_posenc.core.regions import EVERYTHING, ONE_REGION, Band, Region
+from hf_posenc.core.terms import Bias, RowRotation, Terms, ValueBias
+from hf_posenc.schemes.kept_answers import KeepsAnswers
 
 if TYPE_CHECKING:
     from hf_posenc.core.record import SchemeRecord
 
 
-T = TypeVar("T")
-KEPT = ("kept_answers", "kept_above")  # attributes of a scheme that are neither copied nor saved with it
-ORIGINAL = "original_module"  # of a copy that has its parameters on another device: what it is a copy of
-
-
-class Scheme(nn.Module):
+class Scheme(KeepsAnswers):
     """A positional scheme: how positions enter a transformer.
 
     Constructed from a `Geometry` and keyword options; the options are explicit, typed, and what ``config.json`` stores.
@@ -44,8 +29,8 @@ class Scheme(nn.Module):
 
     Class attributes:
         record: set by `hf_posenc.register_scheme`.
-        formula: the formulas of the module's docstring in LaTeX, for its page and ``hf-posenc info NAME --latex``; a
-            blank line separates what stands in separate blocks there. Not inherited.
+        formula: the formulas of the module's docstring in LaTeX, for its page, and for ``hf-posenc info`` of a scheme
+            of one's own; a blank line separates what stands in separate blocks there. Not inherited.
         replaces_host: whether the model's own positions (RoPE, the learned table) are switched off. Score biases, input
             codes and rotations replace them; remaps, temperatures and masks work on top of them.
         needs_causal: defined only for decoders.
@@ -61,6 +46,7 @@ class Scheme(nn.Module):
         shared: whether one instance serves all layers, or each layer has its own parameters.
         option_aliases: other names of options, as some papers have them.
         idle: hooks of the class that the options of this instance leave unused.
+        changed_options: options that this instance was built with, where they differ from their defaults.
     """
 
     record: ClassVar[SchemeRecord]
@@ -78,53 +64,11 @@ class Scheme(nn.Module):
     silent_at_first: bool = False
     option_aliases: ClassVar[dict[str, str]] = {}
     idle: frozenset[str] = frozenset()
+    changed_options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
         self.geometry = geometry
-
-    @property
-    def original(self) -> Scheme:
-        """This scheme, or the scheme of which it is a copy made for one call on another device."""
-        return self.__dict__.get(ORIGINAL, self)
-
-    @property
-    def tables(self) -> CosSinCache:
-        """Cosine and sine tables kept between forward passes; neither copied nor saved with the scheme."""
-        return self.original.keep("tables", CosSinCache)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in KEPT}
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        for kept in (self.__dict__.get("kept_answers"), *self.__dict__.get("kept_above", ())):
-            if kept is not None:
-                kept.clear()
-        super().__setattr__(name, value)
-
-    def keep(self, name: Hashable, make: Callable[[], T]) -> T:
-        """``make()``, which depends on the options alone: computed once, and again after an attribute was assigned.
-
-        An attribute of a part counts as one of its composition. Lists and dictionaries changed in place go unnoticed.
-        """
-        if is_traced():  # a graph has the value itself
-            return make()
-        kept = self.__dict__.get("kept_answers")
-        if kept is None:
-            kept = self._memo()
-        if name in kept:
-            return kept[name]
-        made = make()
-        kept[name] = made
-        return made
-
-    def _memo(self) -> dict[Hashable, Any]:
-        """An empty memo, of which every part of a composition knows, to clear it when an attribute is assigned."""
-        memo: dict[Hashable, Any] = self.__dict__.setdefault("kept_answers", {})
-        for part in self.schemes:
-            if part is not self:
-                part.__dict__.setdefault("kept_above", []).append(memo)
-        return memo
 
     def reset_parameters(self) -> None:
         """(Re)initialise learned parameters; called after construction on real tensors."""
@@ -286,8 +230,15 @@ class Scheme(nn.Module):
         """The schemes of a composition; otherwise this scheme alone."""
         return [self]
 
-    def extra_repr(self) -> str:
+    @property
+    def shown_name(self) -> str:
+        """The name in messages, as a user writes it."""
         return self.record.name
+
+    def extra_repr(self) -> str:
+        lengths = {name: getattr(self.geometry, name) for name in ("trained_length", "target_length")}
+        shown = {"factor": float(f"{self.geometry.factor:g}"), **lengths, **self.changed_options}
+        return ", ".join((self.shown_name, *(f"{name}={value!r}" for name, value in shown.items())))
 
 
 def implements(scheme: Scheme, hook: str) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from hf_posenc.errors import (
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.composition import Composition
 from hf_posenc.schemes.host_rotation import HostRotation
-from hf_posenc.schemes.spec import Plan
+from hf_posenc.schemes.spec import Plan, changed_options
 
 
 def build(
@@ -40,7 +41,7 @@ def build(
     if builds_on_host(chosen) and geometry.rotary is not None:
         geometry = replace(geometry, on_host=True)
     own = own_positions(geometry)
-    parts = [own if cls is HostRotation else cls(geometry, **options) for cls, options in chosen.parts]
+    parts = [own if cls is HostRotation else built(cls, geometry, options) for cls, options in chosen.parts]
     on_own_positions = not any(part.replaces_host or part is own for part in parts)
     if on_own_positions and geometry.relative:
         parts.insert(0, own)
@@ -56,6 +57,13 @@ def build(
             f"Scheme {chosen.name!r} ends after {end} positions, but the target length is {geometry.target_length}. "
             f"Ask for at most {end}, or use a scheme that has no end."
         )
+    return scheme
+
+
+def built(cls: type[Scheme], geometry: Geometry, options: Mapping[str, Any]) -> Scheme:
+    """A scheme of a composition, which can tell its options."""
+    scheme = cls(geometry, **options)
+    scheme.changed_options = changed_options(cls, options)
     return scheme
 
 
@@ -95,7 +103,7 @@ def _check_amplitude(scheme: Scheme, geometry: Geometry) -> None:
     own = geometry.rotary if geometry.on_host else None
     if own is not None and own.rotation.amplitude != 1 and implements(scheme, "row_rotation"):
         raise SchemeNotDefined(
-            f"Scheme {scheme.extra_repr()!r} is not defined for this model, whose own scaling multiplies the rotated "
+            f"Scheme {scheme.shown_name!r} is not defined for this model, whose own scaling multiplies the rotated "
             'channels of each head alone. Use a scheme that does not follow the length, such as "host+yarn".'
         )
 
@@ -144,7 +152,7 @@ def check_one_key(scheme: Scheme) -> None:
     rotation = scheme.rotation()
     if rotation is None:
         raise CannotCombine(
-            f"key_cache='one' has no effect in {scheme.extra_repr()!r}, which rotates nothing: there is one copy of "
+            f"key_cache='one' has no effect in {scheme.shown_name!r}, which rotates nothing: there is one copy of "
             "each key in any case. Leave the option out."
         )
     token = torch.zeros(1, 1, dtype=torch.long)
@@ -161,5 +169,5 @@ def check_one_key(scheme: Scheme) -> None:
         return
     raise CannotCombine(
         f"key_cache='one' rotates cached keys from one position to another, and the rotation of "
-        f"{scheme.extra_repr()!r} {reason}. Use key_cache='copies'."
+        f"{scheme.shown_name!r} {reason}. Use key_cache='copies'."
     )

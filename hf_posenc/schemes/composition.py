@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import reduce
 from math import prod
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -53,6 +54,13 @@ class Composition(Scheme):
     def schemes(self) -> list[Scheme]:
         """The parts."""
         return [part for part in self.parts if isinstance(part, Scheme)]
+
+    def _memo(self) -> dict[Hashable, Any]:
+        """An empty memo, of which every part knows, to clear it when an attribute of it is assigned."""
+        memo = super()._memo()
+        for part in self.schemes:
+            part.__dict__.setdefault("kept_above", []).append(memo)
+        return memo
 
     def reset_parameters(self) -> None:
         for part in self.schemes:
@@ -136,6 +144,11 @@ class Composition(Scheme):
         parts = self.schemes
         overriding = (number for number, part in enumerate(parts) if overrides(part, hook))
         return parts[self.keep(f"part that overrides {hook}", lambda: next(overriding, 0))]
+
+    @property
+    def shown_name(self) -> str:
+        """That of the composition."""
+        return self.name
 
     def extra_repr(self) -> str:
         return self.name

@@ -16,8 +16,8 @@ def record_of(
     cls: type[Scheme], name: str, *, aliases: tuple[str, ...], zero_shot: bool, cache: CachedKeys, paper: str
 ) -> SchemeRecord:
     """The record of a class that is being registered; functions defined below it may not exist yet."""
-    text = inspect.getdoc(sys.modules[cls.__module__]) or inspect.getdoc(cls) or ""
-    about = inspect.getdoc(cls) or ""
+    about = inspect.cleandoc(cls.__doc__ or "")  # not a base class's, whose formula is another
+    text = inspect.getdoc(sys.modules[cls.__module__]) or about
     return SchemeRecord(
         name,
         aliases,
@@ -31,7 +31,7 @@ def record_of(
         summary=_first_sentence(about),
         about=about,
         text=text,
-        formula=inspect.cleandoc(vars(cls).get("formula", "")),  # not a base class's, whose docstring is another
+        formula=inspect.cleandoc(vars(cls).get("formula", "")),
         options=_options_of(cls),
         target=f"{cls.__module__}:{cls.__qualname__}",
     )

@@ -39,6 +39,11 @@ class Plan:
         """As a user writes it."""
         return "+".join(cls.record.name for cls, _ in self.parts)
 
+    @property
+    def described(self) -> str:
+        """The name with the options that differ from their defaults: ``yarn(beta_fast=16.0)+logn``."""
+        return "+".join(written(cls.record.name, changed_options(cls, options)) for cls, options in self.parts)
+
     def with_defaults(self) -> Plan:
         """The same with every option spelled out that has a default."""
         return Plan(tuple((cls, {**defaults_of(cls), **options}) for cls, options in self.parts))
@@ -197,3 +202,14 @@ def defaults_of(cls: type[Scheme]) -> dict[str, Any]:
     """The options of a scheme that have a default, with it."""
     parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]
     return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def changed_options(cls: type[Scheme], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options of a scheme that differ from their defaults."""
+    defaults = defaults_of(cls)
+    return {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
+
+
+def written(name: str, options: Mapping[str, Any]) -> str:
+    """A scheme with options as Python writes a call."""
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})" if options else name

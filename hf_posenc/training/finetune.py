@@ -148,7 +148,7 @@ def finetune(
         added = peft_config_of(inputs.method, model, inputs.training)
         trained = model if added is None else get_peft_model(model, added)
         if folder is not None:
-            claim_folder(held, folder, trained, settings, resume=resume)
+            claim_folder(held, folder, trained, settings, inputs.held_out, resume=resume)
         trainer = trainer_of(trained, tokenizer, inputs, asked, [ProgressReport(progress), *callbacks])
         start = RunStart(
             trained_by_kind(trained), parameter_count(trained), inputs.rate.value, inputs.rate.source,

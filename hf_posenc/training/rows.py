@@ -211,7 +211,12 @@ def end_of(corpus: Corpus, needed: int) -> Corpus | None:
     tokens = len(corpus.tokens)
     if needed > MOST * tokens:
         return None
-    border = tokens - max(needed, round(SHARE * tokens))
+    return tail(corpus, max(needed, round(SHARE * tokens)))
+
+
+def tail(corpus: Corpus, count: int) -> Corpus:
+    """The last ``count`` tokens; the first document begins with them."""
+    border = len(corpus.tokens) - count
     starts = corpus.starts[corpus.starts > border] - border
     return replace(corpus, tokens=corpus.tokens[border:], starts=torch.cat((torch.zeros(1, dtype=torch.long), starts)))
 

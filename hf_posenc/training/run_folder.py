@@ -25,8 +25,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.checkpoints.model_digest import sampled_weights_digest
+from hf_posenc.checkpoints.model_name import HELD_OUT, RUN, checkpoint_folders, file_sizes
 from hf_posenc.checkpoints.model_name import MANIFEST as MANIFEST
-from hf_posenc.checkpoints.model_name import RUN, checkpoint_folders, file_sizes
 from hf_posenc.checkpoints.model_name import last_complete as last_complete
 from hf_posenc.core.files.atomic import folder_created, write_json
 from hf_posenc.core.files.json_file import read_object
@@ -37,6 +37,7 @@ from hf_posenc.patching.peft_sidecar import PARAMETERS, SIDECAR
 from hf_posenc.patching.scheme_config import SchemeConfig, digest_of_own
 from hf_posenc.schemes.base import Scheme
 from hf_posenc.training.config import Training
+from hf_posenc.training.held_out import HeldOut
 from hf_posenc.training.loss_curve import LossPoint
 from hf_posenc.training.rows import corpus_digest, count_of
 from hf_posenc.training.trained_layers import RunStart
@@ -59,7 +60,15 @@ DIGESTS = {MODEL: "model", CORPUS: "text", CODE: "code of the scheme"}
 """Settings that are digests, and what of."""
 
 
-def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: dict[str, Any], *, resume: bool) -> None:
+def claim_folder(
+    held: ExitStack,
+    folder: Path,
+    trained: nn.Module,
+    settings: dict[str, Any],
+    measured_on: HeldOut | None,
+    *,
+    resume: bool,
+) -> None:
     """Lock ``folder`` for this run until ``held`` ends; a new folder is removed again if that fails.
 
     Raises:
@@ -74,6 +83,10 @@ def claim_folder(held: ExitStack, folder: Path, trained: nn.Module, settings: di
             settings = settings | {MODEL: broadcast_object_list([settings[MODEL]])[0]}
         with state.main_process_first():
             start_run(folder, settings, resume=resume)
+        if state.is_main_process and measured_on is not None:
+            measured_on.write(folder)
+        elif state.is_main_process:
+            (folder / HELD_OUT).unlink(missing_ok=True)
 
 
 def shared_settings(model: nn.Module, training: Training, rows: Any, *, whole: bool) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from hf_posenc.texts import TextSource
 from hf_posenc.texts.document import is_dataset
 from hf_posenc.training.config import Training
 from hf_posenc.training.corpus import OnRead
+from hf_posenc.training.held_out import HeldOut
 from hf_posenc.training.methods import LearningRate, Method, learning_rate_for, method_of, parameter_count
 from hf_posenc.training.rows import HeldOutSplit, held_out_rows, training_rows
 from hf_posenc.training.shifted_attention import check_attention_groups
@@ -37,6 +38,7 @@ class RunInputs:
         rows: to train on.
         windows: held-out rows by length; None where nothing is held out.
         held_out_tokens: tokens of the texts that were held out.
+        held_out: what the windows were cut from.
     """
 
     training: Training
@@ -46,6 +48,7 @@ class RunInputs:
     rows: Any
     windows: dict[str, Any] | None
     held_out_tokens: int = 0
+    held_out: HeldOut | None = None
 
     @property
     def trains_all(self) -> bool:
@@ -84,7 +87,8 @@ def read_inputs(
     )  # fmt: skip
     windows = None if measured_on is None else held_out_rows(model, tokenizer, measured_on, training, end)
     chosen = replace(training, learning_rate=rate.value)
-    return RunInputs(chosen, method, rate, causal, rows, windows, 0 if end is None else len(end.tokens))
+    measured = HeldOut.of(measured_on if end is None else source, windows)
+    return RunInputs(chosen, method, rate, causal, rows, windows, 0 if end is None else len(end.tokens), measured)
 
 
 def is_rows(texts: Any) -> bool:

@@ -22,6 +22,7 @@ from hf_posenc.forward.attention import PatchedAttention
 from hf_posenc.forward.current_forward import LOOKED_UP, NUMBERED_FROM, TOKEN_TYPES, KeepsForward
 from hf_posenc.patches.adapter import Adapter, causal_mask
 from hf_posenc.patches.general.attention import OBSERVATION, OBSERVED, InterceptedAttention, goes_through_interface
+from hf_posenc.patches.general.base_model import innermost, unsupported
 from hf_posenc.patches.general.blindness import REMEDY
 from hf_posenc.patches.general.classes import above, below
 from hf_posenc.patches.general.inline import InterceptedInlineAttention, attention_modules
@@ -57,9 +58,7 @@ class GeneralAdapter(Adapter):
 
     def base_model(self, model: PreTrainedModel) -> PreTrainedModel | None:
         """The innermost model of transformers with token embeddings and attention; None where there are several."""
-        found = [module for module in model.modules() if reads_tokens(module)]
-        inner = [one for one in found if not any(other is not one and _holds(one, other) for other in found)]
-        self.base = inner[0] if len(inner) == 1 else None
+        self.base = innermost(model)
         if self.base is not None:
             self.name = self.base.config.model_type  # type: ignore[misc]
         return self.base
@@ -160,7 +159,7 @@ class GeneralAdapter(Adapter):
             yield base.get_submodule(name), {SILENT: shape}
         for name, first in seen.tables.items():
             yield base.get_submodule(name), {FIRST_ROW: first}
-        for number, one in zip(layer_numbers(seen), seen.attentions, strict=True):
+        for number, one in zip(seen.layer_numbers, seen.attentions, strict=True):
             yield base.get_submodule(one.name), {OBSERVED: one, LAYER: number}
 
     def frozen(self, base: nn.Module, scheme: Scheme) -> Iterator[nn.Parameter]:
@@ -246,45 +245,3 @@ def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
             f"A {cls.__name__} cannot be observed on a few tokens: {type(error).__name__}: {first_line(error)}. Put "
             f"back the configuration if it was changed after the model was built. {REMEDY}"
         ) from error
-
-
-def layer_numbers(seen: Observation) -> list[int]:
-    """Numbers of the layers of attention modules, where other layers have none; counted where layers have several."""
-    found = [next((int(part) for part in one.name.split(".") if part.isdigit()), 0) for one in seen.attentions]
-    return found if len(set(found)) == len(found) else list(range(len(found)))
-
-
-def reads_tokens(module: nn.Module) -> bool:
-    """Whether a module is a model of transformers that embeds tokens itself, and whose attention can be intercepted."""
-    return embeds_tokens(module) and bool(attention_modules(module))
-
-
-def embeds_tokens(module: nn.Module) -> bool:
-    """Whether a module is a model of transformers that embeds tokens itself."""
-    if not isinstance(module, PreTrainedModel):
-        return False
-    try:
-        embedding = module.get_input_embeddings()
-    except (AttributeError, NotImplementedError):
-        return False
-    if not isinstance(embedding, nn.Module):
-        return False
-    return any(isinstance(part, nn.Embedding) for part in embedding.modules())  # PEFT wraps it to train it
-
-
-def _holds(one: nn.Module, other: nn.Module) -> bool:
-    return any(module is other for module in one.modules())
-
-
-def unsupported(model: nn.Module) -> UnsupportedModel:
-    """Why a model has no adapter, not even this one."""
-    inside = [type(module).__name__ for module in model.modules() if reads_tokens(module)]
-    if len(inside) > 1:
-        return UnsupportedModel(
-            f"This {type(model).__name__} holds several models that read tokens ({', '.join(inside)}). "
-            "Patch one of them, such as model.get_decoder()."
-        )
-    return UnsupportedModel(
-        f"No attention of this {type(model).__name__} goes through the AttentionInterface of transformers, so that it "
-        f"cannot be intercepted. {REMEDY}"
-    )

@@ -182,6 +182,12 @@ class Observation:
     token_types: bool = False
     rows: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def layer_numbers(self) -> list[int]:
+        """Numbers of the layers of attention modules, where others have none; counted where layers have several."""
+        found = [next((int(part) for part in one.name.split(".") if part.isdigit()), 0) for one in self.attentions]
+        return found if len(set(found)) == len(found) else list(range(len(found)))
+
 
 def rotated_first(x: Tensor, layer: AttentionObservation) -> Tensor:
     """Queries or keys ``[…, head_dim]`` with the channels that the model rotates before the others."""

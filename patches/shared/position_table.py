@@ -108,7 +108,7 @@ def check_adapted_tables(model: nn.Module) -> None:
         table = module._modules.get(INNER)
         if isinstance(table, SchemePositionTable) and not reads_rows(table.scheme):
             raise TrainingImpossible(
-                f"PEFT adapts the rows of the position table {name}, and scheme {table.scheme.extra_repr()!r} does not "
+                f"PEFT adapts the rows of the position table {name}, and scheme {table.scheme.shown_name!r} does not "
                 "read it row by row. Leave it out of target_modules; a table that the scheme keeps trains with "
                 "modules_to_save."
             )

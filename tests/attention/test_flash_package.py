@@ -10,17 +10,11 @@ from types import ModuleType
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    BertConfig,
-    BertModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-)
 
 from hf_posenc import patch_model
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_attn
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import EVERYTHING, Band
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
@@ -178,15 +172,6 @@ def test_what_it_cannot_compute_is_refused(reason: str) -> None:
         flash_attn.attend(refusals()[reason], None)
 
 
-def tiny(name: str) -> PreTrainedModel:
-    """A model of two layers, random and always the same."""
-    torch.manual_seed(0)
-    shapes = {"vocab_size": 32, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": HEADS}
-    if name == "bert":
-        return BertModel(BertConfig(**shapes, intermediate_size=32)).eval()
-    return LlamaForCausalLM(LlamaConfig(**shapes, intermediate_size=32, num_key_value_heads=2)).eval()
-
-
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("name", ["llama", "bert"])
 @pytest.mark.parametrize("scheme", ["alibi", ("window", {"size": WINDOW})])
@@ -196,8 +181,8 @@ def test_whole_models(padded: bool, scheme: str | tuple[str, dict[str, int]], na
     """The backend that transformers calls by that name, against the one that computes the formula."""
     if name == "bert" and scheme != "alibi":
         pytest.skip("a window is a decoder's")
-    model = patch_model(tiny(name), scheme)
-    ids = torch.arange(60).view(2, 30) % 32
+    model = patch_model(tiny_model(name), scheme)
+    ids = torch.arange(60).view(2, 30)
     mask = torch.tensor([[0] * 7 + [1] * 23, [1] * 30]) if padded else torch.ones(2, 30, dtype=torch.long)
     theirs = model(ids, attention_mask=mask)[0]
     model.config._attn_implementation = "flash_attention_2"  # asked for by its name, the package itself is looked for

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
 from hf_posenc.attention.routes import flex, flex_mask
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.errors import BackendCannotCarry
 
 from .formula import ALL, BOTH_WAYS, Problem, tokens
@@ -40,15 +40,6 @@ def block_mask(problem: Problem) -> BlockMask:
     return create_block_mask(visible, problem.batch, None, problem.queries, problem.keys, device="cpu")
 
 
-def deviation(problem: Problem) -> float:
-    mixed = flex.attend(problem.call(), block_mask(problem))
-    difference = (mixed.double() - problem.expected()).abs()
-    if problem.real is not None:  # rows of padding may hold anything finite
-        assert torch.isfinite(mixed).all()
-        difference = difference.masked_fill(~problem.real[:, -problem.queries :].bool()[:, None, :, None], 0.0)
-    return float(difference.max())
-
-
 CASES: dict[str, dict[str, Any]] = {
     "one key head": {"queries": 150, "kv_heads": 1},
     "a new token": {"queries": 1, "keys": 40},
@@ -62,13 +53,13 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", SUPPORTED)
 def test_causal(kind: str, case: str) -> None:
     problem = Problem(kind, **CASES[case])
-    assert deviation(problem) <= problem.limit
+    assert problem.deviation(flex.attend(problem.call(), block_mask(problem))) <= problem.limit
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SUPPORTED if kind in BOTH_WAYS])
 def test_bidirectional(kind: str) -> None:
     problem = Problem(kind, queries=150, causal=False)
-    assert deviation(problem) <= problem.limit
+    assert problem.deviation(flex.attend(problem.call(), block_mask(problem))) <= problem.limit
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(129, 129), (300, 300), (7, 300), (1, 257)])
@@ -106,12 +97,7 @@ def test_unsupported_terms_are_refused(problem: Problem, reason: str) -> None:
 @pytest.mark.parametrize("scheme", ["alibi", "rerope", "yarn"])
 @pytest.mark.parametrize("padded", [False, True])
 def test_llama_as_on_sdpa(scheme: str, padded: bool) -> None:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=16,
-    )  # fmt: skip
-    model = patch_model(LlamaForCausalLM(config).eval(), scheme, factor=4)
+    model = patch_model(tiny_model("llama"), scheme, factor=4)
     ids, mask = torch.randint(64, (2, 40)), LEFT if padded else None
 
     def logits(backend: str) -> torch.Tensor:

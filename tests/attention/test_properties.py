@@ -35,10 +35,4 @@ def problems(draw: some.DrawFn) -> Problem:
 @settings(max_examples=120, deadline=None, derandomize=True)  # a failure must be everybody's
 @given(problems())
 def test_engine_is_the_formula(problem: Problem) -> None:
-    mixed = problem.engine().detach()
-    assert torch.isfinite(mixed).all()
-    difference = (mixed.double() - problem.expected()).abs()
-    if problem.real is not None:  # rows of padding may hold anything finite
-        read = problem.real[:, -problem.queries :].bool()[:, None, :, None]
-        difference = difference.masked_fill(~read, 0.0)
-    assert float(difference.max()) <= problem.limit
+    assert problem.deviation() <= problem.limit

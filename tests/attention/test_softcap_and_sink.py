@@ -12,7 +12,7 @@ from hf_posenc.attention import dispatch
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
-from hf_posenc.forward.attention import with_sink
+from hf_posenc.forward.mix import with_sink
 
 HEADS, LENGTH, DIM, SLOPE = 2, 9, 8, 0.3
 

@@ -30,19 +30,6 @@ def test_memory_stays_what_the_scheme_needs(scheme: str) -> None:
     assert cache.get_seq_length() == 6 * TRAINED_LENGTH
 
 
-@pytest.mark.parametrize("scheme", [*HELD, "alibi+sinks", "yarn+sinks"])
-def test_generation_with_eviction_equals_one_forward_pass(scheme: str) -> None:
-    model = patch_model(tiny_model("llama"), scheme, factor=4)
-    prompt = text(TRAINED_LENGTH + 9)
-    out = model.generate(prompt, max_new_tokens=2 * TRAINED_LENGTH, do_sample=False, return_dict_in_generate=True,
-                         output_logits=True)  # fmt: skip
-    assert isinstance(out.past_key_values.layers[0], EvictingLayer)
-    assert out.past_key_values.layers[0].keys.shape[2] < TRAINED_LENGTH + 10
-    with torch.no_grad():
-        whole = model(out.sequences).logits[0, prompt.shape[1] - 1 : -1]
-    assert (torch.cat(out.logits) - whole).abs().max() < 1e-3  # logits of deviation 1, behind 64 steps
-
-
 @pytest.mark.parametrize("scheme", ["sinks", "lm_infinite"])
 def test_chunks_in_a_left_padded_batch(scheme: str) -> None:
     """Rows of unequal length, read in chunks onto a cache that has forgotten, equal each row alone."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.utils import filter_repo_objects
 from torch import Tensor, nn
 from transformers import (
     BertConfig,
@@ -19,6 +26,9 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedModel,
 )
+
+from hf_posenc import enable_auto
+from hf_posenc.checkpoints.auto import disable_auto
 
 TRAINED, FACTOR = 16, 4
 WIDE = 0.3  # standard deviation of weights: the usual 0.02 attends evenly and hides positions
@@ -50,6 +60,46 @@ def bert() -> PreTrainedModel:
             max_position_embeddings=TRAINED, initializer_range=WIDE,
         )
     )  # fmt: skip
+
+
+def edit(folder: Path, name: str = "config.json", **entries: Any) -> None:
+    """Change entries of a JSON file in a folder."""
+    file = folder / name
+    file.write_text(json.dumps({**json.loads(file.read_text()), **entries}))
+
+
+@contextmanager
+def auto_classes() -> Iterator[None]:
+    """Let transformers' own classes restore schemes in the block."""
+    enable_auto()
+    try:
+        yield
+    finally:
+        disable_auto()
+
+
+class Hub:
+    """Stands in for `huggingface_hub.HfApi`; ``card`` is the file of the card that is there."""
+
+    def __init__(self, card: str | None) -> None:
+        self.card, self.private = card, False
+        self.sent: dict[str, bytes] = {}
+
+    def create_repo(self, name: str, *, private: bool | None = None, exist_ok: bool) -> Any:
+        assert exist_ok
+        self.private = bool(private)
+        return SimpleNamespace(repo_id=name if "/" in name else f"ada/{name}")
+
+    def hf_hub_download(self, name: str, file: str, **_: Any) -> str:
+        if self.card is None:
+            raise EntryNotFoundError(file)
+        return self.card
+
+    def upload_folder(self, *, repo_id: str, folder_path: Path, ignore_patterns: Any = None, **_: Any) -> str:
+        files = {str(file.relative_to(folder_path)): file for file in Path(folder_path).rglob("*") if file.is_file()}
+        kept = filter_repo_objects(files, ignore_patterns=ignore_patterns)
+        self.sent = {name: files[name].read_bytes() for name in kept}
+        return f"of {repo_id}"
 
 
 MODELS = {"llama": llama, "gpt2": gpt2, "bert": bert}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +30,7 @@ from hf_posenc.patching.peft_sidecar import (
     SIDECAR,
 )
 
-from .conftest import FACTOR, TRAINED
+from .conftest import FACTOR, TRAINED, edit
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 
@@ -90,9 +89,7 @@ def test_options_of_the_hub_hold_for_adapters(adapter, make_model, tmp_path) -> 
     plain.save_pretrained(tmp_path / "base")
     for commit, branch, scheme in (("0" * 40, "first", "t5"), ("1" * 40, "main", "yarn")):
         folder = adapter(scheme, name=branch)
-        config = json.loads((folder / "adapter_config.json").read_text())
-        config["base_model_name_or_path"] = str(tmp_path / "base")
-        (folder / "adapter_config.json").write_text(json.dumps(config))
+        edit(folder, "adapter_config.json", base_model_name_or_path=str(tmp_path / "base"))
         cached(folder, cache, commit, branch=branch)
     hub = {"cache_dir": str(cache), "local_files_only": True}
     assert describe(from_pretrained("owner/adapter", **hub)).scheme == "yarn"
@@ -119,9 +116,7 @@ def test_the_base_has_the_revision_that_the_adapter_names(adapter, make_model, l
         with torch.no_grad():
             base.lm_head.weight.mul_(2)
     folder = adapter("yarn")
-    config = json.loads((folder / "adapter_config.json").read_text())
-    config |= {"base_model_name_or_path": "owner/base", "revision": "first"}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    edit(folder, "adapter_config.json", base_model_name_or_path="owner/base", revision="first")
     hub = {"cache_dir": str(cache), "local_files_only": True}
     expected = logits_of(from_pretrained(tmp_path / "first", peft_adapter=folder))
     assert torch.equal(logits_of(from_pretrained(folder, **hub)), expected)

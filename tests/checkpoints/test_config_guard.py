@@ -16,8 +16,6 @@ from transformers import (
 )
 
 from hf_posenc import (
-    disable_auto,
-    enable_auto,
     from_pretrained,
     is_patched,
     patch_model,
@@ -29,6 +27,8 @@ from hf_posenc.patching.config_guard import (
     unguard,
 )
 from hf_posenc.starters.loading import starter_path
+
+from .conftest import auto_classes
 
 WITHOUT = """
 import sys; sys.modules["hf_posenc"] = None
@@ -138,11 +138,8 @@ def test_it_is_written_wherever_a_patched_model_is_saved_and_nowhere_else(make_m
 
 def test_after_enable_auto_configurations_load_too(make_model, tmp_path) -> None:
     patch_model(make_model("bert"), "alibi", factor=4).save_pretrained(tmp_path)
-    enable_auto()
-    try:
+    with auto_classes():
         config = AutoConfig.from_pretrained(tmp_path)
-    finally:
-        disable_auto()
     assert (config.model_type, config.num_hidden_layers) == ("bert", 2)
     with pytest.raises(ValueError, match="hf_posenc"):
         AutoConfig.from_pretrained(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,6 @@ import huggingface_hub
 import pytest
 import yaml
 from huggingface_hub import ModelCard
-from huggingface_hub.errors import EntryNotFoundError
 from typer.testing import CliRunner
 
 from hf_posenc import from_pretrained, load_starter, patch_model, unpatch_model
@@ -20,7 +20,7 @@ from hf_posenc.cli.app import app
 from hf_posenc.errors import BadComparison
 from hf_posenc.eval.results.rows import Row
 
-from .conftest import FACTOR
+from .conftest import FACTOR, Hub
 
 ROWS = [
     Row("m", "yarn", "nll_sweep", 64, None, "nll", 2.5, 0.1, 20),
@@ -62,7 +62,7 @@ def test_results_become_metadata_that_the_hub_reads(make_model, tmp_path: Path) 
 
 @pytest.mark.parametrize("what", ["comparison", "file", "folder"])
 def test_results_are_read_wherever_they_are(what: str, make_model, tmp_path: Path) -> None:
-    rows = {"rows": [row.to_dict() for row in ROWS]}
+    rows = {"rows": [asdict(row) for row in ROWS]}
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "curve.json").write_text("[1, 2]")
     (tmp_path / "results" / "results.json").write_text(json.dumps(rows))
@@ -87,7 +87,7 @@ def test_results_that_lie_beside_a_model_go_into_what_is_exported(tmp_path: Path
     model = from_pretrained("starter:llama", scheme="yarn", factor=FACTOR)
     model.save_pretrained(tmp_path / "run")
     load_starter("llama")[1].save_pretrained(tmp_path / "run")
-    (tmp_path / "run" / "results.json").write_text(json.dumps({"rows": [row.to_dict() for row in ROWS]}))
+    (tmp_path / "run" / "results.json").write_text(json.dumps({"rows": [asdict(row) for row in ROWS]}))
     for to in ("transformers", "bundle"):
         words = ["export", "--model", str(tmp_path / "run"), "--to", to, "--out", str(tmp_path / to)]
         result = CliRunner().invoke(app, words)
@@ -96,25 +96,6 @@ def test_results_that_lie_beside_a_model_go_into_what_is_exported(tmp_path: Path
         assert json.loads((tmp_path / to / "tokenizer_config.json").read_text())["model_max_length"] == 256 * FACTOR
         assert (tmp_path / to / "generation_config.json").exists()
     assert (tmp_path / "bundle" / "modeling_hf_posenc.py").exists()
-
-
-class Hub:
-    """Stands in for `huggingface_hub.HfApi`."""
-
-    def __init__(self, card: str | None, **_: Any) -> None:
-        self.card, self.sent = card, {}
-
-    def create_repo(self, name: str, **_: Any) -> Any:
-        return SimpleNamespace(repo_id=name)
-
-    def hf_hub_download(self, name: str, file: str, **_: Any) -> str:
-        if self.card is None:
-            raise EntryNotFoundError(file)
-        return self.card
-
-    def upload_folder(self, *, repo_id: str, folder_path: Path, **_: Any) -> str:
-        self.sent = {one.name: one.read_bytes() for one in Path(folder_path).iterdir()}
-        return f"of {repo_id}"
 
 
 @pytest.mark.parametrize("there", [False, True])

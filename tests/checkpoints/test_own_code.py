@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import mkdtemp
 from types import ModuleType
+from typing import Any
 
 import pytest
 from peft import LoraConfig, get_peft_model
@@ -16,7 +16,7 @@ from peft import LoraConfig, get_peft_model
 from hf_posenc import from_pretrained, patch_model, unpatch_model
 from hf_posenc.schemes import registry
 
-from .conftest import llama
+from .conftest import edit, llama
 
 NAME, WARNING = "own_bias", "code of own_bias, or a default of an option, is not what this checkpoint was saved with"
 SOURCE = '''
@@ -64,11 +64,11 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def warned(folder: Path) -> list[str]:
+def warned(folder: Path, **load: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        model = from_pretrained(folder)
-    assert type(model).__name__ == "LlamaForCausalLM"
+        model = from_pretrained(folder, **load)
+    assert load or type(model).__name__ == "LlamaForCausalLM"
     return [str(warning.message) for warning in found if WARNING in str(warning.message)]
 
 
@@ -86,22 +86,13 @@ def test_an_adapter_folder_says_so_too(saved: Path, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "base")
     patch_model(model, NAME)
     get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
-
-    def loaded() -> list[str]:
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
-            from_pretrained(tmp_path / "base", peft_adapter=tmp_path / "adapter")
-        return [str(warning.message) for warning in found if WARNING in str(warning.message)]
-
-    assert loaded() == []
+    assert warned(tmp_path / "base", peft_adapter=tmp_path / "adapter") == []
     register(strength=0.2)
-    assert loaded()
+    assert warned(tmp_path / "base", peft_adapter=tmp_path / "adapter")
 
 
 def test_a_digest_of_bytecode_of_an_earlier_version_says_nothing(saved: Path) -> None:
     register(strength=0.2)
-    config = json.loads((saved / "config.json").read_text())
     assert len(warned(saved)) == 1  # control
-    config["position_scheme_code"] = {"python": "3.11", "digest": "0" * 32}
-    (saved / "config.json").write_text(json.dumps(config))
+    edit(saved, position_scheme_code={"python": "3.11", "digest": "0" * 32})
     assert warned(saved) == []

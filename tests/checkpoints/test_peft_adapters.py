@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
 from hf_posenc import (
-    enable_auto,
     from_pretrained,
     is_patched,
     patch_model,
     unpatch_model,
 )
-from hf_posenc.checkpoints.auto import disable_auto
 from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
 from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
 
+from .conftest import FACTOR, auto_classes, edit
+
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 
-FACTOR = 4
+ADAPTER = "adapter_config.json"
 PROJECTIONS = {"llama": ["q_proj", "v_proj"], "gpt2": ["c_attn"], "bert": ["query", "value"]}
 PER_LAYER = ("t5", {"share_layers": False})
 
@@ -94,7 +92,7 @@ def test_from_pretrained_patches_the_base_as_the_adapter_says(make_model, logits
     )
     with pytest.raises(CheckpointMismatch, match="'pi' was asked for"):
         from_pretrained(tmp_path / "base", scheme="pi", factor=4, peft_adapter=folder)
-    name_base(folder, tmp_path / "base")
+    edit(folder, ADAPTER, base_model_name_or_path=str(tmp_path / "base"))
     assert torch.equal(logits_of(from_pretrained(folder)), want)  # an adapter's folder names its base
 
 
@@ -145,21 +143,11 @@ def test_a_loaded_adapter_saves_its_scheme_again_and_no_other(make_model, logits
     assert not list((tmp_path / "again").glob("position_scheme*"))
 
 
-def name_base(folder, base) -> None:
-    content = json.loads((folder / "adapter_config.json").read_text())
-    content["base_model_name_or_path"] = str(base)
-    (folder / "adapter_config.json").write_text(json.dumps(content))
-
-
 def test_auto_classes_refuse_such_an_adapter(make_model, adapter, tmp_path) -> None:
     from transformers import AutoModelForCausalLM
 
     folder, _ = adapter("llama", "yarn")
     make_model("llama").save_pretrained(tmp_path / "base")
-    name_base(folder, tmp_path / "base")
-    enable_auto()
-    try:
-        with pytest.raises(PeftAdapterMismatch, match=r"Use hf_posenc\.from_pretrained"):
-            AutoModelForCausalLM.from_pretrained(folder)
-    finally:
-        disable_auto()
+    edit(folder, ADAPTER, base_model_name_or_path=str(tmp_path / "base"))
+    with auto_classes(), pytest.raises(PeftAdapterMismatch, match=r"Use hf_posenc\.from_pretrained"):
+        AutoModelForCausalLM.from_pretrained(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 
 import pytest
@@ -19,10 +20,11 @@ from transformers import (
 )
 from transformers.integrations.peft import MIN_PEFT_VERSION
 
-from hf_posenc import describe, enable_auto, from_pretrained, patch_model
-from hf_posenc.checkpoints.auto import disable_auto
+from hf_posenc import describe, from_pretrained, patch_model
 from hf_posenc.errors import PeftAdapterMismatch
 from hf_posenc.patching.peft_sidecar import position_parameters
+
+from .conftest import auto_classes
 
 peft = pytest.importorskip("peft", reason="PEFT adapters need the extra `train`")
 
@@ -35,6 +37,7 @@ PROMPTS = {
 CONFIGS = {
     **PROMPTS,
     "lora": lambda: peft.LoraConfig(**LORA),
+    "dora": lambda: peft.LoraConfig(**LORA, use_dora=True),
     "ia3": lambda: peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
     "lora_of_transformers": lambda: peft.LoraConfig(**LORA),
 }
@@ -85,7 +88,7 @@ def test_learned_positions_train_with_every_method(name, make_patched) -> None:
 def test_they_are_saved_and_loaded_by_peft_itself(name, make_patched, perturb, logits_of, tmp_path) -> None:
     model = wrap(make_patched(), name)
     perturb(model)
-    model.save_pretrained(tmp_path)
+    copy.deepcopy(model).save_pretrained(tmp_path)
     base = make_patched()
     if name == "lora_of_transformers":
         base.load_adapter(tmp_path)
@@ -113,13 +116,10 @@ def test_auto_classes_of_peft_patch_the_base(peft_adapter, make_model, logits_of
     model.save_pretrained(tmp_path / "adapter")
     with pytest.raises(PeftAdapterMismatch, match="this base carries none"):
         peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")
-    enable_auto()
-    try:
+    with auto_classes():
         loaded = peft.AutoPeftModel.from_pretrained(tmp_path / "adapter")
         assert describe(loaded).scheme == "yarn"
         loaded = peft.PeftModel.from_pretrained(make_model("llama"), tmp_path / "adapter")
-    finally:
-        disable_auto()
     assert torch.equal(logits_of(loaded), logits_of(model))
 
 

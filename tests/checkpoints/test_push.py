@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -14,28 +13,13 @@ from hf_posenc.checkpoints.hub import create_repository, upload
 from hf_posenc.cli.app import app
 from hf_posenc.errors import CannotUpload
 
-
-class Hub:
-    """Stands in for `huggingface_hub.HfApi`."""
-
-    def __init__(self) -> None:
-        self.private: bool | None = None
-        self.sent: list[str] = []
-
-    def create_repo(self, name: str, *, private: bool, exist_ok: bool) -> Any:
-        assert exist_ok
-        self.private = private
-        return SimpleNamespace(repo_id=f"ada/{name.rpartition('/')[2]}")
-
-    def upload_folder(self, *, repo_id: str, folder_path: Path, ignore_patterns: list[str]) -> None:
-        files = (str(file.relative_to(folder_path)) for file in Path(folder_path).rglob("*") if file.is_file())
-        self.sent = sorted(huggingface_hub.utils.filter_repo_objects(files, ignore_patterns=ignore_patterns))
+from .conftest import Hub
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
-    found = Hub()
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: found)
+    found = Hub(None)
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda **_: found)
     return found
 
 
@@ -46,7 +30,7 @@ def test_a_run_is_sent_without_its_checkpoints_to_a_private_repository(hub: Hub,
     assert create_repository("model") == "ada/model"
     upload(tmp_path, "ada/model")
     assert hub.private
-    assert hub.sent == ["README.md", "adapter_model.safetensors"]
+    assert sorted(hub.sent) == ["README.md", "adapter_model.safetensors"]
 
 
 def test_a_failed_upload_keeps_the_folder_and_says_how_to_send_it(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hf_posenc import export_native, patch_model, read_elsewhere
@@ -124,53 +124,6 @@ def test_lists_that_llama_cpp_has_for_phi_3_alone() -> None:
     assert llama_cpp.read(Stated(stated, "llama", 16, False, 128, 128)).frequencies[0] == 1.0
 
 
-LOCAL, GLOBAL = "sliding_attention", "full_attention"
-TYPES = {"sliding_window": 16, "layer_types": [LOCAL, GLOBAL] * 2}
-BASES = {LOCAL: 1e4, GLOBAL: 1e6}
-UNKNOWN_SGLANG = {(SGLANG, LOCAL): "unknown", (SGLANG, GLOBAL): "unknown"}
-NO_MLX = {(MLX, LOCAL): "unable", (MLX, GLOBAL): "unable"}
-BY_TYPE: list[tuple[str, str, dict[str, Any], dict[tuple[str, str], str]]] = [
-    ("gemma3_text", "yarn", {}, {}),
-    ("gemma3_text", "yarn", {"attention_factor": 1.3}, {(LLAMA, GLOBAL): "different"}),
-    ("gemma3_text", "llama3", {}, {(LLAMA, GLOBAL): "different"}),
-    (
-        "gemma3_text", "pi", {"layers": "all"},
-        {(SGLANG, LOCAL): "different", (LLAMA, LOCAL): "different", (MLX, LOCAL): "different",
-         (MLX, GLOBAL): "different"},
-    ),
-    ("olmo3", "pi", {}, UNKNOWN_SGLANG),
-    ("modernbert", "pi", {}, UNKNOWN_SGLANG | NO_MLX),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("family", "scheme", "options", "otherwise"), BY_TYPE, ids=str)
-def test_who_computes_the_same_by_type_of_layer(
-    family: str, scheme: str, options: dict[str, Any], otherwise: dict[tuple[str, str], str]
-) -> None:
-    config = AutoConfig.for_model(
-        family, vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
-        max_position_embeddings=TRAINED_LENGTH, pad_token_id=0, **TYPES,
-    )  # fmt: skip
-    auto = AutoModelForMaskedLM if family == "modernbert" else AutoModelForCausalLM
-    found = read_elsewhere(patch_model(auto.from_config(config), scheme, factor=FACTOR, **options))
-    assert {(one.reader, one.layers): one.verdict for one in found if one.verdict != "exact"} == otherwise
-
-
-@pytest.mark.parametrize("layers", [LOCAL, GLOBAL])
-def test_gemma3_in_sglang_is_what_transformers_computes(layers: str) -> None:
-    """By the function that it calls for its full layers, without a length; the others have their base alone."""
-    lists = {"short_factor": [2.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": 32}
-    parameters = {"rope_type": "longrope", "rope_theta": BASES[layers], "attention_factor": 1.3, "factor": 4.0, **lists}
-    config = AutoConfig.for_model(
-        "llama", head_dim=16, hidden_size=64, num_attention_heads=4, max_position_embeddings=128,
-        rope_parameters=parameters,
-    )  # fmt: skip
-    frequencies, amplitude = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"))
-    read = sglang.read(Stated(parameters, "gemma3_text", 16, False, 128, 128, layers))
-    same = torch.allclose(torch.tensor(read.frequencies), frequencies) and math.isclose(read.amplitude, amplitude)
-    assert same == (layers == GLOBAL)
-
-
 def test_an_exported_checkpoint_can_be_patched_again(tmp_path: Path) -> None:
     """What other engines read does not change what this package reads."""
     from hf_posenc import from_pretrained
@@ -219,3 +172,51 @@ def test_mlx_lm_itself(scheme: str, options: dict[str, Any], otherwise: Names, t
     apart = np.abs(there - patched(scheme, options)(text).logits.detach().numpy()).max()
     # 1e-4: two float32 implementations of logits of about 1; what is read otherwise differs by a tenth and more.
     assert (apart < 1e-4) == (MLX not in otherwise)
+
+
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+# A model, whether its layers with a window are scaled too, and who computes something else in them and in the others.
+BY_TYPE: list[tuple[str, bool, Names, Names, Names]] = [
+    ("gemma3_text", False, (), (), ()),
+    ("gemma3_text", True, (SGLANG, MLX, LLAMA), (MLX,), ()),
+    ("olmo3", False, (), (), (SGLANG,)),
+    ("olmo3", True, (MLX, LLAMA), (MLX,), (SGLANG,)),
+    ("modernbert", False, (SGLANG, MLX), (SGLANG, MLX, LLAMA), ()),
+]
+
+
+def of_two_types(family: str, window: bool, scheme: str = "pi") -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    of_full = PLAIN if family == "olmo3" else PLAIN | {"rope_theta": 1e6}  # OLMo 3 has one base
+    kinds = {"full_attention": of_full, "sliding_attention": PLAIN}
+    config = AutoConfig.for_model(
+        family, vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=TRAINED_LENGTH, pad_token_id=0,
+        layer_types=["sliding_attention", "full_attention"] * 2, rope_parameters=kinds,
+    )  # fmt: skip
+    make = AutoModelForMaskedLM if family == "modernbert" else AutoModelForCausalLM
+    return patch_model(make.from_config(config), scheme, factor=FACTOR, layers="all" if window else None)
+
+
+@pytest.mark.parametrize(("family", "window", "of_window", "of_full", "unread"), BY_TYPE, ids=str)
+def test_types_of_layers(family: str, window: bool, of_window: Names, of_full: Names, unread: Names) -> None:
+    found = read_elsewhere(of_two_types(family, window))
+    for layers, otherwise in (("sliding_attention", of_window), ("full_attention", of_full)):
+        verdicts = {reading.reader: reading.verdict for reading in found if reading.layers == layers}
+        assert {name for name, verdict in verdicts.items() if verdict == "unknown"} == set(unread)
+        assert {name for name, verdict in verdicts.items() if verdict in ("different", "unable")} == set(otherwise)
+
+
+def test_by_how_much_layers_with_a_window_differ() -> None:
+    """Position interpolation slows the fastest pair from 1 to 1/s radians a token; a reader leaves it at 1."""
+    found = {(one.reader, one.layers): one for one in read_elsewhere(of_two_types("gemma3_text", window=True))}
+    assert found[LLAMA, "sliding_attention"].phase == pytest.approx((1 - 1 / FACTOR) * TARGET)
+    assert found[VLLM, "sliding_attention"].verdict == "exact"
+
+
+@pytest.mark.parametrize(("scheme", "otherwise"), [("yarn", ()), ("llama3", (LLAMA,)), ("ntk_parts", (LLAMA,))])
+def test_other_scalings_of_full_layers(scheme: str, otherwise: Names) -> None:
+    found = read_elsewhere(of_two_types("gemma3_text", window=False, scheme=scheme))
+    assert {one.reader for one in found if one.verdict != "exact"} == set(otherwise)
+    assert {one.layers for one in found if one.verdict != "exact"} <= {"full_attention"}

@@ -66,15 +66,6 @@ def test_parameters_are_in_the_weights_and_the_scheme_in_the_configuration(make_
     assert lengths == (TRAINED, FACTOR * TRAINED, TRAINED)
 
 
-def test_per_layer_schemes(make_model, logits_of, perturb, tmp_path) -> None:
-    model = patch_model(make_model("llama"), "t5", factor=FACTOR, layers={1: "alibi"})
-    perturb(model)
-    model.save_pretrained(tmp_path)
-    loaded = from_pretrained(tmp_path)
-    assert torch.equal(logits_of(loaded), logits_of(model))
-    assert describe(loaded).layers == {"1": "alibi"}
-
-
 @pytest.mark.parametrize(
     ("kind", "scheme", "model_class"),
     [

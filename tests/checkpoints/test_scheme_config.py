@@ -13,6 +13,8 @@ from hf_posenc import from_pretrained, patch_model
 from hf_posenc.errors import CheckpointMismatch
 from hf_posenc.patching.scheme_config import SchemeConfig
 
+from .conftest import edit
+
 GOOD: dict[str, Any] = {
     "format": 1,
     "scheme": [{"name": "yarn", "options": {"beta_fast": 16.0}}, {"name": "logn", "options": {}}],
@@ -51,7 +53,6 @@ def test_scheme_configs_that_do_not_fit_the_model(make_model, tmp_path) -> None:
         {"scheme": [{"name": "rerope", "options": {}}]},
         {"layers": {"7": [{"name": "alibi", "options": {}}]}},
     ):
-        damaged = {**config, "position_scheme": {**config["position_scheme"], **change}}
-        (tmp_path / "config.json").write_text(json.dumps(damaged))
+        edit(tmp_path, position_scheme={**config["position_scheme"], **change})
         with pytest.raises(CheckpointMismatch, match="does not fit its BertForMaskedLM"):
             from_pretrained(tmp_path)

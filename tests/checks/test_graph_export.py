@@ -73,3 +73,23 @@ def test_a_program_exported_with_gradients_can_be_trained(scheme: str) -> None:
         assert max_deviation(found, expected)[0] <= 1e-4
         largest = max(float(gradient.abs().max()) for gradient in ours.values())
         assert all((theirs[name] - ours[name]).abs().max() <= 1e-4 * largest for name in ours)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "scheme"),
+    [
+        *(("llama", scheme) for scheme in ("yarn", "pi", "alibi", "t5", "shaw", "longrope")),
+        *(("gpt2", scheme) for scheme in ("rope", "alibi")),
+        *(("bert", scheme) for scheme in ("rope", "alibi")),
+    ],
+)
+def test_one_program_for_lengths_that_were_not_traced(family: str, scheme: str) -> None:
+    """What transformers' exporters to ExecuTorch and OpenVINO begin with."""
+    with Case(family, scheme, factor=4).patched() as model, torch.no_grad():
+        eager, length = Logits(model), torch.export.Dim("length", min=2, max=96)
+        shapes = {"tokens": {1: length}}
+        program = torch.export.export(eager, (random_tokens(model, 24),), dynamic_shapes=shapes, strict=False).module()
+        for tokens in (random_tokens(model, count, seed=count) for count in (7, 40, 61)):
+            assert max_deviation(program(tokens), eager(tokens))[0] <= 1e-4
+            assert max_deviation(program(tokens.flip(1)), eager(tokens))[0] > 1e-2, "the program reads no text"

@@ -65,6 +65,18 @@ def test_a_scheme_of_ones_own_is_known_by_name(call: Call, own_scheme: str, smal
     assert f"hf-posenc --import {own_scheme} eval" in command("eval", small_llama), "printed commands import it again"
 
 
+@pytest.mark.parametrize("documented", [True, False])
+def test_the_formula_of_ones_own_scheme_is_shown(call: Call, own_scheme: str, *, documented: bool) -> None:
+    """Without a docstring as well, in place of that of `Scheme`; of a scheme of the package, its text has it."""
+    if not documented:
+        Path(own_scheme).write_text(SCHEME.replace('"""A slope of one\'s own."""', ""))
+    shown = call("info", "own_slope", "--import", own_scheme).out
+    assert r"s \, j" in shown
+    assert ("A slope of one's own." in shown) == documented
+    assert "A positional scheme: how positions enter" not in shown
+    assert r"\omega" not in call("info", "yarn").out
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

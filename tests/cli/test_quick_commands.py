@@ -95,6 +95,23 @@ def test_lines_of_progress_say_the_time_left_and_end_with_the_last(monkeypatch: 
     assert written[-1] == "request 11"
 
 
+def test_the_time_left_waits_until_it_is_known_and_parts_end_with_their_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, stream = [0.0], io.StringIO()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    lines = ProgressLines(stream)
+    for at, done, doing in (
+        (100, None, "read: 1"), (101, None, "read: 2"), (200, 0.0, "loading"), (300, 0.0, "a"), (310, 0.01, "a"),
+        (400, 0.1, "a"), (401, 0.11, "b"), (402, 0.02, "generating"), (500, 1.0, "generating"),
+    ):  # fmt: skip
+        now[0] = float(at)
+        lines(done, doing)
+    lines.close()
+    assert stream.getvalue().splitlines() == [
+        "read: 1", "read: 2", "loading: 0 %", "a: 0 %", "a: 10 %, 0:15:00 left", "b: 11 %, 0:13:37 left",
+        "generating: 100 %",
+    ]  # fmt: skip
+
+
 def test_bibtex_of_a_scheme_and_of_a_composition(call: Call) -> None:
     for name in ("rerope", "yarn+logn"):  # the title of rerope is Chinese
         assert call("info", name, "--bibtex").out == cite(name) + "\n"

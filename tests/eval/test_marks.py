@@ -10,6 +10,7 @@ from hf_posenc.eval.report.exports import comparison_text
 from hf_posenc.eval.report.page import page_html
 from hf_posenc.eval.report.remarks import remarks
 from hf_posenc.eval.report.tables import difference_table, format_difference, legend, value_table
+from hf_posenc.eval.report.verdict import verdict
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.paired import Difference
 from hf_posenc.eval.results.rows import DocumentScore, Row
@@ -87,3 +88,17 @@ def test_a_task_without_comparison_says_so() -> None:
 def test_too_few_documents_for_an_interval_are_said() -> None:
     assert "Fewer than 3 documents" in legend(compared({label: losses[:2] for label, losses in LOSSES.items()}))
     assert "Fewer than" not in legend(compared(LOSSES))
+
+
+def test_the_verdict_names_what_is_sure_at_the_longest_length() -> None:
+    comparison = compared(LOSSES)
+    sure = "Against yarn at 256 tokens: posenc_ppl (cross-entropy loss): lower surely better and higher surely worse."
+    assert verdict(comparison) == sure
+    assert comparison_text(comparison).split("\n\n")[1].replace("\\", "") == sure
+    assert f"</h1>\n<p>{sure}</p>" in page_html(comparison)
+    noise = compared({label: LOSSES[label] for label in ("yarn", "either")})
+    assert verdict(noise) == "Against yarn at 256 tokens: posenc_ppl (cross-entropy loss): nothing is sure."
+    assert verdict(compared(LOSSES, against=None)) == "", "no line is unpatched"
+    comparison.about["schemes"][0]["scheme"] = None
+    comparison.about["against"] = None
+    assert verdict(Comparison(comparison.about, comparison.records)) == sure, "the unpatched line stands in"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import subprocess
 import sys
@@ -11,9 +12,13 @@ import pytest
 import torch
 
 from hf_posenc import describe, is_patched, patch_model
+from hf_posenc.checkpoints.export import export_native
 from hf_posenc.errors import LengthContradiction, PosEncError
 from hf_posenc.eval import MODEL_TYPES, evaluate
 from hf_posenc.eval.errors import TaskOptionOutOfRange
+from hf_posenc.eval.evaluation import default_lengths
+from hf_posenc.eval.lm.load import language_model
+from hf_posenc.eval.lm.measurable import trained_length_of_lm
 from hf_posenc.eval.tasks.sweep import Sweep
 
 from .conftest import TRAINED
@@ -100,6 +105,18 @@ def test_default_lengths_double_up_to_the_target(factor: int, lengths: list[int]
     options = {name: value for name, value in SMALL.items() if name != "lengths"}
     patched = evaluate(llama, tokenizer, scheme="yarn", factor=factor, tasks=["posenc_ppl"], text=text, **options)
     assert sorted({r.length for r in patched.rows}) == [TRAINED * times for times in lengths]
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "llama3"])
+def test_lengths_are_of_the_weights_and_not_of_their_form(scheme: str, llama, tokenizer, tmp_path) -> None:
+    """A patched model and its export: trained length and default lengths. Negative control: the model before."""
+    before = language_model(copy.deepcopy(llama), tokenizer)
+    patched = patch_model(llama, scheme, factor=4)
+    export_native(patched, tmp_path)
+    forms = [language_model(model, tokenizer) for model in (patched, type(llama).from_pretrained(tmp_path))]
+    assert [trained_length_of_lm(lm) for lm in forms] == [TRAINED, TRAINED]
+    assert [default_lengths(lm) for lm in forms] == [[TRAINED, 2 * TRAINED, 4 * TRAINED]] * 2
+    assert default_lengths(before) == [TRAINED]
 
 
 @pytest.mark.parametrize(

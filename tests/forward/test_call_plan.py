@@ -17,6 +17,7 @@ import hf_posenc.patches
 from hf_posenc import patch_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.forward import call_plan
+from hf_posenc.forward.keys_in_reach import written_alone
 from hf_posenc.forward.shared_terms import PER_LAYER, ReadsLayer
 
 CONTEXT, CACHED = 64, 100
@@ -125,7 +126,7 @@ def test_empty_places_of_a_cache_are_left_out(kind: torch.dtype, hidden: int | N
     if hidden is not None:
         visible[hidden] = False
     mask = visible if kind == torch.bool else torch.zeros(10).masked_fill(~visible, -1e30)
-    found, cut = call_plan.written_alone(mask[None, None, None], ctx, 6)
+    found, cut = written_alone(mask[None, None, None], ctx, 6)
     assert torch.equal(cut.key_positions, positions[:, :6])
     assert (found is None) == (hidden is None)
     assert found is None or torch.equal(found, mask[None, None, None, :6])

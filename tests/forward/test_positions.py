@@ -6,9 +6,9 @@ import gc
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
+from hf_posenc.checks.tiny_models import tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.forward.positions import ForwardContext
 
@@ -24,11 +24,7 @@ def calls() -> list[object]:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @torch.no_grad()
 def test_no_state_remains_after_a_call(scheme: str) -> None:
-    config = LlamaConfig(
-        hidden_size=32, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, vocab_size=16,
-        max_position_embeddings=32,
-    )  # fmt: skip
-    model = patch_model(LlamaForCausalLM(config).eval(), scheme, factor=4)
+    model = patch_model(tiny_model("llama"), scheme, factor=4)
     ids = torch.arange(70)[None] % 16
     gc.collect()
     before = calls()

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StaticCache
-from transformers.cache_utils import Cache
 
-from hf_posenc import patch_model, scheme_of
+from hf_posenc import patch_model
+from hf_posenc.checks import CHECKS, Case, assert_passes
 from hf_posenc.checks.tiny_models import TRAINED_LENGTH, tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
@@ -36,65 +36,15 @@ def patched(scheme: str, copies: str, model: str = "llama", **more: Any) -> PreT
     return patch_model(tiny_model(model), scheme, **options)
 
 
-def text(rows: int = 1, length: int = LENGTH, seed: int = 5) -> Tensor:
-    return torch.randint(3, 90, (rows, length), generator=torch.Generator().manual_seed(seed))
+def text(rows: int = 1, length: int = LENGTH) -> Tensor:
+    return torch.randint(3, 90, (rows, length), generator=torch.Generator().manual_seed(5))
 
 
-def in_chunks(model: PreTrainedModel, ids: Tensor, sizes: list[int], cache: Cache | None = None, **call: Any) -> Tensor:
+def in_chunks(model: PreTrainedModel, ids: Tensor, sizes: list[int]) -> Tensor:
     """Logits of a text that is read piece by piece, then token by token."""
-    cache, start, parts = cache or DynamicCache(config=model.config), 0, []
-    mask, positions = call.pop("attention_mask", None), call.pop("position_ids", None)
-    for size in [*sizes, *[1] * (ids.shape[1] - sum(sizes))]:
-        stop = start + size
-        if mask is not None:
-            call["attention_mask"] = mask[:, :stop]
-        if positions is not None:
-            call["position_ids"] = positions[:, start:stop]
-        parts.append(model(ids[:, start:stop], past_key_values=cache, **call).logits)
-        start = stop
-    return torch.cat(parts, dim=1)
-
-
-def padded(model: PreTrainedModel) -> Tensor:
-    """The real tokens of a left-padded batch."""
-    mask = torch.ones(2, LENGTH, dtype=torch.long)
-    mask[0, :11] = 0
-    return in_chunks(model, text(2), [40], attention_mask=mask)[mask.bool()]
-
-
-def at_positions(model: PreTrainedModel) -> Tensor:
-    """Positions with gaps, other ones in each row."""
-    steps = torch.randint(1, 4, (2, LENGTH), generator=torch.Generator().manual_seed(1))
-    return in_chunks(model, text(2), [40, 9], position_ids=steps.cumsum(-1))
-
-
-def static(model: PreTrainedModel) -> Tensor:
-    return in_chunks(model, text(), [40, 9], StaticCache(model.config, max_cache_len=LENGTH + 7))
-
-
-def reordered(model: PreTrainedModel) -> Tensor:
-    cache, ids = DynamicCache(config=model.config), text(3)
-    before = in_chunks(model, ids[:, :50], [40], cache)
-    cache.reorder_cache(torch.tensor([2, 0, 0]))
-    return torch.cat((before, in_chunks(model, ids[[2, 0, 0], 50:], [1], cache)), dim=1)
-
-
-def cropped(model: PreTrainedModel) -> Tensor:
-    cache, ids = DynamicCache(config=model.config), text()
-    if scheme_of(model).kept_keys is not None:  # whose cache cannot be cropped once it has evicted a key
-        cache = StaticCache(model.config, max_cache_len=LENGTH)
-        return in_chunks(model, ids, [40], cache)
-    in_chunks(model, ids[:, :60], [40], cache)
-    cache.crop(-15)
-    return in_chunks(model, text(seed=6)[:, 45:], [3], cache)
-
-
-def beams(model: PreTrainedModel) -> Tensor:
-    made = model.generate(
-        text(2, 40), max_new_tokens=12, num_beams=3, do_sample=False, pad_token_id=0, eos_token_id=None,
-        output_scores=True, return_dict_in_generate=True,
-    )  # fmt: skip
-    return torch.cat((made.sequences_scores, made.sequences.flatten().float()))
+    cache = DynamicCache(config=model.config)
+    parts = ids.split([*sizes, *[1] * (ids.shape[1] - sum(sizes))], dim=1)
+    return torch.cat([model(part, past_key_values=cache).logits for part in parts], dim=1)
 
 
 def weights(model: PreTrainedModel) -> Tensor:
@@ -116,18 +66,11 @@ def with_gradient(model: PreTrainedModel) -> Tensor:
 
 
 CALLS: dict[str, Read] = {
-    "decoding": lambda model: in_chunks(model, text(), [1]),
-    "a chunk": lambda model: in_chunks(model, text(), [40, 9]),
-    "rows": lambda model: in_chunks(model, text(3), [40, 9]),
-    "left padding": padded,
-    "positions": at_positions,
-    "static cache": static,
-    "reordering": reordered,
-    "crop": cropped,
-    "beams": beams,
+    "a chunk": lambda model: in_chunks(model, text(3), [40, 9]),
     "weights": weights,
     "gradient": with_gradient,
 }
+CACHE_CHECKS = ("cache", "padded_decoding", "position_ids", "cache_reorder", "cache_crop", "generate")
 
 
 @pytest.mark.slow
@@ -137,6 +80,16 @@ CALLS: dict[str, Read] = {
 def test_as_with_a_copy_for_each_region(scheme: str, call: str) -> None:
     copies, one = (CALLS[call](patched(scheme, kind)) for kind in ("copies", "one"))
     assert (one - copies).abs().max() <= LIMIT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", CACHE_CHECKS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_check_of_caches_passes(scheme: str, check: str) -> None:
+    case = Case("llama", scheme, factor=4, key_cache="one")
+    assert_passes(check, case)
+    if check in ("cache", "padded_decoding", "position_ids", "cache_reorder"):
+        assert not CHECKS[check](case, cache=StaticCache).failed
 
 
 @torch.no_grad()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
+from hf_posenc.checks.tiny_models import HEADS, KV_HEADS, WIDTH, tiny_model
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.core.regions import Band, Region
@@ -18,16 +18,12 @@ from hf_posenc.forward.rotate_qk import region_rotations, rotate_regions
 from hf_posenc.forward.shared_terms import FixedPart, fixed_part
 from hf_posenc.schemes.base import Scheme
 
-HEADS, KV_HEADS, DIM = 4, 2, 8
+DIM = WIDTH // HEADS
 ROTATING = ("rope", "yarn", "partial", "longrope", "rerope", "leaky_rerope", "self_extend", "string", "dca", "sinks")
 
 
 def scheme_of(name: str, **options: Any) -> Scheme:
-    config = LlamaConfig(
-        vocab_size=16, hidden_size=HEADS * DIM, intermediate_size=16, num_hidden_layers=1, num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS, max_position_embeddings=32,
-    )  # fmt: skip
-    return patch_model(LlamaForCausalLM(config).eval(), name, factor=4, **options).model.layers[0].self_attn.scheme
+    return patch_model(tiny_model("llama"), name, factor=4, **options).model.layers[0].self_attn.scheme
 
 
 def fixed(scheme: Scheme) -> FixedPart:

@@ -171,7 +171,8 @@ def test_group_keeps_to_the_inequalities(trained: int, factor: float) -> None:
 def test_no_option_is_refused_on_llama_at_any_length(trained: int, factor: float) -> None:
     """All claims end up among the recommendations, but for what changes nothing: a model of few, fast pairs, say."""
     advice = advise(tiny_llama(max_position_embeddings=trained), int(trained * factor) + 1)
-    assert all("what this model does already" in why for why in advice.refused.values())
+    refused = {scheme: why for scheme, why in advice.refused.items() if "what this model does already" not in why}
+    assert refused.keys() <= {"dpe"}, "whose eight bands are more than the pairs of this model"
     tried = {shown.scheme for shown in (*zero_shot_candidates(), *WITH_TRAINING) if shown.kind == "rotation"}
     assert tried == {*schemes(advice), *advice.refused}
 
@@ -306,8 +307,9 @@ def test_schemes_with_evidence_for_the_factor_come_first() -> None:
     assert at_4.index("yarn") < at_4.index("dca")  # which is as good at four times, and better at eight
     assert at_8.index("yarn") > at_8.index("dca")
     at_16 = advise(llama_7b(), 16 * 4096).zero_shot
-    assert all(one.beyond for one in at_16 if one.kept == 16 * 4096)
-    assert [(one.scheme, one.cache < at_16[0].cache) for one in at_16[-2:]] == [("sinks", True), ("lm_infinite", True)]
+    assert all(one.beyond for one in at_16 if one.kept == 16 * 4096 and one.evidence)
+    evicting = [(one.scheme, one.cache < at_16[0].cache) for one in at_16 if one.kept < 16 * 4096]
+    assert evicting == [("sinks", True), ("lm_infinite", True)]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -50,6 +51,22 @@ def test_measured_ones_come_first_and_what_found_nothing_last() -> None:
     others = [one.scheme for one in zero_shot if not (one.evidence and one.evidence.finds)]
     assert set(others[:-1]) == {"dpe", "jet_long", "mrrope"}, "published, and not measured"
     assert others[-1] == "ntk", "measured, and found nothing"
+
+
+@pytest.mark.parametrize("factor", [4, 8])
+def test_the_order_is_that_of_the_page(factor: int) -> None:
+    """Printed and as values, against the tables of docs/choose.md."""
+    advice, page = advise("starter:llama", 256 * factor), (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- measured far" if factor == 8 else "<!-- measured: begin")[2].partition("<!--")[0]
+    ranked = re.findall(r"^\| \[(\w+)\]", table, flags=re.MULTILINE)
+    given = [one["scheme"] for one in advice.to_dict()["zero_shot"]]
+    assert [scheme for scheme in given if scheme in ranked] == [scheme for scheme in ranked if scheme in given]
+    text = str(advice).partition("Zero-shot")[2].partition("With training")[0]
+    full, _, named = text.partition("  then ")
+    printed = re.findall(r"^  \d  (\S+) ", full, flags=re.MULTILINE)
+    printed += re.findall(r"(\w+)(?:\s+\(keeps [\d,]+\s+tokens\))?(?:,|\s+\(all)", named)
+    assert printed == given
+    assert printed.index("yarn") < printed.index("sinks"), "which finds no passkey"
 
 
 @pytest.mark.parametrize("factor", [4.0, 8.0])

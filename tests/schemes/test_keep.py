@@ -11,7 +11,8 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from hf_posenc import patch_model
-from hf_posenc.schemes.base import KEPT, Scheme
+from hf_posenc.schemes.base import Scheme
+from hf_posenc.schemes.kept_answers import KEPT
 
 
 def llama() -> Any:

@@ -42,7 +42,7 @@ def attend(call: AttentionCall, real: Tensor | None) -> Tensor:
         )
     settings = {
         "dropout_p": call.dropout,
-        "softmax_scale": call.scaling * call.terms.logit_scale,
+        "softmax_scale": call.scale,
         "causal": call.ctx.causal,
         "window_size": window_of(unseen_ahead(call.terms.visible, call.ctx.causal)),
         "alibi_slopes": slopes_of(call),

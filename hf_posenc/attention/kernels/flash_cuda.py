@@ -65,13 +65,18 @@ def _checked(dtype: torch.dtype, dim: int, device: str) -> bool:
 
 
 def _give_up(dtype: torch.dtype, dim: int, device: str, reason: str) -> bool:
-    warnings.warn(
-        f"PyTorch's fused attention kernel for {dtype} with {dim} channels a head on {device} is not used for merged "
-        f"regions: {reason}. A slower route with the same result is used.",
-        KernelNotUsed,
-        stacklevel=2,
-    )
+    warn_of_unused("fused attention kernel", "merged regions", dtype, dim, device, reason)
     return False
+
+
+def warn_of_unused(kernel: str, use: str, dtype: torch.dtype, dim: int, device: str, reason: str) -> None:
+    """Say that a kernel of PyTorch is not used, and why."""
+    warnings.warn(
+        f"PyTorch's {kernel} for {dtype} with {dim} channels a head on {device} is not used for {use}: {reason}. "
+        "A slower route with the same result is used.",
+        KernelNotUsed,
+        stacklevel=4,
+    )
 
 
 def attend(

@@ -39,9 +39,15 @@ def by_window(band: Band) -> bool:
     return band == Band(band.nearest, band.farthest) and (band.nearest or 0) <= 0 and band.farthest is not None
 
 
-def can_cut(regions: Iterable[Region]) -> bool:
-    """Whether the bands of all regions are of kinds that can be cut."""
-    return None not in [cut_of(region.band) for region in regions]
+def can_split(call: AttentionCall) -> bool:
+    """Whether a decoder's call has regions that can be cut, or a window, and no other terms than a sink."""
+    terms = call.terms
+    return (
+        call.ctx.causal
+        and (terms.only("regions", "sink") or (terms.only("visible", "sink") and by_window(terms.visible)))
+        and None not in [cut_of(region.band) for region in terms.regions]
+        and (by_distance(terms.regions) or one_start(call))
+    )
 
 
 def by_distance(regions: Iterable[Region]) -> bool:
@@ -198,6 +204,13 @@ def keys_of_row(band: Band, start: int, row: int) -> slice:
     if band.keys_until is not None:
         high = min(high, band.keys_until - start)
     return slice(low, max(low, high))
+
+
+def seen_by_newest(call: AttentionCall) -> list[tuple[int, slice]]:
+    """Number of each band in which the newest query sees a key, and the slice of these keys."""
+    start, row = start_of(call), call.key_length - 1
+    seen = [(number, keys_of_row(band, start, row)) for number, band in enumerate(bands_of(call))]
+    return [(number, keys) for number, keys in seen if keys.stop > keys.start]
 
 
 def one_start(call: AttentionCall) -> bool:

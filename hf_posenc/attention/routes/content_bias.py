@@ -50,7 +50,7 @@ def attend(call: AttentionCall) -> Tensor:
 def _attend_rows(call: AttentionCall, query: Tensor, keys: Tensor, rows: slice) -> Tensor:
     """Mixed values of some queries, given as they are to be multiplied with the keys."""
     visible, added = _visible(call, rows)
-    seen, scale = slice(0, visible.shape[-1]), call.scaling * call.terms.logit_scale
+    seen, scale = slice(0, visible.shape[-1]), call.scale
     mask = _biases(call, keys, rows, visible, added)
     return flash_cpu.attend(
         query, call.keys[0][:, :, seen], call.values[:, :, seen], causal=False, mask=mask, scale=scale

@@ -50,11 +50,6 @@ def accepts(call: AttentionCall) -> bool:
     )
 
 
-def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, 1, value_dim]``."""
-    return prepare(call)(call)
-
-
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with these terms and this mask, which are read once for all layers."""
     return partial(by_reads, list(_reads(call)))
@@ -75,7 +70,7 @@ def _reads(call: AttentionCall) -> Iterator[Read]:
 
 def by_reads(reads: list[Read], call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, 1, value_dim]`` of kernel calls that are merged."""
-    query, sink, scale = call.queries[0], call.terms.sink, call.scaling * call.terms.logit_scale
+    query, sink, scale = call.queries[0], call.terms.sink, call.scale
     out, lse = None, None
     for number, columns, mask in reads:
         keys, values = call.keys_of(number, columns), call.values[:, :, columns]
@@ -115,4 +110,4 @@ def _mask(call: AttentionCall, region: Region, seen: Tensor, added: Tensor | flo
     return total if isinstance(total, Tensor) else None
 
 
-ROUTE = Route("decode", accepts, attend, prepare, rotates_at_read=True)
+ROUTE = Route("decode", accepts, prepare=prepare, rotates_at_read=True)

@@ -255,4 +255,4 @@ def spread(weights: Tensor, values: Tensor) -> Tensor:
     return (grouped @ values).view(batch, heads, rows, values.shape[-1])
 
 
-ROUTE = Route("dense_blocks", lambda call: True, attend, prepare)
+ROUTE = Route("dense_blocks", lambda call: True, prepare=prepare)

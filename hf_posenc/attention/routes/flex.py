@@ -92,7 +92,7 @@ def _region(call: AttentionCall, number: int, mask: Mask, *, with_lse: bool = Fa
             call.values,
             score_mod=score_of(call, region),
             block_mask=mask_of(call, mask, region.band),
-            scale=call.scaling * call.terms.logit_scale,
+            scale=call.scale,
             enable_gqa=call.heads != call.values.shape[1],
             kernel_options=NO_FLEX_DECODING if overflows_flex_decoding(call) else None,
             **(ASK_FOR_LSE if with_lse else {}),

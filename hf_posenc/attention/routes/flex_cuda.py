@@ -8,7 +8,6 @@ with few scores, such as those of the proof of effect, are left to other routes.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,14 +17,13 @@ from torch import Tensor
 
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import by_device
-from hf_posenc.attention.kernels.flash_cuda import ALLOWED, relative_gap
+from hf_posenc.attention.kernels.flash_cuda import ALLOWED, relative_gap, warn_of_unused
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes import dense_blocks, flex
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.regions import EVERYTHING, Band, Region
 from hf_posenc.core.terms import KeyBias, Terms, ToeplitzBias
 from hf_posenc.core.tracing import is_traced
-from hf_posenc.errors import KernelNotUsed
 
 FEW = 2**20  # scores, 4 MiB: a block of them is computed long before a kernel is compiled
 
@@ -114,12 +112,7 @@ FAILED: set[Kind] = set()
 def give_up(kind: Kind, reason: str) -> None:
     """Compute no other call of this kind by flex attention, and say so."""
     FAILED.add(kind)
-    warnings.warn(
-        f"PyTorch's flex attention for {kind.dtype} with {kind.dim} channels a head on {kind.device} is not used "
-        f"for biases: {reason}. A slower way with the same result is taken.",
-        KernelNotUsed,
-        stacklevel=3,
-    )
+    warn_of_unused("flex attention", "biases", *kind[:3], reason)
 
 
 def first_line(error: Exception) -> str:

@@ -46,11 +46,6 @@ def accepts(call: AttentionCall) -> bool:
     )
 
 
-def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``."""
-    return prepare(call)(call)
-
-
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with these biases; a decode query's mask is made here, once for all layers."""
     if call.query_length == 1 and not torch.is_grad_enabled() and not is_traced():
@@ -60,22 +55,15 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     if values.requires_grad and torch.is_grad_enabled():
         return partial(_learned, values)
     linear = all(isinstance(bias, KeyBias) and bias.slopes is not None for bias in call.terms.bias)
-    return partial(_merged, list(_partials(values, call.query_length, linear=linear)))
+    return partial(merge.attend, list(_partials(values, call.query_length, linear=linear)))
 
 
 def _decode(mask: Tensor, call: AttentionCall) -> Tensor:
-    scale = call.scaling * call.terms.logit_scale
-    return flash_cpu.attend_rows(call.queries[0], call.keys[0], call.values, mask, scale)[0]
+    return flash_cpu.attend_rows(call.queries[0], call.keys[0], call.values, mask, call.scale)[0]
 
 
 def _learned(values: Tensor, call: AttentionCall) -> Tensor:
-    scale = call.scaling * call.terms.logit_scale
-    return LearnedKeys.apply(call.queries[0], call.keys[0], call.values, values, scale)
-
-
-def _merged(cuts: list[PartialAttention], call: AttentionCall) -> Tensor:
-    scale = call.scaling * call.terms.logit_scale
-    return merge.attend((call.queries[0],), (call.keys[0],), call.values, cuts, scale)
+    return LearnedKeys.apply(call.queries[0], call.keys[0], call.values, values, call.scale)
 
 
 def _values(call: AttentionCall) -> Tensor:
@@ -151,4 +139,4 @@ def counted_from(values: Tensor, indices: slice, keys: slice = slice(None)) -> T
     return (values[:, :, None, keys] - values[:, :, indices, None]).float()
 
 
-ROUTE = Route("key_bias", accepts, attend, prepare)
+ROUTE = Route("key_bias", accepts, prepare=prepare)

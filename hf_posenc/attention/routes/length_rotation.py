@@ -76,7 +76,7 @@ def _decode(
         return rotate(call.keys[0][:, :, columns], rotation, of_keys(columns))
 
     keys: Tensor = call.rotated_keys(length, first, keys_in)  # type: ignore[misc]
-    query, scale = rotate(call.queries[0], rotation, of_query), call.scaling * call.terms.logit_scale
+    query, scale = rotate(call.queries[0], rotation, of_query), call.scale
     return by_device.of(query).attend(query, keys, call.values, causal=False, mask=None, scale=scale)[0]
 
 
@@ -109,7 +109,7 @@ def by_sample(call: AttentionCall, compute: Compute) -> tuple[Tensor, ...]:
 
 def by_kernel(call: AttentionCall, lengths: Tensor) -> tuple[Tensor, ...]:
     """Compute runs of equal length as rectangles and squares, in the kernel; or many short ones together."""
-    scale, parts = call.scaling * call.terms.logit_scale, tuple(runs(lengths))
+    scale, parts = call.scale, tuple(runs(lengths))
     if length_rotation_rows.pays(call, len(parts)):
         return (length_rotation_rows.attend(call, lengths),)
     rotations: RowRotation = call.terms.row_rotation  # type: ignore[assignment]
@@ -225,4 +225,4 @@ def channels_of_pairs(rotation: Rotation) -> tuple[Callable[[Tensor, int], Tenso
     )
 
 
-ROUTE = Route("length_rotation", accepts, attend, prepare)
+ROUTE = Route("length_rotation", accepts, prepare=prepare)

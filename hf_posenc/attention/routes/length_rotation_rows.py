@@ -69,7 +69,7 @@ def mixed(call: AttentionCall, layout: Layout, frequencies: Tensor, rows: slice)
     key = key[:, None].to(exact).expand(-1, 1 if whole else len(frequencies), -1, -1, -1)
     keys = rotate_at_once(key, layout, table(rotation, there))  # [batch, n, kv_heads, key, head_dim]
     scores = query.unflatten(2, (kv_heads, -1)) @ keys.transpose(-1, -2)  # [batch, n, kv_heads, group, key]
-    scores = scores * (call.scaling * call.terms.logit_scale)
+    scores = scores * (call.scale)
     if call.ctx.causal:
         own = torch.arange(rows.start, rows.stop, device=key.device) + call.first_query
         later = torch.arange(seen, device=key.device) > own[:, None]

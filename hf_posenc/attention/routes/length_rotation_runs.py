@@ -91,11 +91,8 @@ def table_from(rotation: Rotation, first: int, length: int, device: torch.device
     return tuple(t.flatten(2, 3)[:, :, :length] for t in both)  # type: ignore[return-value]
 
 
-MakeRuns = Callable[[], Iterator[LengthRun]]  # anew for the backward pass: no rotated key is kept
-
-
 class RotatedRuns(torch.autograd.Function):
-    """Rotate and mix run by run; the backward pass does so again, with the merged result."""
+    """Rotate and mix run by run; the backward pass does so again, with the merged result: no rotated key is kept."""
 
     @staticmethod
     def forward(

@@ -21,40 +21,30 @@ from torch import Tensor
 from hf_posenc.attention import merge
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.attention.kernels import flash_cpu
-from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.band_cuts import (
     bands_of,
-    by_distance,
-    by_window,
-    can_cut,
+    can_split,
     cut_of,
-    keys_of_row,
     of_last_rows,
-    one_start,
+    seen_by_newest,
     start_of,
 )
 from hf_posenc.attention.routes.decode import Read, by_reads
+from hf_posenc.core.regions import EVERYTHING
 
 
 def accepts(call: AttentionCall) -> bool:
     """A decoder's call on the CPU without gaps, with regions of kinds that can be split and no other terms."""
-    regions = call.terms.regions
+    alone = call.terms.sink is not None or call.terms.visible == EVERYTHING  # a mere window has a route of its own
     return (
         call.ctx.contiguous
         and call.mask is None
         and call.dropout == 0.0
-        and call.ctx.causal
-        and (call.terms.only("regions", "sink") or sink_in_window(call))
-        and can_cut(regions)
-        and (by_distance(regions) or one_start(call))
+        and alone
+        and can_split(call)
         and flash_cpu.usable(call.queries[0], call.keys[0], call.values)
     )
-
-
-def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``."""
-    return prepare(call)(call)
 
 
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
@@ -69,18 +59,7 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     ]
     if call.first_query > 0:
         cuts = list(of_last_rows(cuts, call.first_query))
-    return partial(_merged, cuts)
-
-
-def _merged(cuts: list[PartialAttention], call: AttentionCall) -> Tensor:
-    scale = call.scaling * call.terms.logit_scale
-    return merge.attend(call.queries, call.keys, call.values, cuts, scale, call.terms.sink)
-
-
-def sink_in_window(call: AttentionCall) -> bool:
-    """Whether a sink is all that a call has beside a window; a window alone has a route of its own."""
-    terms = call.terms
-    return terms.sink is not None and terms.only("visible", "sink") and by_window(terms.visible)
+    return partial(merge.attend, cuts)
 
 
 Seen = list[tuple[int, slice]]
@@ -88,22 +67,12 @@ Seen = list[tuple[int, slice]]
 
 def prepare_decode(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes decode queries of such calls; what they see is worked out once for all layers."""
-    seen, values = visible_keys(call), call.values
+    seen, values = sorted(seen_by_newest(call), key=lambda one: one[1].start), call.values
     together = _without_borders(seen)
     fits = values.dtype == torch.float32 and _is_one_axis(values) and _is_one_axis(call.keys[0])
     if together is not None and fits and call.terms.sink is None:
         return partial(_by_product, seen, together)
     return partial(by_reads, [Read(number, keys, None) for number, keys in seen])
-
-
-def visible_keys(call: AttentionCall) -> Seen:
-    """The number of each region with a visible key, and the slice of its keys, from the oldest to the newest."""
-    start, row, seen = start_of(call), call.key_length - 1, []
-    for number, band in enumerate(bands_of(call)):
-        keys = keys_of_row(band, start, row)
-        if keys.stop > keys.start:
-            seen.append((keys.start, number, keys))
-    return [(number, keys) for _, number, keys in sorted(seen)]
 
 
 def _without_borders(seen: Seen) -> slice | None:
@@ -133,8 +102,8 @@ def _by_product(seen: Seen, keys: slice, call: AttentionCall) -> Tensor:
         call.queries[number].reshape(batch, kv_heads, -1, dim) @ held.mT
         for (number, _), held in zip(seen, read, strict=True)
     ]
-    weights = torch.cat(scores, dim=-1).mul_(call.scaling * call.terms.logit_scale).softmax(-1)
+    weights = torch.cat(scores, dim=-1).mul_(call.scale).softmax(-1)
     return (weights @ call.values[:, :, keys]).view(query.shape)
 
 
-ROUTE = Route("regions_cpu", accepts, attend, prepare, rotates_at_read=True)
+ROUTE = Route("regions_cpu", accepts, prepare=prepare, rotates_at_read=True)

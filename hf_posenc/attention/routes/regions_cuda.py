@@ -18,12 +18,9 @@ from hf_posenc.attention.merge import PartialAttention
 from hf_posenc.attention.route import Route
 from hf_posenc.attention.routes.band_cuts import (
     bands_of,
-    by_distance,
-    by_window,
-    can_cut,
+    can_split,
     cut_of,
-    keys_of_row,
-    one_start,
+    seen_by_newest,
     start_of,
 )
 from hf_posenc.core.regions import Band
@@ -34,21 +31,16 @@ def accepts(call: AttentionCall) -> bool:
     return (
         by_device.on_cuda(call.values.device)
         and (call.is_unmasked_square or call.is_decode)
-        and call.ctx.causal
-        and (
-            call.terms.only("regions", "sink") or (call.terms.only("visible", "sink") and by_window(call.terms.visible))
-        )
-        and can_cut(call.terms.regions)
-        and (by_distance(call.terms.regions) or one_start(call))
+        and can_split(call)
         and by_device.usable(call.queries[0], call.keys[0], call.values)
     )
 
 
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
-    scale = call.scaling * call.terms.logit_scale
-    cuts = list(decode_cuts(call) if call.is_decode and call.key_length > 1 else prefill_cuts(call))
-    return merge.attend(call.queries, call.keys, call.values, cuts, scale, call.terms.sink)
+    if call.is_decode and call.key_length > 1:
+        return merge.attend([PartialAttention(n, slice(0, 1), keys) for n, keys in seen_by_newest(call)], call)
+    return merge.attend(list(prefill_cuts(call)), call)
 
 
 def prefill_cuts(call: AttentionCall) -> Iterator[PartialAttention]:
@@ -70,15 +62,6 @@ def windowed(number: int, band: Band, length: int) -> Iterator[PartialAttention]
     bounded = band.farthest is not None and band.farthest < length
     window = band.farthest - nearest if bounded else None  # type: ignore[operator]
     yield PartialAttention(number, slice(nearest, length), slice(0, length - nearest), True, window)
-
-
-def decode_cuts(call: AttentionCall) -> Iterator[PartialAttention]:
-    """The slice of keys visible to a decode query in each region."""
-    start = start_of(call)
-    for number, band in enumerate(bands_of(call)):
-        seen = keys_of_row(band, start, call.key_length - 1)
-        if seen.stop > seen.start:
-            yield PartialAttention(number, slice(0, 1), seen)
 
 
 ROUTE = Route("regions_cuda", accepts, attend)

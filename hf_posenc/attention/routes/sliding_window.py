@@ -27,11 +27,6 @@ def accepts(call: AttentionCall) -> bool:
     return (call.is_unmasked_square or call.is_decode) and terms.only("visible") and terms.visible != EVERYTHING
 
 
-def attend(call: AttentionCall) -> Tensor:
-    """Mixed values ``[batch, heads, query, value_dim]``."""
-    return prepare(call)(call)
-
-
 def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
     """The function that computes calls with this window."""
     band = unseen_ahead(call.terms.visible, call.ctx.causal)
@@ -42,7 +37,7 @@ def prepare(call: AttentionCall) -> Callable[[AttentionCall], Tensor]:
 
 def _decode(seen: slice, call: AttentionCall) -> Tensor:
     keys, values = call.keys[0][:, :, seen], call.values[:, :, seen]
-    return attend_packed(call.queries[0], keys, values, scale=call.scaling * call.terms.logit_scale)
+    return attend_packed(call.queries[0], keys, values, scale=call.scale)
 
 
 def _by_blocks(call: AttentionCall) -> Tensor:
@@ -54,7 +49,7 @@ def _by_blocks(call: AttentionCall) -> Tensor:
             call.values[:, :, seen],
             attn_mask=mask,
             is_causal=mask is None,
-            scale=call.scaling * call.terms.logit_scale,
+            scale=call.scale,
             enable_gqa=True,
         )
         for rows, seen, mask in blocks_of_band(band, call.query_length, call.key_length, call.ctx.device)
@@ -85,4 +80,4 @@ def blocks_of_band(
         yield slice(start, end), seen, mask
 
 
-ROUTE = Route("sliding_window", accepts, attend, prepare)
+ROUTE = Route("sliding_window", accepts, prepare=prepare)

@@ -53,7 +53,7 @@ def is_window(band: Band) -> bool:
 def attend(call: AttentionCall) -> Tensor:
     """Mixed values ``[batch, heads, query, value_dim]``."""
     query, key, value = call.queries[0], call.keys[0], call.values
-    scale = call.scaling * call.terms.logit_scale
+    scale = call.scale
     length = call.key_length
     farthest_ahead = call.query_length - 1  # distance of query 0 to the last key
 

@@ -18,7 +18,7 @@ READERS: dict[str, Callable[[Stated], ReadRotation]] = {
     reader.NAME: reader.read for reader in (vllm, sglang, mlx_lm, llama_cpp)
 }
 BY_LAYER_TYPE = {reader.NAME: reader.BY_LAYER_TYPE for reader in (sglang, mlx_lm, llama_cpp)}
-"""Models whose parameters by type of layer an engine has its own reading of; vLLM keeps transformers' form of all."""
+"""Models of which an engine's reading of parameters by type of layer was looked up; vLLM keeps transformers' form."""
 ROUNDING = 1e-6
 """Relative: engines compute frequencies in float32."""
 
@@ -91,11 +91,9 @@ def readings(plain: PlainConfig) -> Iterator[Reading]:
                 yield Reading(reader, "unknown", layers, None, None, stated.served_length, reason)
                 continue
             try:
-                found = read(stated)
+                yield compared(reader, layers, read(stated), rotary, stated.served_length)
             except Unread as error:
                 yield Reading(reader, "unable", layers, None, None, stated.served_length, str(error))
-            else:
-                yield compared(reader, layers, found, rotary, stated.served_length)
 
 
 def stated_for(plain: PlainConfig, layers: str | None, rotary: HostRotary) -> Stated:
@@ -106,16 +104,19 @@ def stated_for(plain: PlainConfig, layers: str | None, rotary: HostRotary) -> St
     head_dim = 2 * pairs if parameters["rope_type"] == "proportional" else round(2 * pairs / share)
     return Stated(
         parameters, config.model_type, head_dim, rotary.rotation.layout == "interleaved",
-        config.max_position_embeddings, plain.compared_length, layers, bool(old_form(config)),
+        config.max_position_embeddings, plain.compared_length, layers, {} if layers is None else old_form(config),
     )  # fmt: skip
 
 
 def compared(reader: str, layers: str | None, found: ReadRotation, rotary: HostRotary, length: int) -> Reading:
-    """What an engine computes, against what transformers does."""
+    """What an engine computes, against what transformers does.
+
+    Raises:
+        Unread: it rotates another number of channels.
+    """
     own, own_scale = as_tuple(rotary), rotary.logit_scale * rotary.rotation.amplitude**2
     if len(found.frequencies) != len(own):
-        reason = f"it rotates {2 * len(found.frequencies)} channels of a head, transformers {2 * len(own)}"
-        return Reading(reader, "unable", layers, None, None, length, reason)
+        raise Unread(f"it rotates {2 * len(found.frequencies)} channels of a head, transformers {2 * len(own)}")
     same = all(math.isclose(a, b, rel_tol=ROUNDING, abs_tol=0) for a, b in zip(found.frequencies, own, strict=True))
     phase = 0.0 if same else length * max(abs(a - b) for a, b in zip(found.frequencies, own, strict=True))
     scale = found.amplitude**2 / own_scale

@@ -2,8 +2,6 @@
 
 The runtime reads YaRN's temperature of its own from ``rope.scaling.attn_factor``, which the converter does not write;
 ``rope.scaling.yarn_attn_factor``, which it does, is computed anew (``src/llama-context.cpp``).
-
-Of layers that slide, the converter writes the base alone (``conversion/base.py``).
 """
 
 from __future__ import annotations
@@ -21,17 +19,19 @@ from hf_posenc.checkpoints.readers.stated import (
 )
 
 NAME = "llama.cpp's converter"
-BY_LAYER_TYPE = ("gemma3_text", "gemma3n_text", "olmo3", "modernbert")
-"""Models whose reading of parameters by type of layer was looked up."""
 WITH_FREQUENCIES = ("llama", "mistral", "mixtral", "apertus", "exaone4")
 """Models for which the converter writes Llama 3's frequencies."""
 WITH_LISTS = ("phi3",)
 """Models for which it writes LongRoPE's lists, with the default temperature."""
+BY_LAYER_TYPE = ("gemma3_text", "gemma3n_text", "olmo3", "modernbert")
+"""Models with parameters by type of layer that were read: of layers with a window it writes the base alone."""
+UNSCALED = ("modernbert",)
+"""Models of which it writes that nothing is scaled."""
 
 
 def read(stated: Stated) -> ReadRotation:
     """What llama.cpp computes from a converted checkpoint: unscaled RoPE, for a RoPE type it does not know."""
-    if stated.is_sliding:
+    if stated.sliding or stated.model_type in UNSCALED:
         return unscaled(stated)
     if stated.rope_type == "llama3" and stated.model_type not in WITH_FREQUENCIES:
         return unscaled(stated)

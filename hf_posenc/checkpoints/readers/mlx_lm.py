@@ -1,11 +1,6 @@
-"""mlx-lm: read in ``mlx_lm/models/rope_utils.py`` and the classes of models of 0.32.2.
-
-Where types of layers differ, it reads the keys from before transformers 5, and scales no layer that slides.
-"""
+"""mlx-lm: read in ``mlx_lm/models/rope_utils.py`` and the classes of models of 0.32.2."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
@@ -14,11 +9,10 @@ from hf_posenc.checkpoints.readers.stated import (
     by_type,
     divided,
     grown,
-    interpolated,
-    llama3,
     longrope_default,
-    proportional,
+    proportional_divided,
     unscaled,
+    with_base,
     yarn_frequencies,
 )
 
@@ -29,37 +23,37 @@ SCALED_MODELS = (
 )
 """Models whose class hands the scaling on; the others rotate by ``rope_theta`` alone."""
 BY_LAYER_TYPE = ("gemma3_text", "gemma3n_text", "olmo3", "modernbert")
-"""Models whose reading of parameters by type of layer was looked up."""
-BASES_OF_GEMMA3 = {"sliding_attention": 1e4, "full_attention": 1e6}
-"""Its bases of Gemma 3 where a file has none of the old keys."""
+"""Models with parameters by type of layer that were read: the first three by the keys before transformers 5 alone."""
+GEMMA_3_BASES = {"full_attention": 1e6, "sliding_attention": 1e4}
+"""What its class of Gemma 3 takes where no base is stated; those of the others demand one."""
 
 
 def read(stated: Stated) -> ReadRotation:
     """What mlx-lm computes.
 
     Raises:
-        Unread: it raises for this RoPE type, has no class for this model, or needs keys that cannot say this.
+        Unread: it raises for this RoPE type, or for this model.
     """
     if stated.layers is not None:
-        return of_layers(stated, stated.layers)
+        return of_layer_type(stated)
     if stated.model_type not in SCALED_MODELS:
         return unscaled(stated)
     return by_type(stated, FORMULAS)
 
 
-def of_layers(stated: Stated, layers: str) -> ReadRotation:
-    """What it computes in the layers of one type.
+def of_layer_type(stated: Stated) -> ReadRotation:
+    """Layers with a window are never scaled, and no layers of Gemma 3n are.
 
     Raises:
-        Unread: it has no class for this model, or needs keys that cannot say this.
+        Unread: it has no class for the model, or finds no base.
     """
     if stated.model_type == "modernbert":
-        raise Unread("it has no class for ModernBERT")
-    if not stated.in_old_form and stated.model_type == "gemma3_text":
-        return unscaled(replace(stated, parameters={"rope_theta": BASES_OF_GEMMA3[layers]}))
-    if not stated.in_old_form:
-        raise Unread("it needs rope_theta outside of rope_parameters, where these cannot be said")
-    if stated.is_sliding or stated.model_type not in SCALED_MODELS:
+        raise Unread("it has no class for this model")
+    if not stated.old_keys and stated.model_type == "gemma3_text":
+        return with_base(stated, GEMMA_3_BASES[stated.layers or ""])
+    if not stated.old_keys:
+        raise Unread("it reads the keys before transformers 5, which cannot say how these layers rotate")
+    if stated.sliding or stated.model_type == "gemma3n_text":
         return unscaled(stated)
     return by_type(stated, FORMULAS)
 
@@ -78,11 +72,8 @@ def longrope(stated: Stated) -> ReadRotation:
 
 
 FORMULAS = {
-    "default": unscaled,
-    "linear": interpolated,
     "dynamic": unscaled,  # up to max_position_embeddings, which is where it is compared
     "yarn": yarn,
-    "llama3": llama3,
     "longrope": longrope,
-    "proportional": lambda stated: ReadRotation(tuple(w / stated.factor for w in proportional(stated).frequencies)),
+    "proportional": proportional_divided,
 }

@@ -1,7 +1,4 @@
-"""SGLang, and vLLM before its pull request 48351: read in ``srt/layers/rotary_embedding`` of SGLang's repository.
-
-Gemma 3 (``srt/models/gemma3_causal.py``) has transformers' functions in its full layers, and no scaling in the others.
-"""
+"""SGLang, and vLLM before its pull request 48351: read in ``srt/layers/rotary_embedding`` of SGLang's repository."""
 
 from __future__ import annotations
 
@@ -9,22 +6,19 @@ from hf_posenc.checkpoints.readers import vllm
 from hf_posenc.checkpoints.readers.stated import (
     ReadRotation,
     Stated,
+    Unread,
+    by_mscales,
     by_type,
-    divided,
     grown,
-    interpolated,
-    llama3,
-    longrope_by_length,
-    longrope_default,
     powers,
-    proportional,
+    proportional_divided,
     unscaled,
     yarn_frequencies,
 )
 
 NAME = "SGLang, older vLLM"
-BY_LAYER_TYPE = ("gemma3_text",)
-"""Models whose reading of parameters by type of layer was looked up."""
+BY_LAYER_TYPE = ("gemma3_text", "modernbert")
+"""Models with parameters by type of layer that were read, in ``srt/models``."""
 
 
 def read(stated: Stated) -> ReadRotation:
@@ -33,9 +27,20 @@ def read(stated: Stated) -> ReadRotation:
     Raises:
         Unread: it knows no such RoPE type.
     """
-    if stated.is_sliding:
+    return by_type(stated, FORMULAS) if stated.layers is None else of_layer_type(stated)
+
+
+def of_layer_type(stated: Stated) -> ReadRotation:
+    """Layers with a window are never scaled, and no layers of ModernBERT are.
+
+    Raises:
+        Unread: it counts no positions past a window.
+    """
+    if stated.model_type == "modernbert":
+        if stated.sliding:
+            raise Unread("it takes every position past the window for its last one in layers with a window")
         return unscaled(stated)
-    return by_type(stated, FORMULAS if stated.layers is None else OF_TRANSFORMERS)
+    return unscaled(stated) if stated.sliding else by_type(stated, OF_TRANSFORMERS)
 
 
 def dynamic(stated: Stated) -> ReadRotation:
@@ -47,27 +52,12 @@ def dynamic(stated: Stated) -> ReadRotation:
 def yarn(stated: Stated) -> ReadRotation:
     """``attn_factor`` multiplies the pair of mscales, or 0.1 ln s + 1; ``attention_factor`` is not read."""
     given = stated.parameters
-    mscale, of_all = given.get("mscale"), given.get("mscale_all_dim")
-    own = grown(stated.factor)
-    if mscale is not None and of_all is not None:
-        own = grown(stated.factor, mscale) / grown(stated.factor, of_all)
+    own = by_mscales(stated) or grown(stated.factor)
     return ReadRotation(
         yarn_frequencies(stated, truncate=given.get("truncate", True)), own * given.get("attn_factor", 1.0)
     )
 
 
-FORMULAS = {
-    "default": unscaled,
-    "linear": interpolated,
-    "dynamic": dynamic,
-    "yarn": yarn,
-    "llama3": llama3,
-    "longrope": longrope_by_length,
-    "proportional": proportional,
-}
-OF_TRANSFORMERS = vllm.FORMULAS | {
-    "longrope": lambda stated: ReadRotation(
-        divided(stated, "short_factor"), stated.parameters.get("attention_factor") or longrope_default(stated)
-    ),
-}
-"""They are called without a length, for which LongRoPE has its short list; the others are as vLLM reads them."""
+FORMULAS = {"dynamic": dynamic, "yarn": yarn}
+OF_TRANSFORMERS = vllm.FORMULAS | {"proportional": proportional_divided}
+"""Its class of Gemma 3 calls transformers' own functions, which read what today's vLLM reads."""

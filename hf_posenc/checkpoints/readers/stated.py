@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -27,8 +27,8 @@ class Stated:
         interleaved: whether the model rotates channels 2m and 2m + 1 together.
         max_positions: ``max_position_embeddings``.
         served_length: the longest text that the engine is started for, in tokens.
-        layers: the type of the layers; None where all share their parameters.
-        in_old_form: whether the file also has the keys from before transformers 5.
+        layers: the type of layers, such as ``sliding_attention``; None where all share their parameters.
+        old_keys: what the configuration says in the form before transformers 5; empty where it cannot.
     """
 
     parameters: Mapping[str, Any]
@@ -38,11 +38,11 @@ class Stated:
     max_positions: int
     served_length: int
     layers: str | None = None
-    in_old_form: bool = True
+    old_keys: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def is_sliding(self) -> bool:
-        """Whether the layers see the last keys only."""
+    def sliding(self) -> bool:
+        """Whether the layers are those with a window, in a model that has both."""
         return self.layers == "sliding_attention"
 
     @property
@@ -84,21 +84,14 @@ class ReadRotation:
     amplitude: float = 1.0
 
 
-def by_type(stated: Stated, formulas: Mapping[str, Callable[[Stated], ReadRotation]]) -> ReadRotation:
-    """What the formula of the stated RoPE type gives.
-
-    Raises:
-        Unread: there is none.
-    """
-    formula = formulas.get(stated.rope_type)
-    if formula is None:
-        raise Unread(f"it does not know the RoPE type {stated.rope_type!r}")
-    return formula(stated)
-
-
 def unscaled(stated: Stated) -> ReadRotation:
     """RoPE without a scaling: θ^(−2m / d)."""
     return ReadRotation(powers(stated.theta, stated.rotary_dim))
+
+
+def with_base(stated: Stated, theta: float) -> ReadRotation:
+    """RoPE without a scaling, of a base that is found elsewhere."""
+    return unscaled(replace(stated, parameters={**stated.parameters, "rope_theta": theta}))
 
 
 def interpolated(stated: Stated) -> ReadRotation:
@@ -125,6 +118,11 @@ def proportional(stated: Stated) -> ReadRotation:
     return ReadRotation(frequencies + (0.0,) * (pairs - rotated))
 
 
+def proportional_divided(stated: Stated) -> ReadRotation:
+    """The same with the factor, as transformers computes it."""
+    return ReadRotation(tuple(w / stated.factor for w in proportional(stated).frequencies))
+
+
 def powers(theta: float, dims: int) -> tuple[float, ...]:
     """θ^(−2m / d) of each pair."""
     return tuple(theta ** (-2 * m / dims) for m in range(dims // 2))
@@ -149,6 +147,14 @@ def yarn_frequencies(stated: Stated, *, truncate: bool) -> tuple[float, ...]:
     width = last - first if last != first else 0.001
     slowed = (min(max((m - first) / width, 0.0), 1.0) for m in range(dims // 2))
     return tuple(w * (1 - g) + w / stated.factor * g for w, g in zip(powers(stated.theta, dims), slowed, strict=True))
+
+
+def by_mscales(stated: Stated) -> float | None:
+    """The quotient of YaRN's temperatures of both mscales; None where not both are stated."""
+    mscale, of_all = stated.parameters.get("mscale"), stated.parameters.get("mscale_all_dim")
+    if mscale is None or of_all is None:
+        return None
+    return grown(stated.factor, mscale) / grown(stated.factor, of_all)
 
 
 def grown(factor: float, mscale: float = 1.0) -> float:
@@ -179,3 +185,25 @@ def longrope_by_length(stated: Stated) -> ReadRotation:
     length = "long" if stated.served_length > stated.original_length else "short"
     amplitude = stated.parameters.get(f"{length}_mscale") or longrope_default(stated)
     return ReadRotation(divided(stated, f"{length}_factor"), amplitude)
+
+
+SHARED = {
+    "default": unscaled,
+    "linear": interpolated,
+    "llama3": llama3,
+    "longrope": longrope_by_length,
+    "proportional": proportional,
+}
+"""RoPE type → the formula that most engines have for it."""
+
+
+def by_type(stated: Stated, own: Mapping[str, Callable[[Stated], ReadRotation]]) -> ReadRotation:
+    """What the formula of the stated RoPE type gives: an engine's own, else that of most engines.
+
+    Raises:
+        Unread: there is none.
+    """
+    formula = own.get(stated.rope_type) or SHARED.get(stated.rope_type)
+    if formula is None:
+        raise Unread(f"it does not know the RoPE type {stated.rope_type!r}")
+    return formula(stated)

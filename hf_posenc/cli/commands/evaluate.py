@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,7 +60,7 @@ def evaluate(
     )  # fmt: skip
     loading = {"device": device, "batch_size": other.get("batch_size", 1)}
     chosen: dict[str, Any] = {name: value for name, value in (patch | loading).items() if value is not None}
-    named, requests = cli.model_named(model, other.get("base")), count(1)
+    named = cli.model_named(model, other.get("base"))
     if out is not None:
         check_replaces_results(out)
     elif given.log_samples:
@@ -69,7 +68,7 @@ def evaluate(
     with output.progress() as progress:
         evaluation = measure(
             named.model, peft=named.adapter, scheme=scheme, settings=given, dtype=cli.dtype_of(named, dtype),
-            on_request=lambda: progress(None, f"request {next(requests)}"), **chosen,
+            on_request=progress, **chosen,
         )  # fmt: skip
     if out is not None:
         evaluation.save(out)

@@ -182,8 +182,7 @@ def finetune(
             if not as_json:
                 if text and not held_out and not tuned.start.held_out_tokens:
                     output.show_text(MEASURED_ON_SOURCES)
-                words = [word for name in held_out or () for word in ("--text", name)]
-                show_next(after_finetune(out, tuned.model, words + reading.words() if words else []))
+                show_next(after_finetune(out, tuned.model))
 
 
 def check_emits(**given: Any) -> None:

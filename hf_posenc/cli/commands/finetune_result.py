@@ -111,17 +111,11 @@ def show_next(commands: Sequence[str]) -> None:
         output.show_text("\n".join(("Next:", *(f"  {command}" for command in commands))))
 
 
-def after_finetune(run: Path, model: Any, texts: Sequence[str] = ()) -> list[str]:
-    """Measure the tuned model, and merge or export it where that is possible.
-
-    Args:
-        run: folder of the run.
-        model: the tuned one.
-        texts: options that name the text to measure on.
-    """
+def after_finetune(run: Path, model: Any) -> list[str]:
+    """Measure the tuned model in the folder of its run, on what that held out; merge or export it where possible."""
     from hf_posenc.checkpoints.plain_config import is_expressible
 
-    measure = command("eval", run, *texts)
+    measure = command("eval", run)
     if hasattr(model, "merge_and_unload"):
         return [measure, command("merge", run, "--out", f"{run}-merged")]
     return [measure, command("export", run, "--out", f"{run}-plain")] if is_expressible(model) else [measure]

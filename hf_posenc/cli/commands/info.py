@@ -61,11 +61,16 @@ def info(
     if as_json:
         output.show_json(asdict(record))
         return
-    about = dict.fromkeys((record.text, record.about, facts(record)))  # a scheme of one's own has one text for both
-    output.show_text("\n\n".join(about) + "\n")
+    about = dict.fromkeys((record.text, record.about, own_formula(record), facts(record)))  # its two texts may be one
+    output.show_text("\n\n".join(filter(None, about)) + "\n")
     if record.options:
         rows = [(option, kind, default or "required") for option, (kind, default) in record.options.items()]
         output.show_table(("option", "value", "default"), rows)
+
+
+def own_formula(record: SchemeRecord) -> str:
+    """The LaTeX of a scheme that is not of this package, whose text may have no formula; empty for the others."""
+    return "" if record.target.startswith("hf_posenc.") else record.formula
 
 
 def show_properties(name: str, as_json: bool) -> None:

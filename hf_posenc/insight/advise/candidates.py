@@ -1,8 +1,9 @@
 """Try candidate schemes on the model without its weights: every recommendation has been patched once.
 
-Ranking: schemes that keep every token before those that evict; then those that were measured at the requested factor
-and found passkeys there, best first; then those with a published claim for it; then those for which it is farther than
-either; and last what was measured and found nothing. Ties keep the order of `hf_posenc.insight.advise.evidence`.
+Ranking: schemes that were measured at the requested factor and found passkeys there; then those with a published claim
+for it; then those for which it is farther than either; then what was measured and found nothing; and last what was not
+measured and evicts tokens. Measured schemes are in their measured order throughout. Ties keep the order of
+`hf_posenc.insight.advise.evidence`.
 """
 
 from __future__ import annotations
@@ -137,13 +138,14 @@ def choose(trial: CandidateSetting, claims: Iterable[Shown]) -> tuple[tuple[Reco
 def rank(one: Recommendation, target: int) -> tuple[Any, ...]:
     """Sort key, smaller is better; see the head of this file. Beyond all evidence, larger factors come first."""
     row, least = one.evidence, one.lengths["target_length"] / one.trained
-    found = row if row is not None and row.finds else None
-    measured = found is not None and found.factor >= least
-    published = one.shown_factor is not None and one.shown_factor >= least
-    nothing = (row is not None and found is None) or (found is None and one.shown_factor is None)
-    tier = 0 if measured else 3 if nothing else 1 if published else 2
-    farthest = -max(one.shown_factor or 0.0, found.factor if found else 0.0) if tier == 2 else 0.0
-    return one.kept < target, tier, farthest, found is None, found.order if found else ()
+    if row is not None:
+        tier = 3 if not row.finds else 0 if row.factor >= least else 2
+        return tier, -row.factor, 0, *row.order
+    if one.kept < target:
+        return (4,)
+    if one.shown_factor is None:
+        return 3, -math.inf
+    return (1,) if one.shown_factor >= least else (2, -one.shown_factor, 1)
 
 
 def is_beyond(factor: float, shown: Shown, evidence: MeasuredRow | None) -> bool:

@@ -12,7 +12,7 @@ from hf_posenc.insight.advise.evidence import MeasuredRow
 from hf_posenc.insight.advise.memory import Memory, TrainingMemory, size
 
 WIDTH = 98
-SHOWN = 4  # recommendations of each kind that are printed in full, and one more that evicts
+SHOWN = 4  # recommendations of each kind that are printed in full
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Recommendation:
 def compare_command(compared: Sequence[Recommendation]) -> str:
     """The command that compares recommendations for one model with the unpatched model, and with each other."""
     first = compared[0]
-    lengths = ",".join(map(str, sorted({first.trained, first.lengths["target_length"]})))
+    lengths = ",".join(map(str, sorted({first.lengths["target_length"], *(one.trained for one in compared)})))
     schemes = [f"unpatched,{first.entry}", *(one.entry for one in compared[1:])]
     words = [word for entry in schemes for word in ("--schemes", entry)]
     return shlex.join(["hf-posenc", "compare", "--model", first.model, *words, "--lengths", lengths])
@@ -163,10 +163,9 @@ class Advice:
         for title, found in (("Zero-shot", self.zero_shot), ("With training", self.training)):
             if found:
                 lines += ["", title]
-                evicting = [one for one in found[SHOWN:] if one.kept < self.target_length]
-                listed = found[:SHOWN] + tuple(evicting[:1])
-                lines += [line for number, one in enumerate(listed, 1) for line in self._lines_of(number, one)]
-                if more := [one.scheme for one in found if one not in listed]:
+                for number, one in enumerate(found[:SHOWN], 1):
+                    lines += self._lines_of(number, one)
+                if more := [one.scheme + self._evicts(one) for one in found[SHOWN:]]:
                     lines += _wrapped(f"then {', '.join(more)} (all lines: --json)", 2, 7)
         lines += _bullets("Does not fit", self._refusals())
         return "\n".join([*lines, *self._try()])
@@ -203,6 +202,10 @@ class Advice:
         head = f"  {number}  {one.scheme}{self._head(one)}"
         return [head, *_wrapped(one.reason, 5, 5), *_wrapped(one.patch, 5, 9)]
 
+    def _evicts(self, one: Recommendation) -> str:
+        """What stands behind a scheme that is only named, where it keeps less than the whole text."""
+        return "" if one.kept == self.target_length else f" (keeps {one.kept:,} tokens)"
+
     def _head(self, one: Recommendation) -> str:
         """Whether a recommendation was shown this far, and its cache."""
         found = []
@@ -216,7 +219,7 @@ class Advice:
     def _try(self) -> list[str]:
         """The commands that measure the first recommendations, without training and with."""
         able = [one for one in self.recommendations if not one.restore]
-        compared = [one for one in able if one.use == able[0].use and one.trained == able[0].trained][:SHOWN]
+        compared = [one for one in able if one.use == able[0].use][:SHOWN]
         lines = [compare_command(compared)] if compared else []
         lines += [one.finetune for one in able if one.use == "training"][:1]
         return ["", "Try", *(line for command in lines for line in _shell(command))] if lines else []

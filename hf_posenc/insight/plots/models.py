@@ -181,7 +181,7 @@ class Model:
         check_layer(layer, len(attentions))
         attention = attentions[layer]
         table = next((m.weight for m in base.modules() if isinstance(m, SchemePositionTable)), None)
-        name = label or attention.scheme.extra_repr()
+        name = label or attention.scheme.shown_name
         return Target(name, attention.scheme, table, LayerProjections(attention), layer)
 
 

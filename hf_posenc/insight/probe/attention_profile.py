@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from hf_posenc.attention.call import AttentionCall
 from hf_posenc.core.context import PositionContext
 from hf_posenc.core.terms import Terms
-from hf_posenc.forward.attention import with_sink
 from hf_posenc.forward.current_forward import ATTENTIONS
+from hf_posenc.forward.mix import with_sink
 from hf_posenc.patching.patch import patch_model, unpatch_model
 from hf_posenc.patching.state import base_model_of, is_patched
 

@@ -62,7 +62,7 @@ class RandPos(Recipe):
         """
         if torch.compiler.is_exporting():
             raise NotTraceable(
-                f"Scheme {self.extra_repr()!r} draws new positions for every text, which an exported program cannot. "
+                f"Scheme {self.shown_name!r} draws new positions for every text, which an exported program cannot. "
                 "Patch with test='even' and export in evaluation mode (model.eval())."
             )
         widest = int(lengths.max())

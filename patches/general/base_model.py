@@ -1,0 +1,53 @@
+"""The base model that is patched: the innermost part of a model that embeds tokens itself and has attention."""
+
+from __future__ import annotations
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from hf_posenc.errors import UnsupportedModel
+from hf_posenc.patches.general.blindness import REMEDY
+from hf_posenc.patches.general.inline import attention_modules
+
+
+def innermost(model: nn.Module) -> PreTrainedModel | None:
+    """The innermost model of transformers with token embeddings and attention; None where there are several."""
+    found = [module for module in model.modules() if reads_tokens(module)]
+    inner = [one for one in found if not any(other is not one and _holds(one, other) for other in found)]
+    return inner[0] if len(inner) == 1 else None
+
+
+def reads_tokens(module: nn.Module) -> bool:
+    """Whether a module is a model of transformers that embeds tokens itself, and whose attention can be intercepted."""
+    return embeds_tokens(module) and bool(attention_modules(module))
+
+
+def embeds_tokens(module: nn.Module) -> bool:
+    """Whether a module is a model of transformers that embeds tokens itself."""
+    if not isinstance(module, PreTrainedModel):
+        return False
+    try:
+        embedding = module.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        return False
+    if not isinstance(embedding, nn.Module):
+        return False
+    return any(isinstance(part, nn.Embedding) for part in embedding.modules())  # PEFT wraps it to train it
+
+
+def _holds(one: nn.Module, other: nn.Module) -> bool:
+    return any(module is other for module in one.modules())
+
+
+def unsupported(model: nn.Module) -> UnsupportedModel:
+    """Why a model has no adapter, not even this one."""
+    inside = [type(module).__name__ for module in model.modules() if reads_tokens(module)]
+    if len(inside) > 1:
+        return UnsupportedModel(
+            f"This {type(model).__name__} holds several models that read tokens ({', '.join(inside)}). "
+            "Patch one of them, such as model.get_decoder()."
+        )
+    return UnsupportedModel(
+        f"No attention of this {type(model).__name__} goes through the AttentionInterface of transformers, so that it "
+        f"cannot be intercepted. {REMEDY}"
+    )

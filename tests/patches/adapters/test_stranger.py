@@ -1,0 +1,99 @@
+"""A stranger's decoder, by the page on adding a model: it takes schemes, and every step that is left out is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from hf_posenc import patch_model
+from hf_posenc.errors import PosEncError
+from hf_posenc.extend import Adapter, PatchedAttention, register_adapter
+from hf_posenc.patches import registry
+
+from . import stranger
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    yield
+    registry._ADAPTERS.pop("tiny_stranger", None)
+
+
+def adapter(**members: Any) -> type[Adapter]:
+    return type("Own", (stranger.TinyAdapter,), members)
+
+
+def attention(*bases: type, **members: Any) -> type[Adapter]:
+    patched = type("Patched", bases or (stranger.PatchedTinyAttention,), members)
+    return adapter(attention={stranger.TinyAttention: patched})
+
+
+def patched(cls: type[Adapter], model: type[stranger.TinyModel] = stranger.TinyModel, scheme: str = "yarn") -> Any:
+    torch.manual_seed(0)
+    register_adapter("tiny_stranger")(cls)
+    return patch_model(model(stranger.TinyConfig()).eval(), scheme, factor=4)
+
+
+@pytest.mark.parametrize("scheme", ["rope", "yarn", "alibi"])
+def test_the_right_adapter_computes(scheme: str) -> None:
+    """Negative control of the rest: cached as uncached, a relative scheme, and rope as the model itself."""
+    model, ids = patched(stranger.TinyAdapter, scheme=scheme), torch.arange(6)[None]
+    torch.manual_seed(0)
+    plain = stranger.TinyModel(stranger.TinyConfig()).eval()
+    with torch.no_grad():
+        full, shifted = model(ids).last_hidden_state, model(ids, position_ids=ids + 3).last_hidden_state
+        cache = DynamicCache()
+        model(ids[:, :4], past_key_values=cache, use_cache=True)
+        rest = model(ids[:, 4:], past_key_values=cache, use_cache=True).last_hidden_state
+        own = plain(ids).last_hidden_state
+    torch.testing.assert_close(rest, full[:, 4:])
+    torch.testing.assert_close(shifted, full)
+    assert torch.allclose(own, full, atol=1e-6) == (scheme == "rope")
+
+
+class NoKeywords(stranger.TinyModel):
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None):
+        return super().forward(input_ids, attention_mask, position_ids, past_key_values)
+
+
+class NoPositions(stranger.TinyModel):
+    def forward(self, input_ids=None, attention_mask=None, past_key_values=None, **call):
+        return super().forward(input_ids, attention_mask, None, past_key_values, **call)
+
+
+class NoCache(stranger.TinyModel):
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, **call):
+        return super().forward(input_ids, attention_mask, position_ids, **call)
+
+
+def tuple_of(self: Any, *given: Any, **call: Any) -> Any:
+    return (stranger.PatchedTinyAttention.forward(self, *given, **call),)
+
+
+def without_base_class() -> type[Adapter]:
+    own = {name: one for name, one in vars(stranger.TinyAdapter).items() if not name.startswith("_")}
+    return type("Own", (Adapter,), {name: one for name, one in own.items() if name != "base_class"})
+
+
+MISTAKES: dict[str, Any] = {
+    "reads max_position_embeddings of TinyConfig": lambda: [adapter(trained_length=Adapter.trained_length)],
+    "reads n_head of TinyConfig": lambda: [adapter(geometry=lambda self, config, **lengths: config.n_head)],
+    "has base_class = None": lambda: [without_base_class()],
+    "does not derive from PatchedAttention": lambda: [attention(stranger.TinyAttention)],
+    "derive from PatchedAttention first": lambda: [attention(stranger.TinyAttention, PatchedAttention)],
+    "whose project_query": lambda: [attention(project_query=PatchedAttention.project_query)],
+    "from probe": lambda: [attention(forward=tuple_of)],
+    "posenc_forward": lambda: [stranger.TinyAdapter, NoKeywords],
+    "names no position_ids": lambda: [stranger.TinyAdapter, NoPositions],
+    "names no past_key_values": lambda: [stranger.TinyAdapter, NoCache],
+}
+
+
+@pytest.mark.parametrize("named", MISTAKES)
+def test_what_is_left_out_is_named(named: str) -> None:
+    with pytest.raises(PosEncError, match=named):
+        patched(*MISTAKES[named]())
