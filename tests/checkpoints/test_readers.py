@@ -209,7 +209,7 @@ def test_types_of_layers(family: str, window: bool, of_window: Names, of_full: N
 
 
 def test_by_how_much_layers_with_a_window_differ() -> None:
-    """Position interpolation slows the fastest pair from 1 to 1/s radians a token; a reader leaves it at 1."""
+    """Position interpolation slows the fastest pair from 1 to 1/s radians per token; a reader leaves it at 1."""
     found = {(one.reader, one.layers): one for one in read_elsewhere(of_two_types("gemma3_text", window=True))}
     assert found[LLAMA, "sliding_attention"].phase == pytest.approx((1 - 1 / FACTOR) * TARGET)
     assert found[VLLM, "sliding_attention"].verdict == "exact"

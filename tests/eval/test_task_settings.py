@@ -17,7 +17,10 @@ from hf_posenc.eval.texts.measured_text import module_text
 SINGLE = [task for task in own_tasks() if not members(task)]
 
 
-@pytest.mark.parametrize("task", [task for task in SINGLE if task not in FILE_TASKS])
+HELD_OUT = "posenc_held_out"  # reads the record of a run: tests/cli/test_held_out.py
+
+
+@pytest.mark.parametrize("task", [task for task in SINGLE if task not in (*FILE_TASKS, HELD_OUT)])
 def test_the_tasks_that_read_a_setting_are_listed(task: str, framed_tokenizer, monkeypatch, tmp_path: Path) -> None:
     from lm_eval.tasks import TaskManager
 
