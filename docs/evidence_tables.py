@@ -52,8 +52,13 @@ def real_table() -> str:
         changes = [value - found[UNPATCHED, near][document] for document, value in found[scheme, far].items()]
         losses = [f"{fmean(found[scheme, length].values()):.2f}" for length in (near, far)]
         name = scheme if scheme == UNPATCHED else f"`{scheme}`"
-        lines.append(f"| {' | '.join([name, *losses, f'{min(changes):+.2f} … {max(changes):+.2f}'])} |")
+        lines.append(f"| {' | '.join([name, *losses, signed(min(changes)) + ' … ' + signed(max(changes))])} |")
     return "\n".join(lines)
+
+
+def signed(value: float) -> str:
+    """With its sign, as it is typeset."""
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def measured_table(rows: list[MeasuredRow], link: str, head: str = HEAD, *, timed: bool = True) -> str:
