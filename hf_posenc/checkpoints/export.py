@@ -15,6 +15,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +113,19 @@ def filled(model: Any, make: Callable[[Any], Any], config: Any, weights: Mapping
     """The plain model that ``make(config)`` builds, with these weights, but for those it has no place for.
 
     How it generates is that of the patched ``model``.
+
+    Raises:
+        NotExpressible: the class of the installed transformers has weights beside these.
     """
     with torch.device("meta"):
         plain = make(config)
-    plain.load_state_dict({name: weights[name] for name in weights.keys() & plain.state_dict().keys()}, assign=True)
+    missing = plain.state_dict().keys() - weights.keys()
+    if missing:
+        raise NotExpressible(
+            f"The {type(plain).__name__} of transformers {version('transformers')} has weights of other names: "
+            f"{', '.join(sorted(missing))}. Install a newer transformers, or use the checkpoint of save_pretrained."
+        )
+    plain.load_state_dict({name: weights[name] for name in plain.state_dict()}, assign=True)
     plain.tie_weights()
     plain.generation_config = getattr(model, "generation_config", None)
     return plain

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hf_posenc.checkpoints.export import filled
 from hf_posenc.checkpoints.native_parameters import INSTEAD, acting_part
+from hf_posenc.checkpoints.plain_config import explained_refusal
 from hf_posenc.checkpoints.static_rotation import HOOKS, longrope
 from hf_posenc.core.geometry import Rotation
 from hf_posenc.errors import NotExpressible
@@ -93,22 +94,24 @@ def as_gpt_neox(model: Any, scheme: Scheme) -> Any:
         NotExpressible: it rotates otherwise, or the model scales its scores otherwise.
     """
     check_scaling(model.config, "GPT-NeoX")
+    parameters = rotated_by(scheme, describe(model).scheme)
     config = transformers.GPTNeoXConfig(
         intermediate_size=model.config.n_inner or 4 * model.config.n_embd,
         hidden_act=model.config.activation_function,
         layer_norm_eps=model.config.layer_norm_epsilon,
         use_parallel_residual=False,
         max_position_embeddings=describe(model).target_length,
-        rope_parameters=rotated_by(scheme, describe(model).scheme),
+        rope_parameters=parameters,
         **shared_entries(model.config),
     )
     names = {"transformer.wte": "gpt_neox.embed_in", "transformer.ln_f": "gpt_neox.final_layer_norm"}
-    return filled(
-        model,
-        transformers.AutoModelForCausalLM.from_config,
-        config,
-        renamed(model, names, "gpt_neox.layers", "attention"),
-    )
+    with explained_refusal(parameters):  # of older classes, which rotate a quarter of a head whatever is stated
+        return filled(
+            model,
+            transformers.AutoModelForCausalLM.from_config,
+            config,
+            renamed(model, names, "gpt_neox.layers", "attention"),
+        )
 
 
 def as_bloom(model: Any, scheme: ALiBi) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from packaging.version import Version
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from hf_posenc import export_auto, patch_model
@@ -47,6 +49,10 @@ def patched(scheme: str, options: dict[str, Any], family: str = "llama") -> Any:
     return patch_model(model, scheme, factor=4, **options)
 
 
+OLD = Version(version("transformers")) < Version("5.5")
+"""5.4 names the output layer of GPT-NeoX otherwise, and rotates a quarter of a head whatever is stated: refused."""
+
+
 @pytest.mark.parametrize(
     ("family", "scheme", "options", "kind", "entries"),
     [("llama", *case) for case in CASES] + [("gpt2", *case) for case in GPT2],
@@ -57,6 +63,10 @@ def test_the_class_and_its_logits(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(other_class, "check_alone", lambda *_: None)  # a process each; the slow test has it
     model = patched(scheme, options, family)
+    if kind == "gpt_neox" and OLD:
+        with pytest.raises(NotExpressible):
+            export_auto(model, tmp_path / "plain")
+        return
     export_auto(model, tmp_path / "plain")
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
     assert config["model_type"] == kind
@@ -64,7 +74,7 @@ def test_the_class_and_its_logits(
     there = AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval()
     assert torch.allclose(there(TEXT).logits, model(TEXT).logits, atol=1e-4)  # two float32 ways to logits of about 1
     other = torch.cat((TEXT[:, :-8], TEXT[:, -8:-4].flip(1), TEXT[:, -4:]), dim=1)  # a control: order counts
-    assert not torch.allclose(there(other).logits[:, -1], there(TEXT).logits[:, -1], atol=1e-3)
+    assert not torch.allclose(there(other).logits[:, -1], there(TEXT).logits[:, -1], atol=1e-4)
 
 
 @pytest.mark.parametrize(
