@@ -75,11 +75,31 @@ def test_a_checkpoint_of_the_scheme_is_restored_by_the_script(framework, tmp_pat
     assert "model" in (content.get("model_name_or_path"), content.get("base_model"))
 
 
+def test_a_folder_is_named_from_anywhere(tmp_path, monkeypatch) -> None:
+    """The command runs in the folder of the run, where a relative name leads nowhere."""
+    monkeypatch.chdir(starter_path("llama").parent)
+    content, _ = emitted(tmp_path, "trl", "yarn", name="llama")
+    assert Path(content["model_name_or_path"]).is_absolute()
+    assert (Path(content["model_name_or_path"]) / "config.json").is_file()
+
+
 def test_llama_factory_gets_the_scheme_in_a_plain_checkpoint(tmp_path) -> None:
     content, patched = emitted(tmp_path, "llama-factory", "yarn", name=str(starter_path("llama")))
     plain = AutoModelForCausalLM.from_pretrained(str(tmp_path / content["model_name_or_path"]), dtype=torch.float32)
     assert torch.allclose(logits(plain), logits(patched), atol=1e-3)
     assert json.loads((tmp_path / "dataset_info.json").read_text())["documents"]["file_name"] == "train.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("framework", "scheme", "method", "unnamed"),
+    [("trl", "yarn", "lora", True), ("trl", "yarn", "full", False), ("trl", "rerope", "lora", False),
+     ("llama-factory", "yarn", "lora", False)],
+)  # fmt: skip
+def test_the_scheme_is_named_again_where_nothing_else_says_it(framework, scheme, method, unnamed, tmp_path) -> None:
+    model, tokenizer = hf_posenc.load_starter("llama")
+    hf_posenc.patch_model(model, scheme, factor=2)
+    training, name = Training(length=64, steps=1, method=method), str(starter_path("llama"))
+    assert emit_run(framework, model, tokenizer, TEXTS, training, tmp_path, name=name).unnamed is unnamed
 
 
 def test_the_documents_are_records_with_a_text(tmp_path) -> None:
@@ -129,7 +149,14 @@ def test_llama_factory_reads_it(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("framework", "settings"),
-    [("trl", {"method": "lora_plus"}), ("axolotl", {"attention_groups": 2}), ("axolotl", {"alpha": 0.5})],
+    [
+        ("trl", {"method": "lora_plus"}),
+        ("axolotl", {"attention_groups": 2}),
+        ("axolotl", {"alpha": 0.5}),
+        ("trl", {"eval_windows": 4}),
+        ("axolotl", {"report_to": ("wandb",)}),
+        ("llama-factory", {"chunked_loss": True}),
+    ],
 )
 def test_what_a_framework_has_no_word_for_is_refused(framework, settings, tmp_path) -> None:
     with pytest.raises(TrainingImpossible):

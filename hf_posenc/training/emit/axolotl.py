@@ -62,4 +62,5 @@ AXOLOTL = Framework(
     command="axolotl train",
     script="from axolotl.cli.train import do_cli\n\ndo_cli(FILE)",
     methods=("lora", "dora", "lora_plus", "full"),
+    without=("report_to",),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,8 @@ FRAMEWORKS = {"trl": TRL, "axolotl": AXOLOTL, "llama-factory": LLAMA_FACTORY}
 CHECKPOINT, SCRIPT = "model", "run.py"
 NOT_OF_CONFIG = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
 """Entries of a configuration that say nothing about what the model computes."""
+NOT_EMITTED = ("attention_groups", "eval_every", "eval_lengths", "eval_windows")
+"""Settings that no framework is told: none has shifted sparse attention, and nothing is held out."""
 SCRIPT_TEXT = '''"""Train with {title}; hf_posenc restores the scheme of the checkpoint."""
 
 from hf_posenc import enable_auto
@@ -56,11 +58,13 @@ class Emitted:
         folder: where.
         command: that starts it, in that folder.
         restored: whether the framework's environment needs this package.
+        unnamed: whether what is trained is an adapter that does not say the scheme, as its base is the unpatched model.
     """
 
     folder: Path
     command: str
     restored: bool
+    unnamed: bool
 
 
 def emit_run(
@@ -103,7 +107,7 @@ def emit_run(
         write_documents(folder / DATA, documents)
         if config is None:
             write_checkpoint(model, tokenizer, folder / CHECKPOINT, plain=not restored)
-        source = CHECKPOINT if config is None else str(name)
+        source = CHECKPOINT if config is None or name is None else from_anywhere(name)
         run = run_of(model, training, source, config or {}, four_bit=four_bit)
         write_yaml(folder / chosen.file, chosen.settings(run))
         for file, content in chosen.more.items():
@@ -111,7 +115,7 @@ def emit_run(
         if restored:
             (folder / SCRIPT).write_text(script_of(chosen), encoding="utf-8")
     command = f"accelerate launch {SCRIPT}" if restored else f"{chosen.command} {chosen.file}"
-    return Emitted(Path(out), command, restored)
+    return Emitted(Path(out), command, restored, unnamed=bool(config and run.modules))
 
 
 def framework_of(name: str) -> Framework:
@@ -129,7 +133,7 @@ def check_settings(framework: Framework, model: PreTrainedModel, training: Train
     """Refuse what the framework has no word for.
 
     Raises:
-        TrainingImpossible: It has none for the method, the groups of attention, or an encoder.
+        TrainingImpossible: It has none for the method, another setting, or an encoder.
         LengthContradiction: the model does not reach the length of a row.
     """
     if not is_causal(model):
@@ -142,11 +146,13 @@ def check_settings(framework: Framework, model: PreTrainedModel, training: Train
             f"The file of {framework.title} has no word for method {training.method!r}. "
             f"Choose {', '.join(framework.methods)}."
         )
-    if training.attention_groups > 1:
-        raise TrainingImpossible(
-            f"attention_groups={training.attention_groups} was asked for, and {framework.title} has no shifted sparse "
-            "attention. Leave it out, or use hf_posenc.training.finetune."
-        )
+    for field in fields(training):
+        asked = getattr(training, field.name)
+        if field.name in (*NOT_EMITTED, *framework.without) and asked != field.default:
+            raise TrainingImpossible(
+                f"{field.name}={shown(asked)} was asked for, and the file of {framework.title} has no word for it. "
+                "Leave it out, or use hf_posenc.training.finetune."
+            )
     check_reach(model, training.length)
 
 
@@ -158,6 +164,11 @@ def plain_form(model: PreTrainedModel) -> PlainConfig | None:
         return None
     plain = plain_config(model)
     return None if plain.short else plain
+
+
+def from_anywhere(name: str) -> str:
+    """The name of a model for a command that runs in another folder."""
+    return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 
 def entries_of(plain: PlainConfig, name: str) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_posenc.training.emit.run import DATA, OUTPUT, Framework, Run
+from hf_posenc.training.emit.run import DATA, Framework, Run
 
 LORA_PLUS_RATIO = 16
 NAME = "documents"
@@ -29,20 +29,9 @@ def settings(run: Run) -> dict[str, Any]:
         "packing": True,
         "neat_packing": training.packing == "separate",
         **(adapter(run) if run.modules else {"finetuning_type": "full"}),
-        "output_dir": OUTPUT,
-        **run.duration,
-        "per_device_train_batch_size": training.batch,
-        "gradient_accumulation_steps": training.accumulate,
-        "learning_rate": training.learning_rate,
-        "lr_scheduler_type": training.schedule,
-        "weight_decay": training.weight_decay,
-        "bf16": training.bf16,
+        **run.arguments,
         "disable_gradient_checkpointing": not training.gradient_checkpointing,
         "flash_attn": "sdpa",
-        "seed": training.seed,
-        "save_steps": training.save_every,
-        "logging_steps": 1,
-        "report_to": list(training.report_to) or "none",
     }
 
 
@@ -70,5 +59,6 @@ LLAMA_FACTORY = Framework(
     script="from llamafactory.train.tuner import run_exp\nfrom yaml import safe_load\n\n"
     "run_exp(safe_load(open(FILE, encoding='utf-8')))",
     methods=("lora", "dora", "lora_plus", "full"),
+    without=("chunked_loss",),
     more={"dataset_info.json": {NAME: {"file_name": DATA, "columns": {"prompt": "text"}}}},
 )

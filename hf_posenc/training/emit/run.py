@@ -50,12 +50,27 @@ class Run:
         return int(alpha)
 
     @property
-    def duration(self) -> dict[str, Any]:
-        """The number of steps, or of epochs, and the warmup, as `TrainingArguments` names them."""
+    def arguments(self) -> dict[str, Any]:
+        """What `TrainingArguments` has names for, which TRL and LLaMA-Factory share."""
         training = self.training
         if training.steps is None:
-            return {"num_train_epochs": training.epochs, "warmup_steps": training.warmup}  # below 1 it is a share
-        return {"max_steps": training.steps, "warmup_steps": round(training.warmup * training.steps)}
+            duration: dict[str, Any] = {"num_train_epochs": training.epochs, "warmup_steps": training.warmup}  # a share
+        else:
+            duration = {"max_steps": training.steps, "warmup_steps": round(training.warmup * training.steps)}
+        return {
+            "output_dir": OUTPUT,
+            **duration,
+            "per_device_train_batch_size": training.batch,
+            "gradient_accumulation_steps": training.accumulate,
+            "learning_rate": training.learning_rate,
+            "lr_scheduler_type": training.schedule,
+            "weight_decay": training.weight_decay,
+            "bf16": training.bf16,
+            "seed": training.seed,
+            "save_steps": training.save_every,
+            "logging_steps": 1,
+            "report_to": list(training.report_to) or "none",
+        }
 
 
 @dataclass(frozen=True)
@@ -70,6 +85,7 @@ class Framework:
         command: that starts the run; the name of the file follows.
         script: the same in Python, which comes after `enable_auto`.
         methods: training methods that the file can ask for.
+        without: settings that it has no word for, besides those of the evaluation.
         more: further files beside it, by name.
     """
 
@@ -80,4 +96,5 @@ class Framework:
     command: str
     script: str
     methods: tuple[str, ...]
+    without: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)

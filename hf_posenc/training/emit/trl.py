@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_posenc.training.emit.run import DATA, OUTPUT, Framework, Run
+from hf_posenc.training.emit.run import DATA, Framework, Run
 
 PACKING = {"joined": "wrapped", "separate": "bfd"}
 
@@ -24,19 +24,8 @@ def settings(run: Run) -> dict[str, Any]:
         "packing_strategy": PACKING[training.packing],
         "loss_type": "nll" if training.chunked_loss is False else "chunked_nll",
         **(adapter(run) if run.modules else {}),
-        "output_dir": OUTPUT,
-        **run.duration,
-        "per_device_train_batch_size": training.batch,
-        "gradient_accumulation_steps": training.accumulate,
-        "learning_rate": training.learning_rate,
-        "lr_scheduler_type": training.schedule,
-        "weight_decay": training.weight_decay,
-        "bf16": training.bf16,
+        **run.arguments,
         "gradient_checkpointing": training.gradient_checkpointing,
-        "seed": training.seed,
-        "save_steps": training.save_every,
-        "logging_steps": 1,
-        "report_to": list(training.report_to) or "none",
     }
 
 
