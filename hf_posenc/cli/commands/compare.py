@@ -177,7 +177,7 @@ def demo(
 ) -> None:
     """Compare schemes on a small trained Llama.
 
-    Eight schemes at up to eight times its trained length, each patched once with the factor of the longest. About six
+    Schemes at up to eight times its trained length, each patched once with the factor of the longest. About three
     minutes; needs no network. Your own models: hf-posenc compare.
     """
     from hf_posenc.eval import compare
