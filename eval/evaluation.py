@@ -80,8 +80,8 @@ def evaluate(
         quiet: hide lm-eval's progress bars.
         on_request: called after each scored request with the share done of its kind, and a description.
         settings: what is measured.
-        **given: fields of `hf_posenc.eval.settings.EvaluateSettings`, such as ``lengths``, ``tasks`` and ``samples``,
-            which replace those of ``settings``; any other argument is one of `PosEncLM`.
+        **given: fields of `hf_posenc.eval.settings.EvaluateSettings`, such as ``lengths``, ``tasks`` and ``samples``.
+            They replace those of ``settings``. `PosEncLM` takes any other argument.
 
     Raises:
         MissingPackage: lm-eval is not installed.

@@ -49,8 +49,8 @@ class Measurement(Sampled):
     Attributes:
         tasks: lm-eval task names; by default loss and passkey retrieval.
         lengths: sequence lengths in tokens; by default multiples of the trained length.
-        longest: context in tokens available before every target; by default the longest of the lengths. With the same
-            value, a length that is added later has the same targets.
+        longest: context in tokens before every scored token; by default the longest of the lengths. With the same
+            value, a length that is added later scores the same tokens.
         limit: documents per length, for a quick look.
         text: one or several files, folders and ``hub:NAME:SPLIT``, or `datasets` objects; by default held-out modules
             of the standard library. A record of jsonl, json, csv or parquet is a document; no window crosses two.
@@ -122,17 +122,15 @@ class CompareSettings(Measurement):
 
     Attributes:
         factor_per_length: patch anew for each length, with factor = length / trained length. By default every scheme
-            is patched once, for the longest length (for ``longest``, where it is given), as a deployed model is, and
-            that one model is measured at all lengths.
-        against: label of a line; the others are compared with it, document by document, and tables mark what is surely
-            better or worse. Where only one line has a scheme, the name of the scheme will do.
+            is patched once, for the longest length (or for ``longest``), and that model is measured at all lengths.
+        against: label of a line. The others are compared with it, document by document, and tables mark those that are
+            surely better or worse. The name of a scheme will do if one line alone has it.
         rank: rank the lines on each task at the longest length; see `hf_posenc.eval.results.ranking`.
         tune: choose the options of each scheme, for each length, by the loss on ``dev_text``.
         dev_text: a text to choose options on, named as ``text`` is; by default modules of the standard library that are
             not in the default text. Naming one switches ``tune`` on.
-        budget: candidates of each scheme that are tried, drawn at random from a finer grid; by default all of a small
-            grid.
-        fresh: measure again what the folder has, and replace it.
+        budget: candidates of each scheme, drawn at random from a finer grid; by default all of a small grid.
+        fresh: measure the cells in the folder again, and replace them.
     """
 
     factor_per_length: bool = False

@@ -76,18 +76,18 @@ def finetune(
     held_out: Annotated[
         list[str] | None,
         cli.of_text(
-            help="Evaluation text, named likewise; default: the last 5 % of --text, or other sources of the standard "
+            help="Held-out text, in the same forms; default: the last 5 % of --text, or other sources of the standard "
             "library."
         ),
     ] = None,
     recipe: Annotated[
         str,
-        of_training(help="Named settings, which other options override: full_length, shifted_sparse, pose or drope."),
+        of_training(help="Named settings: full_length, shifted_sparse, pose or drope; other options override them."),
     ] = "full_length",
     method: Annotated[
-        str | None, of_training(help="lora, dora, lora_plus or full; default: lora, or as the recipe has.")
+        str | None, of_training(help="lora, dora, lora_plus or full; default: lora, or the recipe's.")
     ] = None,
-    steps: Annotated[int | None, of_training(help="Optimiser steps; default: 150, or as the recipe has.")] = None,
+    steps: Annotated[int | None, of_training(help="Optimiser steps; default: 150, or the recipe's.")] = None,
     learning_rate: Annotated[
         float | None,
         of_training(help="Peak learning rate; default: by method and size of the model, as advise prints it."),
@@ -104,7 +104,7 @@ def finetune(
         bool,
         of_training(
             "--find-learning-rate",
-            help="Only train 50 steps at rising learning rates, and print the run with the rate that they suggest.",
+            help="Train 50 steps at rising learning rates, and print the run with the suggested rate.",
         ),
     ] = False,
     out: Annotated[Path, cli.of_output(help="Folder of checkpoints, loss curve and trained adapter.")] = Path(
@@ -112,7 +112,7 @@ def finetune(
     ),
     emit: Annotated[
         str | None,
-        cli.of_output(help="Only write the run, for another framework: trl, axolotl or llama-factory."),
+        cli.of_output(help="Write the run for another framework, and train nothing: trl, axolotl or llama-factory."),
     ] = None,
     resume: Annotated[
         bool, cli.of_output("--resume", help="Resume from the last complete checkpoint in --out.")

@@ -87,8 +87,8 @@ def probe(
     Args:
         model: patched or not, restored to its state when this returns; or a name as `from_pretrained` takes it.
         tokenizer: fast tokenizer of the model; by default that of a model given by name.
-        scheme, factor, target_length, options: as in `patch_model`; with a scheme, both variants are measured, and it
-            takes the place of the one that the model carries.
+        scheme, factor, target_length, options: as in `patch_model`. With a scheme, the model is measured as it is and
+            with this scheme in place of its own.
         length: tokens per text; by default the target length of the scheme, else the size of the position table or,
             without a table, twice the trained length.
         text, text_field, document_separator: as in `hf_posenc.eval.evaluate`.
