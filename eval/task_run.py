@@ -95,9 +95,7 @@ def check_prompts(settings: EvaluateSettings, tokenizer: Any) -> None:
             "apply_chat_template out."
         )
     if settings.fewshot_as_multiturn and not settings.apply_chat_template:
-        raise TaskOptionOutOfRange(
-            "fewshot_as_multiturn makes turns of a conversation, and there is none. Pass apply_chat_template too."
-        )
+        raise TaskOptionOutOfRange("fewshot_as_multiturn needs a chat template. Pass apply_chat_template too.")
 
 
 def configure(tasks: Mapping[str, Any], settings: EvaluateSettings) -> None:

@@ -92,8 +92,8 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
     digests = {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
     if tokenizer not in (None, digests["tokenizer"]):
         raise BadComparison(
-            f"The tokenizer of {shown(given.shown_name)} differs from that of the models before it, so that a length "
-            "is another text for each. Make separate comparisons."
+            f"The tokenizer of {shown(given.shown_name)} differs from the tokenizer of the models before it, so "
+            "each would read another text. Make separate comparisons."
         )
     request = MeasurementRequest(
         shared.measure, longest, settings.factor_per_length, dict(given.arguments),

@@ -131,8 +131,7 @@ class CopyGainTask(StringTask):
         found = SpanTask.documents(self)
         if len(found) < 2:
             raise TaskOptionOutOfRange(
-                f"{self.name} compares a passage with that of another window, got {len(found)} window. "
-                "Ask for 2 samples or more."
+                f"{self.name} compares the passages of two windows, got {len(found)} window. Ask for 2 samples or more."
             )
         passages = [doc["ids"][-self.sweep.scored :] for doc in found]
         return [doc | {"other": passages[(number + len(found) // 2) % len(found)]} for number, doc in enumerate(found)]

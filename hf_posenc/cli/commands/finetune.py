@@ -252,7 +252,7 @@ def texts_of(
     from hf_posenc.training import HeldOutSplit
 
     if not isinstance(streaming, bool):
-        raise BadArgument(f"--set streaming={streaming} is neither true nor false. Write one of the two.")
+        raise BadArgument(f"--set streaming={streaming} is not true or false. Write one of the two.")
     if streaming and not text:
         raise BadArgument("streaming reads a text while training, and none is named. Pass --text, or leave it out.")
     own, measured_on = reading.sources(text, held_out, streaming=streaming)
