@@ -84,11 +84,7 @@ def members(name: str) -> list[str]:
 
 
 def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
-    """Refuse tasks that lm-eval does not have; its index, which takes seconds, is only built where needed.
-
-    Raises:
-        BadComparison: there is no such task.
-    """
+    """Refuse tasks that lm-eval does not have; its index, which takes seconds, is only built where needed."""
     others = set(names) - set(own_tasks())
     for name in sorted(others) if include_path is None else ():
         if name.startswith("posenc_"):
@@ -104,12 +100,7 @@ def check_known(names: Sequence[str], include_path: str | Path | None) -> None:
 
 
 def check_trusted(names: Sequence[str], include_path: str | Path | None, *, trust: bool) -> None:
-    """Refuse task files from outside the installed packages: lm-eval runs the functions and templates they name.
-
-    Raises:
-        UntrustedTask: one is requested without ``trust``.
-        BadComparison: a name is not a valid task name.
-    """
+    """Refuse task files from outside the installed packages: lm-eval runs the functions and templates they name."""
     for name in names:
         if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
             raise BadComparison(f"There is no task {shown(name)}. All of ours: {task_list()}.")
@@ -142,16 +133,7 @@ def task_list() -> str:
 
 
 def check_settings_read(asked: Sequence[str], tasks: Sequence[str]) -> None:
-    """Refuse settings, or a text, that none of the tasks reads; tasks that are not ours may read any.
-
-    Args:
-        asked: names of settings that were given by name, or ``text``.
-        tasks: names of tasks and groups; without any, the default reads all settings.
-
-    Raises:
-        UnknownOption: there is such a setting.
-        BadComparison: nothing would be measured on the text.
-    """
+    """Refuse settings, or a text, that none of the tasks reads; tasks that are not ours may read any."""
     chosen, known = without_groups(tasks), own_tasks()
     if not chosen or not all(task in known for task in chosen):
         return
@@ -209,13 +191,7 @@ def every_name(include_path: str | Path | None) -> frozenset[str]:
 
 @contextmanager
 def explained_task_errors(names: Sequence[str]) -> Iterator[None]:
-    """Convert errors of lm-eval about a task that it cannot load.
-
-    Raises:
-        MissingPackage: a package is missing.
-        TaskDataMissing: data would have to be downloaded, and cannot be.
-        BadComparison: lm-eval raised any other error.
-    """
+    """Convert errors of lm-eval about a task that it cannot load."""
     try:
         with explained_imports():
             yield

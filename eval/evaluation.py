@@ -176,13 +176,7 @@ def evaluation_of(lm: Any, raw: dict[str, Any], scheme: str) -> Evaluation:
 
 
 def fit_length(lm: Any, longest: int, *, given: bool) -> None:
-    """Make room for requests of ``longest`` tokens.
-
-    Raises:
-        BeyondTable: the unpatched model has a table of fewer positions.
-        RequestTooLong: somebody else's model object has less room; it would cut what is longer without a word.
-        NotMeasurable: a text of that length takes more memory than there is.
-    """
+    """Make room for requests of ``longest`` tokens."""
     from hf_posenc.core.memory import check_text_memory
     from hf_posenc.errors import RequestTooLong
     from hf_posenc.eval.lm.measurable import check_reach

@@ -144,11 +144,7 @@ class CompareSettings(Measurement):
     fresh: bool = False
 
     def check_together(self) -> None:
-        """Refuse settings that have no effect without another.
-
-        Raises:
-            BadComparison: there is one.
-        """
+        """Refuse settings that have no effect without another."""
         if self.budget is not None and not self.tuned:
             raise BadComparison(f"budget is {self.budget}, and no options are chosen. Pass --tune (tune=True) as well.")
 
@@ -159,13 +155,7 @@ class CompareSettings(Measurement):
 
 
 def split(kind: type[Own], given: Mapping[str, Any], settings: Own | None = None) -> tuple[Own, dict[str, Any]]:
-    """Keywords of a call as settings, and what is left for the model.
-
-    Args:
-        kind: of the settings.
-        given: keywords.
-        settings: of which the keywords replace some.
-    """
+    """Keywords of a call as settings, in which they replace those that are given, and what is left for the model."""
     own = {name: value for name, value in given.items() if name in kind.model_fields}
     before = {} if settings is None else {name: getattr(settings, name) for name in settings.model_fields_set}
     return kind.of(before | own), {name: value for name, value in given.items() if name not in own}

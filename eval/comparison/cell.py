@@ -158,11 +158,7 @@ class Fitting:
         return replace(entry, options=options | entry.options)
 
     def lengths(self, entry: Entry, reach: int) -> Lengths:
-        """Trained and target length of the patch for a reach; never less than was trained on.
-
-        Raises:
-            PosEncError: the scheme, one of its options or a length is refused.
-        """
+        """Trained and target length of the patch for a reach; never less than was trained on."""
         trained = trained_length_under(self.lm, entry)
         given = {"target_length": max(reach, trained)} | entry.lengths if not fixed(entry) else entry.lengths
         return resolve_lengths(configured=trained, **given)
@@ -212,11 +208,7 @@ class Fitting:
             return f"{type(error).__name__}: {error}"
 
     def built(self, entry: Entry, reach: int) -> list[Scheme]:
-        """The scheme of every layer, apart from the model.
-
-        Raises:
-            PosEncError: the scheme is not defined for the model, or an option is refused.
-        """
+        """The scheme of every layer, apart from the model."""
         base, adapter = base_model_of(self.lm.model)
         lengths, geometry = self.lengths(entry, reach), unscaled_geometry(adapter, base.config)
         chosen = layout_of(entry.scheme or "", entry.own_options, None, geometry)

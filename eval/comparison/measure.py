@@ -98,11 +98,7 @@ def failure_reason(error: Exception, cell: Cell) -> str:
 
 @contextmanager
 def patched(lm: Any, cell: Cell, request: MeasurementRequest) -> Iterator[None]:
-    """Inside the block, patch the model with the scheme of a cell, in the place of the one a checkpoint carries.
-
-    Raises:
-        PosEncError: the scheme is refused, or the unpatched model is too short for the length.
-    """
+    """Inside the block, patch the model with the scheme of a cell, in the place of the one a checkpoint carries."""
     entry = cell.entry
     if entry.scheme is None:
         check_reach(lm, cell.length)

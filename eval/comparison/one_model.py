@@ -68,17 +68,7 @@ class Shared:
 
 
 def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback, tokenizer: str | None) -> Comparison:
-    """Measure all cells of one model that the store does not have, and return the records of all.
-
-    Args:
-        given: the model.
-        shared: what all models are measured with.
-        progress: called with the completed fraction and a description of the current step.
-        tokenizer: digest of that of the models before this one; None for the first.
-
-    Raises:
-        PosEncError: the model cannot be loaded or measured, or has another tokenizer.
-    """
+    """Measure all cells of one model that the store does not have, and return the records of all."""
     settings, store = shared.settings, shared.store
     progress(0.0, "loading the model")
     with suppress_output(True):
@@ -129,13 +119,7 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
 
 
 def check_read(shared: Shared, tasks: Sequence[str], lengths: Sequence[int], longest: int, tokenizer: Any) -> None:
-    """Refuse options that no task reads, before any cell is measured; tasks that are not ours may use any.
-
-    Raises:
-        UnknownOption: no task reads one.
-        BadComparison: with these options none reads the text.
-        PosEncError: an option is wrong, or a task cannot be measured at any of the lengths.
-    """
+    """Refuse options that no task reads, before any cell is measured; tasks that are not ours may use any."""
     own = shared.settings
     if not (own.options or set(tasks) & set(FILE_TASKS)) or not set(tasks) <= set(own_tasks()):
         return

@@ -103,11 +103,7 @@ def compare(
 
 
 def check_tasks(settings: CompareSettings) -> None:
-    """Refuse tasks that may not run, cannot be read, do not exist, or do not read what is given.
-
-    Raises:
-        PosEncError: there is one.
-    """
+    """Refuse tasks that may not run, cannot be read, do not exist, or do not read what is given."""
     tasks, include_path = settings.tasks, settings.include_path
     check_trusted(tasks, include_path, trust=settings.trust_tasks)
     check_known(tasks, include_path)
@@ -134,12 +130,7 @@ def compare_each(models: Sequence[MeasuredModel], shared: Shared, progress: Prog
 
 
 def folder_of_results(given: Any) -> Path:
-    """Validate and return the folder of a comparison.
-
-    Raises:
-        WrongKind: it is no path.
-        FolderUnusable: it cannot be a folder.
-    """
+    """Validate and return the folder of a comparison."""
     name = folder_to_write(given)
     if len(os.fsencode(Path(name).name)) > 255:
         raise FolderUnusable(f"{shown(name)} cannot be a folder: the name is too long. Choose another with --out.")

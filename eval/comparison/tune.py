@@ -113,15 +113,6 @@ def choose_options(
 ) -> tuple[Fitting, list[dict[str, Any]]]:
     """Measure the candidates of every entry on the development text and choose among them.
 
-    Args:
-        request: settings of the cells, with the digest of the development text.
-        entries: the schemes, with the options that their user fixed.
-        lengths: to choose options for; all of them together where they have one factor.
-        passed_on: arguments of `hf_posenc.eval.evaluate`, with the development text.
-        store: of finished cells.
-        progress: called with the completed fraction and a description of the current step.
-        budget: candidates of each entry; None for all of the small grid.
-
     Returns:
         How entries are put on the model with their chosen options, and what was tried, for ``results.json``.
     """
@@ -158,11 +149,7 @@ def choose_options(
 def candidates(fitting: Fitting, entry: Entry, reach: int, budget: int | None = None) -> list[Entry]:
     """The entry as it is, and with combinations of the options that its user left open; none of the unpatched model.
 
-    Args:
-        fitting: how the entry is put on the model, and the seed of the draw.
-        entry: a scheme with options; one that is refused is the only candidate.
-        reach: tokens to reach.
-        budget: candidates in all, drawn at random from the finer grid; None for all of the small grid.
+    All of the small grid, or with a budget so many candidates in all, drawn at random from the finer grid.
     """
     if entry.scheme is None:
         return []
@@ -178,11 +165,7 @@ def candidates(fitting: Fitting, entry: Entry, reach: int, budget: int | None = 
 
 
 def grid_of(entry: Entry, factor: float, trained: int, values: Grid = GRID) -> dict[str, list[Any]]:
-    """The values to try of each option that its user left open.
-
-    Raises:
-        PosEncError: the scheme, or one of its options, is refused.
-    """
+    """The values to try of each option that its user left open."""
     parts = plan(entry.scheme or "", entry.own_options).parts
     grid: dict[str, Sequence[Any]] = {
         name: values[name](factor, trained)
@@ -203,11 +186,7 @@ def losses_of(record: Record) -> list[float]:
 
 
 def development_text(settings: CompareSettings, measured: MeasuredText, reading: Mapping[str, Any]) -> MeasuredText:
-    """The text to choose options on; beside the default text, modules that it does not have.
-
-    Raises:
-        BadComparison: none is named beside a text of the user's, or it shares documents or passages with that.
-    """
+    """The text to choose options on; beside the default text, modules that it does not have."""
     if settings.dev_text is not None:
         found = measured_text(settings.dev_text, **reading)
         check_apart(measured, found)
@@ -223,9 +202,6 @@ def check_apart(measured: MeasuredText, development: MeasuredText) -> None:
     """Refuse a development text that shares documents or passages with the measured one.
 
     Lines are counted against the shorter text: an excerpt is a small part of the book, and all of it is the book's.
-
-    Raises:
-        BadComparison: a document is in both, or more than `SHARED` of the longer lines of one of them.
     """
     documents, lines = passages(measured)
     other_documents, other_lines = passages(development)

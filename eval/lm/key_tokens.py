@@ -55,11 +55,7 @@ class KeyTokenScorer(Scorer):
         return [answers[id(request)] for request in requests]
 
     def evaluator(self, name: str) -> Any:
-        """The model object that chooses key tokens, loaded once; this one without a name.
-
-        Raises:
-            NotMeasurable: its tokens are others than those of the measured model.
-        """
+        """The model object that chooses key tokens, loaded once; this one without a name."""
         if not name:
             return self
         if self.chooser is None or self.chooser[0] != name:
@@ -74,11 +70,7 @@ class KeyTokenScorer(Scorer):
         return self.chooser[1]
 
     def key_tokens(self, requests: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], Tensor]:
-        """Which of the scored tokens are key tokens, for every choice that the requests ask for.
-
-        Raises:
-            LengthTooShort: the trained length has no room for more context than the short one.
-        """
+        """Which of the scored tokens are key tokens, for every choice that the requests ask for."""
         choices = {choice(args): args for args in requests}
         with scheme_set_aside(self.model):
             trained = trained_length_of_lm(self)

@@ -79,9 +79,6 @@ class Scorer(Batched):
 
         lm-eval puts a second begin token before that of the tokenizer and scores the first. Past `max_length`, where
         that was allowed, the text is scored in disjoint windows, as in lm-eval.
-
-        Raises:
-            TextTooShort: a text is empty.
         """
         windows: list[TokenRequest] = []
         owners: list[int] = []
@@ -174,10 +171,6 @@ def carriers(inputs: Mapping[Row, Sequence[Row]], wanted: Mapping[Row, int]) -> 
     Valid only where a token's score depends on the tokens before it alone; the caller checks that. Two targets for one
     context, such as the choices of a question, do not go on from each other, even where one begins with the other: they
     keep a pass each, and with it the very numbers of lm-eval.
-
-    Args:
-        inputs: inputs, with the texts that they are of.
-        wanted: tokens at the end of each text that are scored.
     """
     found: dict[Row, Row] = {}
     for row, after in reversed(list(pairwise(sorted(inputs)))):  # sorting puts common prefixes next to each other

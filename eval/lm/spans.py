@@ -43,11 +43,7 @@ class Pass:
 
 
 def passes(front: Sequence[int], ids: Sequence[int], spans: Sequence[Span], *, prefixes: bool) -> list[Pass]:
-    """Forward passes that score ``spans`` of ``ids``, each with ``front`` before it.
-
-    Args:
-        prefixes: whether one pass may score every prefix of its text.
-    """
+    """Forward passes that score ``spans`` of ``ids`` after ``front``; of ``prefixes`` of a text, one scores all."""
     groups: dict[tuple[int, int], list[int]] = {}
     last: dict[int, int] = {}
     for start, _, end in spans:

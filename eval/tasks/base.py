@@ -250,11 +250,7 @@ def repeated_prompts(documents: Sequence[Mapping[str, Any]], cells: Sequence[Any
 
 
 def refuse_prompting(config: Any, options: Mapping[str, Any]) -> None:
-    """Refuse examples, a conversation or a system instruction, which would be recorded and not used.
-
-    Raises:
-        NotMeasurable: one is asked for.
-    """
+    """Refuse examples, a conversation or a system instruction, which would be recorded and not used."""
     asked = {"num_fewshot": config.num_fewshot, **options}
     for name in SHAPING:
         if asked.get(name):

@@ -37,11 +37,7 @@ class DocsTask(SpanTask):
     metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
 
     def documents(self) -> list[Doc]:
-        """``samples`` windows of the first documents that are long enough, at least one of each.
-
-        Raises:
-            TextTooShort: none is.
-        """
+        """``samples`` windows of the first documents that are long enough, at least one of each."""
         check_room(self.sweep.lengths, self.sweep.scored + len(self.front))
         found: list[Tokenized] = []
         empty = short = seen = 0
@@ -81,11 +77,7 @@ class DocsTask(SpanTask):
         return found
 
     def own_documents(self) -> Iterable[Document]:
-        """The documents that ``docs`` names, read one after another; else those of the text.
-
-        Raises:
-            UnreadableDocuments: there are neither.
-        """
+        """The documents that ``docs`` names, read one after another; else those of the text."""
         if self.options.docs:
             return TextSource.of_names(self.options.docs).fitted(self.sweep.field, self.sweep.separator).documents()
         if self.sweep.text is None:

@@ -75,12 +75,7 @@ class HeldOutTask(SpanTask):
     front: ClassVar[list[int]] = []  # as in training, where rows of tokens begin anywhere
 
     def documents(self) -> list[Doc]:
-        """The windows of the run.
-
-        Raises:
-            BadComparison: The text is not that of a run.
-            LengthContradiction: It is shorter than the longest length.
-        """
+        """The windows of the run."""
         from hf_posenc.training.dataset import HeldOutWindows
 
         sweep, text = self.sweep, self.text
@@ -172,11 +167,7 @@ class SlidingTask(SpanTask):
 
 
 def slid(first: int, last: int, length: int, stride: int) -> list[Span]:
-    """Windows of at most ``length`` tokens that score the tokens from ``first`` to ``last`` once each, in order.
-
-    Raises:
-        LengthTooShort: the stride leaves no room for a token before those scored.
-    """
+    """Windows of at most ``length`` tokens that score the tokens from ``first`` to ``last`` once each, in order."""
     if length <= stride:
         raise LengthTooShort(
             f"A window of {length} tokens has no room for context before {stride} scored ones. "

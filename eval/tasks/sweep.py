@@ -38,11 +38,7 @@ REPEATED = "repeated_prompts"
 
 
 def number(value: Any) -> Any:
-    """A number of any library as Python's.
-
-    Raises:
-        ValueError: it is a truth value, which Python counts as a number.
-    """
+    """A number of any library as Python's."""
     if isinstance(value, bool):
         raise ValueError("A number is needed, not a truth value")
     return index(value) if hasattr(value, "__index__") else value
@@ -74,11 +70,7 @@ def ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def longest_of(longest: int | None, lengths: Sequence[int]) -> int:
-    """Tokens available before every target; by default the longest of the lengths.
-
-    Raises:
-        TaskOptionOutOfRange: a length is longer.
-    """
+    """Tokens available before every target; by default the longest of the lengths."""
     if longest and longest < max(lengths):
         raise TaskOptionOutOfRange(
             f"longest is {longest}, shorter than length {max(lengths)}. Raise it, or leave it out."
@@ -103,11 +95,7 @@ class TaskOptions(BaseModel):
 
     @classmethod
     def of(cls: type[Own], metadata: Mapping[str, Any]) -> Own:
-        """The options that a task's metadata has, other entries left out; None stands for a default.
-
-        Raises:
-            TaskOptionOutOfRange: an option is missing or makes no sense.
-        """
+        """The options that a task's metadata has, other entries left out; None stands for a default."""
         given = {name: metadata[name] for name in cls.model_fields if metadata.get(name) is not None}
         try:
             return cls(**given)
@@ -172,11 +160,7 @@ class Sweep(Sampled):
 
 
 def checked(name: str, kind: Any, value: Any) -> Any:
-    """A value of an annotated type, such as `Count`.
-
-    Raises:
-        TaskOptionOutOfRange: it is of another type, or out of bounds.
-    """
+    """A value of an annotated type, such as `Count`."""
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:

@@ -206,17 +206,7 @@ def repeated(texts: Sequence[str]) -> Supply:
 
 
 def most_units(tokens: Callable[[int], int], length: int, what: str) -> int:
-    """Return the largest number of units whose prompt has at most ``length`` tokens.
-
-    Args:
-        tokens: token count of the prompt with a number of units.
-        length: in tokens.
-        what: name of the prompt for the error, such as ``"passkey"``.
-
-    Raises:
-        LengthTooShort: not even a prompt without filler fits.
-        TokenizerTooPoor: more units than tokens fit.
-    """
+    """Return the largest number of units whose prompt has at most ``length`` tokens."""
     low, low_cost, high, high_cost = 0, tokens(0), length + 1, 0
     if low_cost > length:
         raise LengthTooShort(

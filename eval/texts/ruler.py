@@ -109,13 +109,7 @@ class CommonWords:
 
 
 class FrequentWords:
-    """One ranking of words, in a text of any size.
-
-    Args:
-        seed: of words and order.
-        frequent_words: how many are asked for.
-        zipf: α, how fast words become rare, 1 … 3; a unit of filler makes the first word come once more.
-    """
+    """One ranking of words, in a text of any size."""
 
     pinned = 0
 

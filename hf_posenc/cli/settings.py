@@ -94,10 +94,6 @@ class Reading:
         """The texts of a command, of which the first may be streamed; None in place of those that name nothing.
 
         Each is read with those of the settings that can take effect on it.
-
-        Raises:
-            BadArgument: there is a setting, and no text is named.
-            UnreadableDocuments: a setting fits none of the texts, or there is no such file.
         """
         from hf_posenc.errors import UnreadableDocuments
         from hf_posenc.texts import TextSource
@@ -129,12 +125,7 @@ class Reading:
 
 
 def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
-    """The values of ``--set`` by their names: lengths are tokens, lists have commas, any other is JSON or text.
-
-    Raises:
-        BadArgument: a word has no ``=``, or names none of the ``known`` settings.
-        LengthContradiction: a length is none.
-    """
+    """The values of ``--set`` by their names: lengths are tokens, lists have commas, any other is JSON or text."""
     found: dict[str, Any] = {}
     for word in merged_words(context):
         name, _, value = word.partition("=")
@@ -157,18 +148,7 @@ def settings_of(context: Context, known: Collection[str]) -> dict[str, Any]:
 def measured_settings(
     context: Context, kind: type[Own], others: Collection[str], **given: Any
 ) -> tuple[Own, dict[str, Any]]:
-    """The settings of ``eval`` or ``compare``, and the values of ``--set`` that are none of them.
-
-    Args:
-        context: of the command, with ``--set``.
-        kind: of the settings.
-        others: names that ``--set`` may have besides them.
-        **given: settings that have an option of their own; None and empty lists leave them at their defaults.
-
-    Raises:
-        PosEncError: a setting is refused, or none of the tasks reads it.
-        BadArgument: a word of ``--set`` has no ``=``, or options of reading are given, and no text.
-    """
+    """The settings of ``eval`` or ``compare``, and the values of ``--set`` that are none of them."""
     from hf_posenc.eval.catalogue import SETTINGS, check_settings_read
     from hf_posenc.eval.settings import named
 
@@ -187,9 +167,6 @@ def merged_words(context: Context) -> list[str]:
     """The words of ``--set``: the command line's, and those of ``--config`` whose names it does not have.
 
     They take the place of the former in the context, so that the command is written as it runs without the file.
-
-    Raises:
-        BadArgument: one has no ``=``.
     """
     given = list(context.params["settings"] or ()) if is_given(context, "settings") else []
     names = {word.partition("=")[0].replace("-", "_") for word in given}

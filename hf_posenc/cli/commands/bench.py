@@ -143,12 +143,7 @@ def collect(
 
 
 def load(model: str, base: str | None, shape: str | None, trained_length: int, dtype: str | None) -> Any:
-    """Load the model to be timed, or create one with random weights.
-
-    Raises:
-        BadArgument: an argument cannot be parsed.
-        OptionOutOfRange: there is no model of that shape.
-    """
+    """Load the model to be timed, or create one with random weights."""
     import torch
 
     from hf_posenc.checkpoints.merge import load_unpatched

@@ -186,11 +186,7 @@ def finetune(
 
 
 def check_emits(**given: Any) -> None:
-    """Refuse options that have no effect on a run that is only written.
-
-    Raises:
-        BadArgument: One is given.
-    """
+    """Refuse options that have no effect on a run that is only written."""
     for name, value in given.items():
         if value:
             option = "--" + name.replace("_", "-")
@@ -209,12 +205,7 @@ def scheme_words(
 
 
 def check_unused(out: Path, resuming: bool) -> None:
-    """Refuse to mix a run with anything else in one folder.
-
-    Raises:
-        BadArgument: It holds a model, or results of another command.
-        CheckpointMismatch: It holds checkpoints, and the run is not resumed.
-    """
+    """Refuse to mix a run with anything else in one folder."""
     from hf_posenc.checkpoints.model_name import RUN
     from hf_posenc.training.run_folder import check_folder
 
@@ -225,11 +216,7 @@ def check_unused(out: Path, resuming: bool) -> None:
 
 
 def base_model(name: str) -> ModelName:
-    """The model to train.
-
-    Raises:
-        BadArgument: The model is a PEFT adapter.
-    """
+    """The model to train."""
     named = cli.model_named(name)
     if named.adapter is not None:
         merge = shlex.join(["hf-posenc", "merge", "--model", name, "--out", f"{name}-merged"])
@@ -243,11 +230,7 @@ def base_model(name: str) -> ModelName:
 def texts_of(
     text: Sequence[str] | None, held_out: Sequence[str] | None, reading: Reading, *, streaming: bool
 ) -> tuple[Texts, Texts | HeldOutSplit]:
-    """The text to train on, and to measure on: the end of the user's own, or modules of the standard library.
-
-    Raises:
-        BadArgument: an option of reading has no text to act on.
-    """
+    """The text to train on, and to measure on: the end of the user's own, or modules of the standard library."""
     from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
     from hf_posenc.training import HeldOutSplit
 
@@ -263,12 +246,7 @@ def texts_of(
 
 
 def check_effect(patched: nn.Module, asked: str) -> None:
-    """Refuse to fine-tune under a scheme that changes nothing: it has nothing to learn, and training no effect on it.
-
-    Raises:
-        BadArgument: the patch is an identity, adds no parameters, is no recipe, which acts in training alone, and
-            does not read past a position table, which the effect probe cannot compare with anything.
-    """
+    """Refuse to fine-tune under a scheme that changes nothing: there is nothing to learn."""
     from hf_posenc.patching.state import describe, scheme_of
 
     report = describe(patched)

@@ -90,12 +90,7 @@ CELLS = "Finished cells are kept"
 
 
 def show_emitted(run: Emitted, scheme: Sequence[str]) -> None:
-    """Say where a run for another framework was written, and what comes next.
-
-    Args:
-        run: that was written.
-        scheme: options that name the scheme, which an adapter on a plain checkpoint does not record.
-    """
+    """Say where a run for another framework was written, and what comes next."""
     from hf_posenc.training.emit.run import OUTPUT
 
     output.show_text(f"Written to {run.folder}; nothing is trained yet, and no text is held out.")

@@ -64,13 +64,7 @@ def bench(
 
 
 def check_model(model: PreTrainedModel, settings: BenchSettings) -> None:
-    """Check that the model can be benchmarked.
-
-    Raises:
-        OptionOutOfRange: decoding is requested of an encoder.
-        AlreadyPatched: the model is patched.
-        UnsupportedModel: there is no adapter for the model.
-    """
+    """Check that the model can be benchmarked."""
     if is_patched(model):
         raise AlreadyPatched(
             "The model is patched, and the benchmark needs the unpatched model. Call unpatch_model(model) first."

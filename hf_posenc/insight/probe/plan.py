@@ -23,14 +23,7 @@ from hf_posenc.schemes.spec import SchemeSpec
 
 
 def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, seed: int, **counts: int) -> None:
-    """Validate the arguments before the model is changed.
-
-    Raises:
-        UnsupportedModel: no adapter knows the model, or its weights are on the meta device.
-        WeightsNotFinite: a weight is NaN or infinite.
-        WrongKind: there is no tokenizer.
-        TaskOptionOutOfRange: a count or the seed is out of range.
-    """
+    """Validate the arguments before the model is changed."""
     base_model_of(model)
     if any(weight.is_meta for weight in model.parameters()):
         raise UnsupportedModel("The weights of this model are on the meta device. Load the weights before probing it.")
@@ -47,13 +40,7 @@ def check_arguments(model: nn.Module, tokenizer: Any, *, length: int | None, see
 def lengths_of(
     model: nn.Module, scheme: SchemeSpec | None = None, options: Mapping[str, Any] | None = None
 ) -> tuple[int, int | None]:
-    """Return the trained length and the size of the model's position table in tokens (None without a table).
-
-    Args:
-        model: patched or not.
-        scheme: that an unpatched model will be patched with.
-        options: of the scheme, and ``trained_length`` where it is given.
-    """
+    """The trained length, under a scheme to be patched in, and the size of the model's table, or None; in tokens."""
     base, adapter = base_model_of(model)
     if is_patched(model):
         trained = describe(model).trained_length
@@ -83,13 +70,7 @@ def plan_of(
     samples: int,
     **settings: Any,
 ) -> ProbePlan:
-    """Cut texts of ``length`` tokens out of documents, and choose the context lengths at which they are scored.
-
-    Raises:
-        LengthTooShort: there is no room for context before the scored tokens.
-        TaskOptionOutOfRange: all tokens of a text would count as attention sink.
-        TextTooShort: the documents have not enough text.
-    """
+    """Cut texts of ``length`` tokens out of documents, and choose the context lengths at which they are scored."""
     if settings["sinks"] >= length:
         raise TaskOptionOutOfRange(
             f"sinks must be fewer than the {length} tokens of a text, got {settings['sinks']}. Pass for example 4."
@@ -117,11 +98,7 @@ def plan_of(
 
 
 def pieces(documents: Sequence[Sequence[int]], length: int, samples: int, scored: int) -> Iterator[Sequence[int]]:
-    """Cut ``samples`` pieces of ``length`` tokens, spread evenly over documents; no two score the same tokens.
-
-    Raises:
-        TextTooShort: the documents have no room for them.
-    """
+    """Cut ``samples`` pieces of ``length`` tokens, spread evenly over documents; no two score the same tokens."""
     rooms = [max(0, (len(ids) - length) // scored + 1) for ids in documents]
     if sum(rooms) < samples:
         raise TextTooShort(

@@ -171,11 +171,7 @@ def sink_plot(probe: Probe, path: Path) -> None:
 
 
 def write_plots(probe: Probe, folder: Path) -> list[Path]:
-    """Write all applicable plots as PNG files, all of them or none.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
+    """Write all applicable plots as PNG files, all of them or none."""
     plots: dict[str, Callable[[Probe, Path], None]] = {
         "distance": distance_plot, "heads": heads_plot, "sinks": sink_plot,
     }  # fmt: skip
