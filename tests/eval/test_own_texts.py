@@ -16,7 +16,7 @@ from hf_posenc.errors import BadComparison, WrongKind
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.catalogue import FILE_TASKS, TASKS, check_settings_read, members, own_tasks, read_by
 from hf_posenc.eval.texts.measured_text import MeasuredText, module_text
-from hf_posenc.insight.probe.plan import shares
+from hf_posenc.insight.probe.run import shares
 from hf_posenc.texts import Document, TextSource
 
 from .conftest import TRAINED
