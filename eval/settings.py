@@ -98,6 +98,10 @@ class Measurement(Sampled):
         """The numbers of a sweep, for the metadata of tasks, less the lengths and ``longest``."""
         return self.model_dump(include=set(Sampled.model_fields))
 
+    def measure(self) -> dict[str, Any]:
+        """Those, and the limit: what can be part of a cell's key."""
+        return self.sweep() | {"limit": self.limit}
+
 
 class EvaluateSettings(Measurement):
     """Settings of `hf_posenc.eval.evaluate`, besides those of every measurement.

@@ -20,11 +20,11 @@ from typing import Any, TypeAlias
 from hf_posenc.core.progress import ProgressCallback
 from hf_posenc.core.source_digest import digest_of
 from hf_posenc.errors import BadComparison, PosEncError
-from hf_posenc.eval.comparison.cell import Fitting, MeasurementRequest
+from hf_posenc.eval.comparison.cell import Measuring
 from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.evaluation import CAUSAL_TASKS, MASKED_TASKS
 from hf_posenc.eval.lm.measurable import is_masked
-from hf_posenc.eval.results.store import Record, Store
+from hf_posenc.eval.results.store import Record
 from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.eval.texts.measured_text import TRAINING, MeasuredText, measured_text, module_text
 from hf_posenc.patching.patch import scheme_set_aside
@@ -103,30 +103,25 @@ PARTIAL = times_factor(1 / 6, 1 / 4, 1 / 2, 1)
 
 
 def choose_options(
-    request: MeasurementRequest,
-    entries: Sequence[Entry],
-    lengths: Sequence[int],
-    passed_on: dict[str, Any],
-    store: Store,
-    progress: ProgressCallback,
-    budget: int | None = None,
-) -> tuple[Fitting, list[dict[str, Any]]]:
+    measuring: Measuring, entries: Sequence[Entry], progress: ProgressCallback
+) -> tuple[Mapping[tuple[str, int], dict[str, Any]], list[dict[str, Any]]]:
     """Measure the candidates of every entry on the development text and choose among them.
 
     Returns:
-        How entries are put on the model with their chosen options, and what was tried, for ``results.json``.
+        Label and reach to the options chosen, and what was tried, for ``results.json``.
     """
-    lm, task = request.fitting.lm, (MASKED_TASKS if is_masked(request.fitting.lm.model) else CAUSAL_TASKS)[0]
-    groups = {length: [length] for length in lengths} if request.factor_per_length else {request.longest: lengths}
+    own = measuring.settings
+    task = (MASKED_TASKS if is_masked(measuring.lm.model) else CAUSAL_TASKS)[0]
+    groups = {n: [n] for n in own.lengths} if own.factor_per_length else {measuring.longest: own.lengths}
     wanted = [
         (entry, reach, option)
         for entry in entries
         for reach in groups
-        for option in candidates(request.fitting, entry, reach, budget)
+        for option in candidates(measuring, entry, reach, own.budget)
     ]
-    with scheme_set_aside(lm.model):
-        cells = [[request.cell(option, task, [length]) for length in groups[reach]] for _, reach, option in wanted]
-    records = measure_cells(lm, [cell for some in cells for cell in some], store, request, passed_on, progress)
+    with scheme_set_aside(measuring.lm.model):
+        cells = [[measuring.cell(option, task, [length]) for length in groups[reach]] for _, reach, option in wanted]
+    records = measure_cells(measuring, [cell for some in cells for cell in some], progress)
     by_key = {record.key: record for record in records}
     scores: dict[tuple[str, int], list[tuple[dict[str, Any], float]]] = {}
     for (entry, reach, option), some in zip(wanted, cells, strict=True):
@@ -143,10 +138,10 @@ def choose_options(
         }
         for (label, reach), tried in scores.items()
     ]  # fmt: skip
-    return replace(request.fitting, chosen=chosen), described
+    return chosen, described
 
 
-def candidates(fitting: Fitting, entry: Entry, reach: int, budget: int | None = None) -> list[Entry]:
+def candidates(measuring: Measuring, entry: Entry, reach: int, budget: int | None = None) -> list[Entry]:
     """The entry as it is, and with combinations of the options that its user left open; none of the unpatched model.
 
     All of the small grid, or with a budget so many candidates in all, drawn at random from the finer grid.
@@ -154,13 +149,13 @@ def candidates(fitting: Fitting, entry: Entry, reach: int, budget: int | None = 
     if entry.scheme is None:
         return []
     try:
-        lengths = fitting.lengths(entry, reach)
+        lengths = measuring.lengths(entry, reach)
         grid = grid_of(entry, lengths.factor, lengths.trained, GRID if budget is None else FINER)
     except PosEncError:  # patching says why
         return [entry]
     every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
     if budget is not None:
-        every = random.Random(f"{entry.label}-{fitting.seed}").sample(every, min(budget - 1, len(every)))
+        every = random.Random(f"{entry.label}-{measuring.settings.seed}").sample(every, min(budget - 1, len(every)))
     return [entry, *(replace(entry, options={**entry.options, **values}) for values in every)]
 
 
