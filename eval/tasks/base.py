@@ -47,6 +47,9 @@ def perplexity(losses: Sequence[float]) -> float:
     return math.exp(mean(losses))
 
 
+LOSS: dict[str, Metric] = {"nll": (mean, False), "ppl": (perplexity, False)}
+
+
 class LengthSweep(ConfigurableTask):
     """A task with one request per length and document; subclasses write documents, requests and scores."""
 
@@ -184,7 +187,7 @@ class LengthSweep(ConfigurableTask):
 class PerplexityTask(LengthSweep):
     """Loss of the same last tokens after ever more text."""
 
-    metrics: ClassVar[dict[str, Metric]] = {"nll": (mean, False), "ppl": (perplexity, False)}
+    metrics = LOSS
 
     def documents(self) -> list[Doc]:
         """Windows of held-out text, or of the user's."""

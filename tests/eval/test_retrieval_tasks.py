@@ -164,16 +164,6 @@ def test_scores_are_those_of_the_logged_samples(llama, tokenizer, name: str) -> 
             assert row.value == pytest.approx(sum(hits[cell]) / len(hits[cell]))
 
 
-@pytest.mark.parametrize("name", ["posenc_cwe"])
-def test_all_answers_of_a_prompt_take_one_pass(llama, tokenizer, name: str) -> None:
-    passes = []
-    llama.register_forward_hook(lambda *_: passes.append(1))
-    out = run(PosEncLM(llama, tokenizer=tokenizer, max_length=LENGTHS[-1]), [name], tokenizer)
-    asked = sum(len(sample["arguments"]) for sample in out["samples"][name])
-    assert len(passes) == sum(len(sample["doc"]["prompts"]) for sample in out["samples"][name])
-    assert asked >= 4 * len(passes)
-
-
 def test_masked_models_get_the_same_documents(bert, framed_tokenizer) -> None:
     """The answer masked, between the special tokens, which have their room too."""
     lm = PosEncMLM(bert, tokenizer=framed_tokenizer, max_length=250)
