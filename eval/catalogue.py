@@ -20,8 +20,6 @@ from hf_posenc.eval.errors import TaskDataMissing, UntrustedTask
 TASKS = Path(__file__).parent / "tasks"
 """The folder of our task files, for lm-eval's ``include_path``."""
 LONGEST_NAME = 300  # characters
-GROUP = re.compile(r"^group:", re.MULTILINE)
-
 
 JOINT = ("posenc_token_nll",)
 """Tasks that score a text once for all lengths: the numbers of one length depend on the other requested lengths."""
@@ -33,15 +31,27 @@ SETTINGS = ("samples", "scored", "keys", "depths")
 """Settings of a sweep that not every task reads."""
 
 
-@lru_cache(maxsize=64)
-def described(task: str) -> Mapping[str, Any]:
-    """What the file of one of our tasks says of it: its ``title``, and the text and settings that it ``reads``."""
-    if task not in own_tasks():
-        return {}
+@lru_cache(maxsize=1)
+def task_files() -> dict[str, dict[str, Any]]:
+    """The contents of our task and group files by their names; the functions that they name stay words."""
     import yaml
 
-    _, _, metadata = (TASKS / f"{task}.yaml").read_text(encoding="utf-8").partition("\nmetadata:")
-    return yaml.safe_load(metadata) or {}
+    class Words(yaml.SafeLoader):
+        """Reads lm-eval's ``!function`` as text."""
+
+    Words.add_constructor("!function", lambda loader, node: node.value)
+    files = sorted(TASKS.glob("*.yaml"))
+    return {file.stem: yaml.load(file.read_text(encoding="utf-8"), Words) for file in files}
+
+
+def own_tasks() -> list[str]:
+    """Names of our task and group files."""
+    return list(task_files())
+
+
+def described(task: str) -> Mapping[str, Any]:
+    """What the file of one of our tasks says of it: its ``title``, and the text and settings that it ``reads``."""
+    return task_files().get(task, {}).get("metadata", {})
 
 
 def read_by(name: str, tasks: Sequence[str]) -> list[str]:
@@ -51,36 +61,26 @@ def read_by(name: str, tasks: Sequence[str]) -> list[str]:
 
 def reads(task: str, setting: str) -> bool:
     """Whether a task reads a setting; one that is not ours may read any."""
-    return setting not in SETTINGS or task not in own_tasks() or bool(read_by(setting, [task]))
+    return setting not in SETTINGS or task not in task_files() or bool(read_by(setting, [task]))
 
 
 def sweeps(task: str) -> bool:
     """Whether a task can be measured at each length alone; other tasks are measured once."""
-    return task in own_tasks() and task not in JOINT
-
-
-def own_tasks() -> list[str]:
-    """Names of our task and group files."""
-    return sorted(file.stem for file in TASKS.glob("*.yaml"))
+    return task in task_files() and task not in JOINT
 
 
 def without_groups(names: Sequence[str]) -> list[str]:
     """The tasks of these names, each once; our groups are replaced by their tasks, so that each is a cell."""
     found: list[str] = []
     for name in names:
-        found += without_groups(members(name)) if members(name) else [name]
+        found += without_groups(members(name)) or [name]
     return list(dict.fromkeys(found))
 
 
 def members(name: str) -> list[str]:
     """The tasks of one of our groups; none of a task."""
-    file = TASKS / f"{name}.yaml"
-    if name not in own_tasks() or not GROUP.search(text := file.read_text(encoding="utf-8")):
-        return []
-    import yaml
-
-    tasks: list[Any] = yaml.safe_load(text)["task"]
-    return [task if isinstance(task, str) else task["task"] for task in tasks]
+    file = task_files().get(name, {})
+    return [task if isinstance(task, str) else task["task"] for task in file["task"]] if "group" in file else []
 
 
 def check_known(names: Sequence[str], include_path: str | Path | None) -> None:

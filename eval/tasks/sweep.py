@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from annotated_types import Interval, MinLen
 from pydantic import (
@@ -92,6 +92,8 @@ class TaskOptions(BaseModel):
     """Options of a task: checked, with defaults filled in; the results name them all."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+    errors: ClassVar[Mapping[str, type[PosEncError]]] = {}
+    """Option to the error of a wrong one, where that is another than `TaskOptionOutOfRange`."""
 
     @classmethod
     def of(cls: type[Own], metadata: Mapping[str, Any]) -> Own:
@@ -100,8 +102,8 @@ class TaskOptions(BaseModel):
         try:
             return cls(**given)
         except ValidationError as error:
-            name = str(error.errors()[0]["loc"][0])
-            raise refusal(name, given.get(name), error) from None
+            name = str(next(iter(error.errors()[0]["loc"]), ""))
+            raise refusal(name, given.get(name), error, cls.errors.get(name, TaskOptionOutOfRange)) from None
 
     @classmethod
     def plus(cls, **others: Any) -> type[TaskOptions]:

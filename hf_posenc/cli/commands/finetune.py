@@ -23,7 +23,7 @@ from hf_posenc.cli.commands.finetune_result import (
 from hf_posenc.cli.config_file import ConfigFile, write_config
 from hf_posenc.cli.global_options import BadArgument
 from hf_posenc.cli.output import check_output_folder
-from hf_posenc.cli.settings import READING, SOURCES, Reading, set_option, settings_of
+from hf_posenc.cli.settings import READING, SOURCES, set_option, settings_of, text_sources
 
 if TYPE_CHECKING:
     from torch import nn
@@ -143,10 +143,10 @@ def finetune(
         given |= {name: value for name in OPTIONS if (value := context.params[name]) is not None}
         trained_length, streaming = given.pop(TRAINED_LENGTH, None), given.pop(STREAMING, False)
         lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
-        reading, chosen = Reading.taken_from(given), recipe_of(recipe)
+        chosen = recipe_of(recipe)
         scheme = chosen.scheme(scheme)
         named = base_model(model)
-        texts, measured_on = texts_of(text, held_out, reading, streaming=streaming)
+        texts, measured_on = texts_of(text, held_out, given, streaming=streaming)
         chosen.check(**given)
         quantised = four_bit_keywords() if dtype == FOUR_BIT and emit is None else {}
         loading = cli.loading_of(named, None if dtype == FOUR_BIT else dtype) | quantised
@@ -228,7 +228,7 @@ def base_model(name: str) -> ModelName:
 
 
 def texts_of(
-    text: Sequence[str] | None, held_out: Sequence[str] | None, reading: Reading, *, streaming: bool
+    text: Sequence[str] | None, held_out: Sequence[str] | None, settings: dict[str, Any], *, streaming: bool
 ) -> tuple[Texts, Texts | HeldOutSplit]:
     """The text to train on, and to measure on: the end of the user's own, or modules of the standard library."""
     from hf_posenc.eval.texts.measured_text import HELD_OUT, TRAINING, module_text
@@ -238,7 +238,7 @@ def texts_of(
         raise BadArgument(f"--set streaming={streaming} is neither true nor false. Write one of the two.")
     if streaming and not text:
         raise BadArgument("streaming reads a text while training, and none is named. Pass --text, or leave it out.")
-    own, measured_on = reading.sources(text, held_out, streaming=streaming)
+    own, measured_on = text_sources(settings, text, held_out, streaming=streaming)
     modules = [module_text(name) for name in HELD_OUT]
     if own is None:
         return [module_text(name) for name in TRAINING], measured_on or modules
