@@ -34,15 +34,7 @@ COPYING = ("posenc_copy", "posenc_induction")
 
 @dataclass(frozen=True)
 class Cell:
-    """One unit of measurement.
-
-    Attributes:
-        entry: the scheme with its options.
-        task: lm-eval task.
-        lengths: in tokens; one, or all for a task without a length sweep, which is measured once.
-        key: key in the store.
-        settings: everything the key is computed from.
-    """
+    """One scheme on one task at one length, or at all for a task without a sweep; the key is that of its settings."""
 
     entry: Entry
     task: str

@@ -37,12 +37,10 @@ class Shared:
     """What all models of a comparison are measured with.
 
     Attributes:
-        entries: the schemes.
         settings: with the lengths and tasks of the first model, once they are known.
         text: the measured text; None for the default text.
         development: text to choose options on; None for no choice.
         identity: digests of text and tasks, and the versions.
-        store: of finished cells.
     """
 
     entries: Sequence[Entry]

@@ -29,12 +29,9 @@ LENGTH_DEPENDENT = {"dynamic", "longrope"}
 
 @dataclass(frozen=True)
 class Pass:
-    """Tokens of one forward pass, how many of the last are scored, and the spans answered by it.
+    """Tokens of one forward pass, of which the last is a target only, and how many at its end are scored.
 
-    Attributes:
-        tokens: input and targets; the last is a target only.
-        keep: how many at the end are scored.
-        answers: number of each span, and the slice of its scores among those kept.
+    It answers spans by their numbers, each by a slice of the scores that are kept.
     """
 
     tokens: tuple[int, ...]

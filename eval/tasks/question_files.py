@@ -36,14 +36,7 @@ ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 class FileQuestion(Record):
-    """A question of a file.
-
-    Attributes:
-        question: as it is asked.
-        answers: accepted ones; the first is scored.
-        needed: documents that hold the answer.
-        beside: its own distractors.
-    """
+    """A question of a file: the first accepted answer is scored; beside the needed documents are its distractors."""
 
     question: Text
     answers: Texts = Field(validation_alias=AliasChoices("answers", "answer"))

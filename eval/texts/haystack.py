@@ -121,9 +121,7 @@ class Notes:
     """Filler with needles in it, and a question about them: at every length the same, behind more filler.
 
     Attributes:
-        intro: of the prompt.
         needles: depth and text of each.
-        filler: what surrounds them.
         question: up to where the answer begins.
         answers: in the order of the question.
         pinned: index of the answer at the depth that was asked for.

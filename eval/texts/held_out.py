@@ -23,12 +23,7 @@ Own = TypeVar("Own", bound=Measurement)
 
 
 class HeldOutText(MeasuredText):
-    """The documents that a run held out, and how it measured them.
-
-    Attributes:
-        tokens: of the documents, ``[token]``.
-        windows: settings that make the windows of the run.
-    """
+    """The documents that a run held out, their tokens ``[token]``, and the settings that make its windows."""
 
     def __init__(
         self, documents: tuple[Document, ...], label: str, digest: str, tokens: Tensor, windows: dict[str, Any]

@@ -53,7 +53,6 @@ class Niah(Notes):
     """One set of needles, in a haystack of any size.
 
     Args:
-        seed: of keys, values, filler and depths.
         depth: of the pinned needle.
         queries: requested keys.
         codes: codes of each of these keys; more than one only for a single key.
