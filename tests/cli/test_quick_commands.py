@@ -63,13 +63,6 @@ def test_help_is_plain(call: Call, name: str) -> None:
     assert not re.search(r"<\w|list\[|x>=| INTEGER| FLOAT", head), head
 
 
-def test_help_has_headings(call: Call) -> None:
-    """In the order of the options; what comes out of a command stands at the end."""
-    shown = call("check", "--help").out
-    headings = re.findall(r"^([A-Z][\w ]+):$", shown, re.MULTILINE)
-    assert headings == ["Model and scheme", "Measurement", "Output", "Options"]
-
-
 def test_an_option_has_one_spelling_in_all_commands() -> None:
     """Long names that stand for one parameter; switches have one for on and one for off."""
     for name, command in CLICK.commands.items():  # type: ignore[attr-defined]

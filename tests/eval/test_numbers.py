@@ -12,9 +12,7 @@ from hf_posenc import patch_model
 from hf_posenc.eval.lm.causal_lm import PosEncLM
 from hf_posenc.eval.lm.log_probs import token_scores
 from hf_posenc.eval.lm.spans import passes
-from hf_posenc.eval.results.comparison import Comparison, rows_by_cell
-from hf_posenc.eval.results.rows import Row, rows_of
-from hf_posenc.eval.results.store import Record
+from hf_posenc.eval.results.rows import rows_of
 from hf_posenc.eval.tasks.base import (
     perplexity,
 )
@@ -91,29 +89,6 @@ def test_perplexity_is_of_the_mean_loss() -> None:
     assert found.stderr == pytest.approx(math.exp(2.0) * 0.5)  # d exp(x) = exp(x) dx
     found = rows_of({**results, "results": {"t": {"ppl_L8,none": 7.0}}}, scheme="s", model="m")
     assert [row.stderr for row in found] == [None]
-
-
-def comparison(*rows: Row) -> Comparison:
-    record = Record("k", "pi", "t", 8, "done", "", rows, 1.0, {})
-    return Comparison({"model": "name", "schemes": [{"label": "pi"}]}, [record])
-
-
-def row(metric: str, depth: float | None = None, task: str = "t", length: int = 8) -> Row:
-    return Row("m", "s", task, length, depth, metric, 1.0, 0.1, 4)
-
-
-def test_settings_of_a_comparison() -> None:
-    found = comparison(row("nll"), row("acc"), row("acc", 0.5), row("part", 0.5), row("other"), row("ppl", task="u"))
-    assert found.tasks() == ["t", "u"]
-    assert found.metrics("t") == ["acc", "nll", "other"]  # the first stands for the task
-    assert found.metrics("t", depth=True) == ["acc", "part"]
-    assert found.metrics("u") == ["ppl"]
-    assert {(r.model, r.scheme) for r in found.rows} == {("name", "pi")}
-    assert found.reasons("done") == {("pi", ""): found.records}
-    assert found.with_state("failed") == []
-    placed = rows_by_cell(found.rows, "t", "acc")
-    assert list(placed) == [("pi", 8)]
-    assert placed["pi", 8].depth is None
 
 
 def test_the_pinned_needle_has_its_index() -> None:

@@ -227,17 +227,6 @@ def test_bad_options_are_refused(tokenizer, name: str, option: dict, message: st
         task_of(name, tokenizer, **SMALL, **option)
 
 
-def test_results_hold_every_setting(tokenizer) -> None:
-    """Options left alone are written down with their defaults."""
-    options = {"posenc_niah_multikey": {"haystack": "needles"}, "posenc_fwe": {"zipf": 1.5}, "posenc_cwe": {}}
-    for name, given in options.items():
-        out = run(Reader(right=True), [name], tokenizer, keys=1, depths=[0.5], **given)
-        metadata = out["configs"][name]["metadata"]
-        assert metadata | given == metadata
-    used = {name: metadata[name] for name in ("common_words", "often", "rarely", "scoring")}
-    assert used == {"common_words": 5, "often": 10, "rarely": 1, "scoring": "forced"}
-
-
 @pytest.mark.slow
 def test_no_option_is_called_like_one_of_a_scheme(tokenizer) -> None:
     """lm-eval puts model arguments among a task's options: ``scheme=norm01,alpha=…`` must not reach a task."""
