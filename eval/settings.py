@@ -83,8 +83,15 @@ class Measurement(Sampled):
         """The numbers of a sweep, for the metadata of tasks, less the lengths and ``longest``."""
         return self.model_dump(include=set(Sampled.model_fields))
 
+    def metadata(self, text: Any, tokenizer: Any) -> dict[str, Any]:
+        """The metadata of tasks: the sweep, the text and how it is read, and their further options."""
+        return {
+            **self.sweep(), "lengths": list(self.lengths), "longest": self.longest, "text": text,
+            "field": self.text_field, "separator": self.document_separator, "tokenizer": tokenizer, **self.options,
+        }  # fmt: skip
+
     def measure(self) -> dict[str, Any]:
-        """Those, and the limit: what can be part of a cell's key."""
+        """The numbers of a sweep, and the limit: what can be part of a cell's key."""
         return self.sweep() | {"limit": self.limit}
 
 

@@ -15,7 +15,7 @@ import torch
 from hf_posenc.core import memory
 from hf_posenc.core.files.hf_errors import is_out_of_memory
 from hf_posenc.core.memory import tensors_in
-from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback
+from hf_posenc.core.progress import OpenProgressCallback, ProgressCallback, part_of
 from hf_posenc.core.torch_state import drawn_from
 from hf_posenc.errors import PosEncError
 from hf_posenc.eval.comparison.cell import Cell, Measuring, fixed
@@ -110,11 +110,6 @@ def invalid_rows_reason(rows: Sequence[Row]) -> str:
         if not isfinite(row.value):
             return f"{row.metric} is {row.value} at length {row.length}. Check the weights for such values."
     return ""
-
-
-def part_of(progress: ProgressCallback, start: float, share: float, prefix: str = "") -> ProgressCallback:
-    """The progress of a part of the work, which begins at the fraction ``start`` of all and is ``share`` of it."""
-    return lambda done, doing: progress(start + share * done, f"{prefix}{doing}")
 
 
 def counted(progress: ProgressCallback, doing: str) -> OpenProgressCallback:

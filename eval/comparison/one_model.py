@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hf_posenc.checkpoints.model_digest import model_digest
-from hf_posenc.core.progress import ProgressCallback
+from hf_posenc.core.progress import ProgressCallback, part_of
 from hf_posenc.errors import BadComparison, PosEncError, UnreadableDocuments, shown
 from hf_posenc.eval.catalogue import FILE_TASKS, own_tasks
 from hf_posenc.eval.comparison.cell import Cell, Measuring, carried_by
 from hf_posenc.eval.comparison.identity import to_json, tokenizer_digest
-from hf_posenc.eval.comparison.measure import measure_cells, part_of
+from hf_posenc.eval.comparison.measure import measure_cells
 from hf_posenc.eval.comparison.models import MeasuredModel
 from hf_posenc.eval.comparison.tune import TUNING, choose_options
 from hf_posenc.eval.errors import TaskOptionOutOfRange
@@ -104,10 +104,7 @@ def check_read(measuring: Measuring) -> None:
     own, tasks = measuring.settings, measuring.settings.tasks
     if not (own.options or set(tasks) & set(FILE_TASKS)) or not set(tasks) <= set(own_tasks()):
         return
-    metadata = own.measure() | {
-        "longest": measuring.longest, "text": measuring.text, "field": own.text_field,
-        "separator": own.document_separator, "tokenizer": measuring.lm.tokenizer, **own.options,
-    }  # fmt: skip
+    metadata = own.metadata(measuring.text, measuring.lm.tokenizer) | {"longest": measuring.longest}
     with suppress_output(True):
         loaded = [task for name in tasks for task in loaded_task(name, own.lengths, metadata)]
     refuse_unread(own.options, loaded, text=measuring.text is not None)

@@ -18,12 +18,11 @@ from typing import Any
 from hf_posenc.core.files.paths import folder_to_write
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.core.plotting import require_matplotlib
-from hf_posenc.core.progress import ProgressCallback
+from hf_posenc.core.progress import ProgressCallback, part_of
 from hf_posenc.core.torch_state import evaluation_mode_if_live
 from hf_posenc.errors import FolderUnusable, shown
 from hf_posenc.eval.catalogue import check_known, check_settings_read, check_trusted, without_groups
 from hf_posenc.eval.comparison.identity import identity_of
-from hf_posenc.eval.comparison.measure import part_of
 from hf_posenc.eval.comparison.models import MeasuredModel, check_reference, combined, models_of, reference_of
 from hf_posenc.eval.comparison.one_model import Shared, compare_on
 from hf_posenc.eval.comparison.tune import development_text
