@@ -187,9 +187,9 @@ def lengths_of(option: str, given: Sequence[str] | None) -> list[int]:
     return [tokens(word, option) for word in words_of(given)]
 
 
-def command_line(context: Context, *, command: str | None = None) -> str:
-    """Format the running command, or ``command`` with its options, quoted for a shell and without defaults."""
-    words = [*program(), command or str(context.info_name)]
+def command_line(context: Context) -> str:
+    """Format the running command, quoted for a shell and without defaults."""
+    words = [*program(), str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
         unsaid = value in (None, [], ()) or str(value) == str(parameter.default)

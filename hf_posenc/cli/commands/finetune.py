@@ -13,8 +13,10 @@ from typer import Context, Option
 from hf_posenc.cli import arguments as cli
 from hf_posenc.cli import output
 from hf_posenc.cli.commands.finetune_result import (
+    MEASURED_ON_SOURCES,
     after_finetune,
     resume_hint,
+    scheme_words,
     show_emitted,
     show_next,
     show_rate,
@@ -41,10 +43,6 @@ OPTIONS = ("method", "steps", "learning_rate")
 STREAMING, TRAINED_LENGTH = "streaming", "trained_length"
 CHECKPOINT = "The last complete checkpoint is kept"
 MODEL_FILES = ("config.json", "adapter_config.json")
-MEASURED_ON_SOURCES = (
-    "The losses are of sources of Python's standard library: --text is too short to hold out its end, or is streamed. "
-    "Pass --held-out to measure on text like that trained on."
-)
 Texts: TypeAlias = "TextSource | list[str]"
 FOUR_BIT = "4bit"
 """In place of a data type: the base model is quantised, as QLoRA does."""
@@ -191,17 +189,6 @@ def check_emits(**given: Any) -> None:
         if value:
             option = "--" + name.replace("_", "-")
             raise BadArgument(f"{option} has no effect on a run that --emit writes. Leave one of the two out.")
-
-
-def scheme_words(
-    scheme: str | None, factor: float | None, target_length: int | None, options: Sequence[str] | None
-) -> list[str]:
-    """The options of a command that name a scheme."""
-    named = {"--scheme": scheme, "--factor": factor, "--target-length": target_length}
-    words = [
-        word for name, value in named.items() if value is not None for word in (name, str(value).removesuffix(".0"))
-    ]
-    return words + [word for value in options or () for word in ("-o", value)]
 
 
 def check_unused(out: Path, resuming: bool) -> None:
