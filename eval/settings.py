@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from hf_posenc.core.lengths import MAX_LENGTH
-from hf_posenc.errors import BadComparison, PosEncError, WrongKind, shown
-from hf_posenc.eval.errors import TaskOptionOutOfRange
-from hf_posenc.eval.tasks.sweep import Count, Lengths, Sampled, refusal
+from hf_posenc.errors import BadComparison, WrongKind, shown
+from hf_posenc.eval.tasks.sweep import Count, Lengths, Sampled
 from hf_posenc.schemes.entry import json_or_text
 
-ERRORS: Mapping[str, type[PosEncError]] = {"tasks": BadComparison, "include_path": WrongKind}
-"""Setting to the error of a wrong one; of the others, numbers, it is `TaskOptionOutOfRange`."""
 FILES = ("data", "docs")
 """Options of tasks that name files, of which several may be given; the key of a cell has their content."""
 METADATA = frozenset({"tokenizer"})
@@ -61,7 +58,8 @@ class Measurement(Sampled):
         options: further options of tasks, such as ``data``, ``docs`` or ``scoring``; see `hf_posenc.eval.tasks.sweep`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid")
+    errors: ClassVar = {"tasks": BadComparison, "include_path": WrongKind}
 
     tasks: tuple[str, ...] = ()
     lengths: Lengths = ()
@@ -74,29 +72,27 @@ class Measurement(Sampled):
     trust_tasks: bool = False
     options: Options
 
-    @classmethod
-    def of(cls: type[Own], given: Mapping[str, Any]) -> Own:
-        """The settings with these values; None stands for a default.
-
-        Raises:
-            PosEncError: a value is refused; of a type by `ERRORS`.
-        """
-        try:
-            found = cls(**{name: value for name, value in given.items() if value is not None})
-        except ValidationError as error:
-            name = str(error.errors()[0]["loc"][0])
-            raise refusal(name, given[name], error, ERRORS.get(name, TaskOptionOutOfRange)) from None
-        found.check_together()
-        for name in found.options.keys() & (cls.model_fields.keys() | METADATA):
+    @model_validator(mode="after")
+    def without_double_meaning(self) -> Measurement:
+        """The same, and a refusal of settings among the options of tasks."""
+        for name in self.options.keys() & (type(self).model_fields.keys() | METADATA):
             raise BadComparison(f"{name} is no option of tasks here. Pass it as an argument of its own.")
-        return found
-
-    def check_together(self) -> None:
-        """Refuse settings that have no effect without another."""
+        return self
 
     def sweep(self) -> dict[str, Any]:
         """The numbers of a sweep, for the metadata of tasks, less the lengths and ``longest``."""
         return self.model_dump(include=set(Sampled.model_fields))
+
+    def metadata(self, text: Any, tokenizer: Any) -> dict[str, Any]:
+        """The metadata of tasks: the sweep, the text and how it is read, and their further options."""
+        return {
+            **self.sweep(), "lengths": list(self.lengths), "longest": self.longest, "text": text,
+            "field": self.text_field, "separator": self.document_separator, "tokenizer": tokenizer, **self.options,
+        }  # fmt: skip
+
+    def measure(self) -> dict[str, Any]:
+        """The numbers of a sweep, and the limit: what can be part of a cell's key."""
+        return self.sweep() | {"limit": self.limit}
 
 
 class EvaluateSettings(Measurement):
@@ -141,14 +137,12 @@ class CompareSettings(Measurement):
     budget: Count | None = None
     fresh: bool = False
 
-    def check_together(self) -> None:
-        """Refuse settings that have no effect without another.
-
-        Raises:
-            BadComparison: there is one.
-        """
+    @model_validator(mode="after")
+    def with_effect(self) -> CompareSettings:
+        """The same, and a refusal of a budget for nothing."""
         if self.budget is not None and not self.tuned:
             raise BadComparison(f"budget is {self.budget}, and no options are chosen. Pass --tune (tune=True) as well.")
+        return self
 
     @property
     def tuned(self) -> bool:
@@ -157,13 +151,7 @@ class CompareSettings(Measurement):
 
 
 def split(kind: type[Own], given: Mapping[str, Any], settings: Own | None = None) -> tuple[Own, dict[str, Any]]:
-    """Keywords of a call as settings, and what is left for the model.
-
-    Args:
-        kind: of the settings.
-        given: keywords.
-        settings: of which the keywords replace some.
-    """
+    """Keywords of a call as settings, in which they replace those that are given, and what is left for the model."""
     own = {name: value for name, value in given.items() if name in kind.model_fields}
     before = {} if settings is None else {name: getattr(settings, name) for name in settings.model_fields_set}
     return kind.of(before | own), {name: value for name, value in given.items() if name not in own}

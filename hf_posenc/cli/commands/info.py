@@ -153,11 +153,7 @@ def show_families(model: str | None, as_json: bool) -> None:
 
 
 def known_type(model: str) -> str:
-    """Check that transformers knows a model type.
-
-    Raises:
-        BadArgument: it does not.
-    """
+    """Check that transformers knows a model type."""
     from hf_posenc.patches.default_geometry import model_types
 
     if model not in (known := model_types()):
