@@ -30,11 +30,7 @@ CORRECT = "Correct its geometry, or put back the configuration that the model wa
 
 
 def check_class(cls: type[Adapter]) -> None:
-    """Refuse an adapter class that lacks a member, or whose classes do not fit together.
-
-    Raises:
-        AdapterInvalid: a method is abstract, a class is not one of modules, or the patched one derives from another.
-    """
+    """Refuse an adapter class that lacks a member, or whose classes do not fit together."""
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         _refuse(cls, f"does not define {', '.join(missing)}", "Define every abstract method of Adapter")
     pairs = getattr(cls, "attention", None)
@@ -83,11 +79,7 @@ def checked_trained_length(adapter: Adapter, config: Any) -> int:
 
 @contextmanager
 def explained_entries(adapter: Adapter, config: Any) -> Iterator[None]:
-    """Say which entry of a configuration an adapter asks for in vain.
-
-    Raises:
-        AdapterInvalid: The configuration has no entry of that name.
-    """
+    """Say which entry of a configuration an adapter asks for in vain."""
     try:
         yield
     except AttributeError as error:
@@ -151,17 +143,7 @@ def probed(adapter: Adapter, base: nn.Module, hidden: Tensor, positions: Tensor,
 
 @contextmanager
 def explained_forward(adapter: Adapter, base: nn.Module, *, patched: bool = True) -> Iterator[None]:
-    """Say whose fault it is where an attention layer cannot be run.
-
-    Args:
-        adapter: whose `probe` runs the layer.
-        base: the base model.
-        patched: whether it is patched, and could be run before.
-
-    Raises:
-        AdapterInvalid: a patched layer cannot be run.
-        UnsupportedModel: a layer cannot be run as it is.
-    """
+    """Say whose fault it is where an attention layer cannot be run."""
     try:
         yield
     except (PosEncError, MemoryError, torch.OutOfMemoryError):
@@ -233,11 +215,7 @@ def _described(heads: int | None, kv_heads: int | None, channels: int | None) ->
 
 
 def check_keywords(adapter: Adapter, base: Any) -> None:
-    """Refuse a stranger's base model whose forward could not be told positions, or a KV cache.
-
-    Raises:
-        AdapterInvalid: Its forward names no such argument.
-    """
+    """Refuse a stranger's base model whose forward could not be told positions, or a KV cache."""
     if type(adapter).__module__.startswith("hf_posenc."):  # of families whose forward is known
         return
     attention, taken = base.__dict__[ATTENTIONS][0], inspect.signature(base.forward).parameters

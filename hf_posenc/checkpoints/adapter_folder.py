@@ -166,11 +166,7 @@ class AdapterFolder:
 
 
 def stated_base(folder: Path) -> tuple[str, str | None]:
-    """Name and revision of the base model that the adapter in ``folder`` was trained on; None for no revision.
-
-    Raises:
-        PeftAdapterMismatch: The adapter does not name its base.
-    """
+    """Name and revision of the base model that the adapter in ``folder`` was trained on; None for no revision."""
     config = read_json(folder / PEFT_CONFIG)
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(base, str) or not base:
@@ -208,11 +204,7 @@ def local_folder(name: str, hub: Mapping[str, Any], files: Iterable[str] = ("*.j
 
 
 def tensors_of(file: Path, data: bytes) -> dict[str, Tensor]:
-    """The tensors in the content of a file.
-
-    Raises:
-        PeftAdapterMismatch: The content is no whole safetensors file.
-    """
+    """The tensors in the content of a file."""
     try:
         return load(data)
     except SafetensorError as error:
@@ -223,9 +215,6 @@ def drop_unset_unknown_keys(config: Mapping[str, Any], file: Path) -> dict[str, 
     """A configuration without keys that this PEFT does not know and that ask for nothing.
 
     PEFT adds options from release to release, each off by default, and writes all of them.
-
-    Raises:
-        PeftAdapterMismatch: an unknown key asks for something, or the kind of adapter is unknown.
     """
     from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftConfig
 

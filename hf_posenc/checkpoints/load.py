@@ -94,11 +94,7 @@ def from_pretrained(
 
 
 def require_safetensors(hf_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The caller's keywords, with safetensors required.
-
-    Raises:
-        CheckpointMismatch: pickled weights were asked for.
-    """
+    """The caller's keywords, with safetensors required."""
     if hf_kwargs.get("use_safetensors", True) is False:
         raise CheckpointMismatch(
             "use_safetensors=False asks for pickled weights, which can run code when they are read. "
@@ -114,16 +110,7 @@ def check_agreement(
     layers: Layers,
     lengths: Mapping[str, Any],
 ) -> None:
-    """Refuse a request that contradicts the scheme a checkpoint carries, or that belongs to no scheme.
-
-    Args:
-        checkpoint: that was asked for.
-        scheme, options, layers, lengths: as `patch_model` takes them; what is None is not asked for.
-
-    Raises:
-        CheckpointMismatch: scheme, options, lengths or layers differ from those of the model or of its adapter.
-        NotPatched: lengths or layers are given, and neither the request nor the checkpoint has a scheme.
-    """
+    """Refuse a request that contradicts the scheme a checkpoint carries, or that belongs to no scheme."""
     for where, stored in checkpoint.schemes.items():
         wanted = None if scheme is None else plan(scheme, options)
         if contradiction := next(contradictions(stored, wanted, layers, lengths), None):

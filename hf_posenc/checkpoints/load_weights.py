@@ -32,12 +32,6 @@ def load_weights(
 
     Returns:
         The model, of class ``cls``, and transformers' loading report.
-
-    Raises:
-        CheckpointMismatch: the scheme config does not fit the model.
-        NoEffect: the scheme was restored and does nothing.
-        WeightsNotFinite: a weight is no finite number.
-        PosEncError: errors of transformers, as `explained_errors` words them.
     """
     hf_kwargs["output_loading_info"] = True
     scheme, device_map = checkpoint.model_scheme, hf_kwargs.get("device_map")

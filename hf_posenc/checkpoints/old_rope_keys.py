@@ -68,11 +68,7 @@ def old_form_of(parameters: Mapping[str, Any], model_type: str) -> dict[str, Any
 
 
 def check_both_forms(config: Any) -> None:
-    """Make sure that transformers reads a configuration with both forms as it reads today's alone.
-
-    Raises:
-        NotExpressible: it does not. What its own validation raises is passed on.
-    """
+    """Make sure that transformers reads a configuration with both forms as it reads today's alone."""
     getattr(config, "validate", bool)()  # as saving does
     read = type(config).from_dict(config.to_dict() | old_form(config)).rope_parameters
     if read != config.rope_parameters:

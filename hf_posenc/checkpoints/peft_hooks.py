@@ -62,11 +62,7 @@ OF_OLD = Version(peft.__version__) < Version("0.22")  # put prompts before a tex
 
 
 def refusing(original: Hook, *args: Any, **kwargs: Any) -> Any:
-    """Any of them, where one lacks: a patched model is refused, since what is hooked would do half of it.
-
-    Raises:
-        HostChanged: the model is patched.
-    """
+    """Any of them, where one lacks: a patched model is refused, since what is hooked would do half of it."""
     models = [one for one in (*args, *kwargs.values()) if isinstance(one, nn.Module) and vars(one).get("_modules")]
     if any(is_patched(one) for one in models):
         check_methods()
@@ -74,11 +70,7 @@ def refusing(original: Hook, *args: Any, **kwargs: Any) -> Any:
 
 
 def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """``PeftModel(…)``, ``add_adapter``: the learned positions of the base train with what PEFT has added.
-
-    Raises:
-        TrainingImpossible: PEFT would adapt a position table that the scheme does not read row by row.
-    """
+    """``PeftModel(…)``, ``add_adapter``: the learned positions of the base train with what PEFT has added."""
     given = inspect.signature(original).bind(model, *args, **kwargs).arguments
     base = given.get("model", model)  # of a constructor, an argument
     if isinstance(base, nn.Module) and base._modules:
@@ -169,12 +161,7 @@ def merging(original: Hook, tuner: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def join_training(model: Any, *, float32: bool) -> None:
-    """Train the learned positions of a patched base with its adapters, and save them wherever those are saved.
-
-    Args:
-        model: a PEFT model, or a model of transformers with adapters.
-        float32: whether what trains is kept in float32, as PEFT's ``autocast_adapter_dtype`` says.
-    """
+    """Train the learned positions of a patched base with its adapters, and save them wherever those are saved."""
     if not is_patched(model):
         return
     training = any(not config.inference_mode for config in model.peft_config.values())
@@ -186,15 +173,7 @@ def join_training(model: Any, *, float32: bool) -> None:
 
 
 def scheme_adapter(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> AdapterFolder | None:
-    """The adapter of that name if it was trained under a scheme; None for any other, of which PEFT says what is wrong.
-
-    Args:
-        name: folder or Hub name.
-        hub: keywords of the call that loads it, of which those of the Hub are read (such as ``revision``).
-
-    Raises:
-        PeftAdapterMismatch: it was trained under a scheme, and its sidecar is damaged or missing.
-    """
+    """The adapter of that name if it was trained under a scheme; None for any other, whose faults PEFT reports."""
     options = {key: value for key, value in hub_options(hub).items() if value}
     try:
         folder = local_folder(str(name), options, ("*.json",))  # weights of a foreign repository are PEFT's to fetch

@@ -87,11 +87,7 @@ def wrap(owner: Any, name: str, hook: str) -> None:
 
 
 def check_methods() -> None:
-    """Refuse a PEFT, or a transformers, that lacks what has to be hooked.
-
-    Raises:
-        HostChanged: a method or a parameter of one is missing.
-    """
+    """Refuse a PEFT, or a transformers, that lacks what has to be hooked."""
     if lacking:
         from hf_posenc.core.lazy import HOSTS
         from hf_posenc.core.tested_versions import host_changed

@@ -28,15 +28,6 @@ def check_layer_count(name: str, config: Mapping[str, Any], weights: Iterable[st
     """Refuse a checkpoint whose weights have another number of layers than its configuration.
 
     transformers would leave out those of further layers, and draw missing ones at random.
-
-    Args:
-        name: of the checkpoint.
-        config: its configuration.
-        weights: names of its weights.
-        some: whether these are not all of them.
-
-    Raises:
-        CheckpointMismatch: the numbers differ.
     """
     depth = next((config[key] for key in LAYER_COUNT_KEYS if isinstance(config.get(key), int)), None)
     of_model = (weight for weight in weights if "posenc" not in weight.split("."))

@@ -161,13 +161,7 @@ def unscaled_geometry(adapter: Adapter, config: Any) -> Geometry:
 
 
 def trained_length_under(adapter: Adapter, config: Any, chosen: Layout, geometry: Geometry) -> int:
-    """The trained length under the schemes of a layout; see the top of this file.
-
-    Args:
-        adapter, config: of the model.
-        chosen: the scheme of every layer.
-        geometry: from `unscaled_geometry`.
-    """
+    """The trained length under the schemes of a layout; see the top of this file."""
     if adapter.scaled_already(config) is None or overwrites_scaling(adapter, config, chosen, geometry):
         return geometry.trained_length
     return adapter.reach(config)

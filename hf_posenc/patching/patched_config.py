@@ -137,9 +137,6 @@ def check_unchanged(patch: Patch) -> None:
     """Refuse a configuration whose positions were changed since the patch.
 
     ``max_position_embeddings`` may be changed: loading a checkpoint sets it to the target length again.
-
-    Raises:
-        HostConfigInvalid: it was changed.
     """
     adapter, then = patch.plan.adapter, patch.plan.geometry
     config: Any = copy.copy(patch.plan.base.config)

@@ -36,15 +36,7 @@ SHARDED_TENSOR = "DTensor"  # a weight of which each device has a part
 
 
 def check_model(model: nn.Module, base: nn.Module) -> None:
-    """Refuse a model that cannot be patched with any scheme.
-
-    Args:
-        model: as the caller holds it.
-        base: the base model inside it.
-
-    Raises:
-        PosEncError: one subclass a cause.
-    """
+    """Refuse a model that cannot be patched with any scheme."""
     if STASH in base.__dict__:
         raise AlreadyPatched(
             f"This {type(base).__name__} carries scheme {describe(base).scheme!r} already. Call "
@@ -63,15 +55,7 @@ def check_model(model: nn.Module, base: nn.Module) -> None:
 
 
 def check_schemes(plan: PatchPlan, *, trained_length_given: bool) -> None:
-    """Refuse a model that the schemes of a plan cannot be put on as a whole.
-
-    Args:
-        plan: of the patch.
-        trained_length_given: whether the caller says what length the weights were trained for.
-
-    Raises:
-        PosEncError: one subclass a cause; see the functions that are called.
-    """
+    """Refuse a model that the schemes of a plan cannot be put on as a whole."""
     check_existing_scaling(plan, trained_length_given=trained_length_given)
     check_layer_count(plan)
     check_remembered(plan)
@@ -81,11 +65,7 @@ def check_schemes(plan: PatchPlan, *, trained_length_given: bool) -> None:
 
 
 def check_existing_scaling(plan: PatchPlan, *, trained_length_given: bool) -> None:
-    """Refuse to put a scheme on a rotation that the configuration scales already.
-
-    Raises:
-        AlreadyScaled: the scheme would overwrite that scaling, or cannot be put on top of it.
-    """
+    """Refuse to put a scheme on a rotation that the configuration scales already."""
     adapter, schemes, config = plan.adapter, plan.schemes, vars(plan.base)["config"]
     scaling = adapter.scaled_already(config)
     if scaling is None:
@@ -105,11 +85,7 @@ def check_existing_scaling(plan: PatchPlan, *, trained_length_given: bool) -> No
 
 
 def check_layer_count(plan: PatchPlan) -> None:
-    """Refuse a base model whose attention layers cannot all be patched.
-
-    Raises:
-        UnsupportedModel: it has none, or another number than its configuration says.
-    """
+    """Refuse a base model whose attention layers cannot all be patched."""
     found, stated = plan.adapter.attention_count(plan.base), plan.geometry.layers
     if found == 0 or found != stated:
         classes = ", ".join(cls.__name__ for cls in plan.adapter.attention)
@@ -121,11 +97,7 @@ def check_layer_count(plan: PatchPlan) -> None:
 
 
 def check_remembered(plan: PatchPlan) -> None:
-    """Refuse a model whose modules were built with other numbers than its configuration has now.
-
-    Raises:
-        HostConfigInvalid: a module has another value than the configuration.
-    """
+    """Refuse a model whose modules were built with other numbers than its configuration has now."""
     base = plan.base
     for name, attribute, expected in plan.adapter.remembered(base):
         live = getattr(base.get_submodule(name), attribute, None)
@@ -137,11 +109,7 @@ def check_remembered(plan: PatchPlan) -> None:
 
 
 def check_foreign_forward(plan: PatchPlan) -> None:
-    """Refuse modules whose ``forward`` was replaced on the instance, as the replaced class would never be called.
-
-    Raises:
-        ForeignPatch: another library did that.
-    """
+    """Refuse modules whose ``forward`` was replaced on the instance, as the replaced class would never be called."""
     swapped = (module for module, _ in plan.adapter.swaps(plan.base, plan.schemes[0]))
     for module in (*plan.adapter.attentions(plan.base), *swapped):
         if is_foreign(module):
@@ -152,11 +120,7 @@ def check_foreign_forward(plan: PatchPlan) -> None:
 
 
 def check_tables(plan: PatchPlan) -> None:
-    """Refuse to patch a model whose position table PEFT has wrapped; raises as `check_own_table` does.
-
-    Raises:
-        HostConfigInvalid: the table has another number of rows than the configuration says.
-    """
+    """Refuse to patch a model whose position table PEFT has wrapped."""
     base: Any = plan.base
     adapter, expected = plan.adapter, plan.geometry.table
     first = {id(module): kept.get(FIRST_ROW, 0) for module, kept in adapter.attributes(base)}
@@ -174,11 +138,7 @@ def check_tables(plan: PatchPlan) -> None:
 
 
 def check_single_model(model: nn.Module, base: nn.Module, kinds: Iterable[type[nn.Module]]) -> None:
-    """Refuse a module that holds several models, as it is unknown which one is meant.
-
-    Raises:
-        UnsupportedModel: it holds more than one.
-    """
+    """Refuse a module that holds several models, as it is unknown which one is meant."""
     inside = set(base.modules())
     others = [module for module in model.modules() if isinstance(module, tuple(kinds)) and module not in inside]
     if others:
@@ -189,11 +149,7 @@ def check_single_model(model: nn.Module, base: nn.Module, kinds: Iterable[type[n
 
 
 def check_unsharded(model: nn.Module) -> None:
-    """Refuse a model whose weights are sharded.
-
-    Raises:
-        UnsupportedModel: FSDP or tensor parallelism has sharded them.
-    """
+    """Refuse a model whose weights are sharded."""
     sharding = {cls.__name__ for module in model.modules() for cls in type(module).__mro__} & set(SHARDING_CLASSES)
     apart = any(type(weight).__name__ == SHARDED_TENSOR for weight in model.parameters())
     if sharding or apart:
@@ -204,11 +160,7 @@ def check_unsharded(model: nn.Module) -> None:
 
 
 def check_reducer(plan: PatchPlan) -> None:
-    """Refuse to add or freeze parameters once a gradient reducer has listed them.
-
-    Raises:
-        UnsupportedModel: the model is in `DistributedDataParallel`, and the scheme adds or freezes parameters.
-    """
+    """Refuse to add or freeze parameters once a gradient reducer has listed them."""
     adds = any(True for scheme in plan.schemes for _ in scheme.parameters())
     changes = adds or any(weight.requires_grad for weight in out_of_use(plan))
     if changes and any(isinstance(module, DistributedDataParallel) for module in plan.model.modules()):

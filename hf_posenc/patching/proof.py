@@ -135,7 +135,7 @@ class EffectProbe:
         return Proof("moved", max(p.change for p in moved), min(p.unchanged_below for p in moved))
 
     def verdict_of(self, layer: int, patch: Patch) -> Proof:
-        """The verdict on one layer. Raises as `verdict` does."""
+        """The verdict on one layer."""
         scheme: Scheme = scheme_on(self.attentions[layer].scheme, self.positions.device)
         geometry, window = self.geometry.of_layer(layer), self.attentions[layer].window
         must_move = differs_from_host(scheme, self.positions, geometry)
@@ -171,15 +171,7 @@ class EffectProbe:
         return Proof("moved", change, scheme.unchanged_below)
 
     def check_terms(self, layer: int, scheme: Scheme) -> None:
-        """Refuse a patched layer that leaves out a term of its scheme, or keeps positions that it replaces.
-
-        Args:
-            layer: one of those that are probed.
-            scheme: of that layer, on its device.
-
-        Raises:
-            NoEffect: a term does not reach the layer, or the model's own positions are left in it.
-        """
+        """Refuse a patched layer that leaves out a term of its scheme, or keeps positions that it replaces."""
         adapter, name = type(self.adapter).__name__, scheme.shown_name
         where = f"attention layer {layer} as {adapter} patches it"
         here = neutral(hook for hook in NEUTRAL if has_any(scheme, [hook]))

@@ -42,10 +42,6 @@ class SchemeConfig:
     def read(cls, value: Any, where: str) -> SchemeConfig:
         """Validate a scheme config as parsed from JSON.
 
-        Args:
-            value: the parsed JSON.
-            where: the file or model it comes from, for messages.
-
         Raises:
             CheckpointMismatch: it is of another format, has unknown or missing keys, or names a scheme, an option or a
                 length that does not exist.
@@ -147,15 +143,7 @@ LENGTHS = ("trained_length", "target_length", "host_length")
 
 
 def check_fields(value: Any, where: str) -> None:
-    """Refuse JSON that is no scheme config of the format this version reads.
-
-    Args:
-        value: the parsed JSON.
-        where: the file or model it comes from, for messages.
-
-    Raises:
-        CheckpointMismatch: it is no object, of another format, or has unknown or missing keys.
-    """
+    """Refuse JSON that is no scheme config of the format this version reads."""
     if not isinstance(value, Mapping):
         raise unreadable(where, f"it is no object but {shown(value)}")
     number = value.get("format")
@@ -200,12 +188,7 @@ def classes_of(layout: Layout) -> list[type]:
 
 
 def warn_of_changed_code(stored: Any, layout: Layout) -> None:
-    """Warn where a checkpoint's schemes have other code now than when it was saved.
-
-    Args:
-        stored: what `own_code` returned then; None of a checkpoint that says nothing.
-        layout: the checkpoint's schemes, as they are registered here.
-    """
+    """Warn where a checkpoint's schemes have other code now than when it was saved."""
     now = own_code(layout)
     if not isinstance(stored, dict) or now is None or "source" not in stored or stored == now:
         return

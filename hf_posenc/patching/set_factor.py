@@ -140,11 +140,7 @@ def outermost_schemes(module: nn.Module) -> Iterator[Scheme]:
 
 
 def check_same_parameters(old: Scheme, new: Scheme, factor: float) -> None:
-    """Refuse a factor under which a scheme has other parameters than those that were learned.
-
-    Raises:
-        OptionOutOfRange: a parameter has another name or shape.
-    """
+    """Refuse a factor under which a scheme has other parameters than those that were learned."""
     now, then = ({name: list(p.shape) for name, p in scheme.named_parameters()} for scheme in (old, new))
     if now != then:
         raise OptionOutOfRange(

@@ -125,11 +125,7 @@ def rename_unsplit_modules(patch: Patch) -> None:
 
 
 def write_scheme_with_adapters(base: nn.Module, *_: Any) -> None:
-    """State-dict pre-hook: saving a PEFT adapter asks for the parameters first; make it save the sidecar as well.
-
-    Raises:
-        CheckpointMismatch: a model around this one is being saved that would lose the scheme.
-    """
+    """State-dict pre-hook: saving a PEFT adapter asks for the parameters first; make it save the sidecar as well."""
     patch = base.__dict__.get(STASH)
     if patch is None:
         return
@@ -202,11 +198,7 @@ def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
 
 
 def write_whole_config(model: nn.Module, bases: Sequence[nn.Module]) -> None:
-    """Write the scheme of both stacks into a copy of the whole model's configuration.
-
-    Raises:
-        CannotCombine: the stacks differ in what it would say of both.
-    """
+    """Write the scheme of both stacks into a copy of the whole model's configuration."""
     outer: Any = outer_model(model)
     entry = vars(bases[0])[ENTRY]
     for base in bases:
@@ -222,11 +214,7 @@ def write_whole_config(model: nn.Module, bases: Sequence[nn.Module]) -> None:
 
 
 def undo_all(model: nn.Module, bases: Sequence[nn.Module]) -> None:
-    """Undo the patches of some base models of ``model``, and what its configuration says of them.
-
-    Raises:
-        NotPatched: one of them carries none.
-    """
+    """Undo the patches of some base models of ``model``, and what its configuration says of them."""
     for base in bases:
         undo(patch_of(base))
     if (outer := outer_model(model)) is not None:

@@ -110,11 +110,7 @@ class ReadyRows(Dataset):
 
 
 def check_row(row: Any) -> None:
-    """Refuse a row of the caller's own that is none.
-
-    Raises:
-        WrongKind: The row is no mapping with token ids.
-    """
+    """Refuse a row of the caller's own that is none."""
     if not isinstance(row, Mapping) or "input_ids" not in row:
         known = ", ".join(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
         raise WrongKind(
@@ -211,13 +207,7 @@ class StreamedRows(IterableDataset):
         return islice(self.every_row(), worker.id, None, worker.num_workers)
 
     def every_row(self) -> Iterator[Row]:
-        """The rows of one pass over the text.
-
-        Raises:
-            UnreadableDocuments: a document cannot be read.
-            InvalidInput: the tokenizer is of another model.
-            LengthContradiction: there is not even one row.
-        """
+        """The rows of one pass over the text."""
         rest, starts, found, seen = np.empty(0, dtype=np.int32), [], 0, 0
         for documents in self.token_batches():
             for ids in documents:

@@ -62,22 +62,7 @@ def training_rows(
     folder: Path | None = None,
     on_read: OnRead | None = None,
 ) -> tuple[Any, Corpus | None]:
-    """Rows of ``training.length`` tokens to train on; and what was set aside of the text, if anything.
-
-    Args:
-        model: that is trained.
-        tokenizer: of the model.
-        texts: where the documents come from, or rows that are ready.
-        training: settings of the run.
-        held_out: documents that should not be among those to train on, which is warned about; or to set some aside.
-        folder: on whose disk the tokens lie.
-        on_read: called with the documents and tokens read so far.
-
-    Raises:
-        LengthContradiction: the model does not reach that far, or there is not even one row.
-        TrainingImpossible: documents cannot be kept separate as asked.
-        UnreadableDocuments: a document cannot be read.
-    """
+    """Rows of ``training.length`` tokens to train on; and what was set aside of the text, if anything."""
     check_reach(model, training.length)
     separate = training.packing == "separate"
     if separate and not is_causal(model):
@@ -114,11 +99,7 @@ def training_rows(
 
 
 def check_reach(model: nn.Module, length: int) -> None:
-    """Refuse rows that are longer than the model reaches.
-
-    Raises:
-        LengthContradiction: They are.
-    """
+    """Refuse rows that are longer than the model reaches."""
     _, reach = lengths_of(model)
     if length > reach:
         raise LengthContradiction(
@@ -152,18 +133,7 @@ def held_out_rows(
     training: Training,
     end: Corpus | None = None,
 ) -> dict[str, Any]:
-    """Held-out windows to measure on, by length.
-
-    Args:
-        model: that is measured.
-        tokenizer: of the model.
-        held_out: documents, or that the end of the training text was asked for.
-        training: settings of the run.
-        end: of the training text, where it was set aside.
-
-    Raises:
-        LengthContradiction: the model does not reach a length, the texts do not fill it, or there are none.
-    """
+    """Held-out windows to measure on, by length."""
     lengths = measured_lengths(model, training)
     if end is None:
         texts = held_out.otherwise if isinstance(held_out, HeldOutSplit) else held_out
@@ -180,11 +150,7 @@ def held_out_rows(
 
 
 def measured_lengths(model: nn.Module, training: Training) -> list[int]:
-    """The lengths that held-out text is measured at.
-
-    Raises:
-        LengthContradiction: the model does not reach one.
-    """
+    """The lengths that held-out text is measured at."""
     trained, target = lengths_of(model)
     lengths = sorted(training.eval_lengths) or doubling_lengths(trained, target)
     if not 2 <= lengths[0] <= lengths[-1] <= target:

@@ -41,9 +41,6 @@ def fit_rotation(before: Tensor, after: Tensor, positions: list[int]) -> Rotatio
         before: ``[heads, position, head_dim]``.
         after: the same vectors, rotated.
         positions: of the vectors: 0, 1, 2, 4, 8, …
-
-    Raises:
-        NotRotation: no pairing of channels explains them.
     """
     changed = (after != before).any(0).any(0).nonzero().flatten().tolist()  # what is not rotated is not computed with
     if not changed:

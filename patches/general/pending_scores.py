@@ -172,11 +172,7 @@ def _where(seen: Any, scores: Any, value: Any) -> PendingScores:
 
 
 def _lowest(scores: PendingScores, value: Any) -> float:
-    """What hides a key, as a number that transformers' masks have.
-
-    Raises:
-        UnsupportedModel: it does not hide it.
-    """
+    """What hides a key, as a number that transformers' masks have."""
     if float(value) > -1e3:
         raise refused(scores.name, f"sets some of its attention scores to {float(value):g}")
     return max(float(value), torch.finfo(scores.dtype).min)

@@ -33,13 +33,7 @@ BESIDE = ("rope_theta", "partial_rotary_factor")
 
 
 def with_softmax_scale(seen: Observation, model: nn.Module, config: Any) -> Observation:
-    """The observation with the factor that the scaling gives to each module's own scale of scores.
-
-    Args:
-        seen: what was observed of ``model``.
-        model: a stand-in.
-        config: that it was made from.
-    """
+    """The observation with the factor that the scaling gives to each module's own scale of scores."""
     if not any(one.first for one in seen.attentions):
         return seen  # heads are rotated as a whole, or from their first channel on: no latent cache
     scaled = any(own.get("rope_type", UNSCALED) != UNSCALED for own in rotations(config).values())
