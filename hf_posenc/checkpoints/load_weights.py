@@ -15,11 +15,7 @@ from hf_posenc.patching.weights import check_finite
 
 
 def load_weights(
-    checkpoint: Checkpoint,
-    cls: type[PreTrainedModel],
-    *args: Any,
-    keywords: Iterable[str] = (),
-    **hf_kwargs: Any,
+    checkpoint: Checkpoint, cls: type[PreTrainedModel], *args: Any, keywords: Iterable[str] = (), **hf_kwargs: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Build ``cls`` with the scheme its checkpoint was saved with, and fill in the weights.
 

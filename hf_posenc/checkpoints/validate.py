@@ -10,10 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from hf_posenc.core.files.json_file import read_object
-from hf_posenc.errors import (
-    CheckpointMismatch,
-    shown,
-)
+from hf_posenc.errors import CheckpointMismatch, shown
 from hf_posenc.patching.config_guard import SCHEME_KEY
 
 CONFIG, MAX_CONFIG_BYTES = "config.json", 1 << 24  # bytes; some list a name for each of 20,000 classes

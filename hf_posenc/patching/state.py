@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_posenc.errors import (
-    NotPatched,
-    UnsupportedModel,
-    shown,
-)
+from hf_posenc.errors import NotPatched, UnsupportedModel, shown
 from hf_posenc.forward.current_forward import OWNER
 from hf_posenc.patches.general.adapter import GeneralAdapter
 from hf_posenc.patches.general.base_model import embeds_tokens, unsupported

@@ -33,13 +33,7 @@ from hf_posenc.patching import peft_sidecar
 from hf_posenc.patching.atomic_save import check_saver, install_atomic_save, remove_atomic_save
 from hf_posenc.patching.batching import remove_batching_check
 from hf_posenc.patching.float32 import restore_dtype
-from hf_posenc.patching.offloading import (
-    change_class,
-    computing_device,
-    forget_child,
-    offload_beside,
-    offloads_of,
-)
+from hf_posenc.patching.offloading import change_class, computing_device, forget_child, offload_beside, offloads_of
 from hf_posenc.patching.patched_config import check_unchanged, restore_config, restore_outer_config, write_outer_config
 from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, outer_model, parts_of, patch_of
 from hf_posenc.patching.text_limits import restore_limits

@@ -9,12 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hf_posenc.core.plotting import (
-    COLOURS,
-    MARKERS,
-    figure,
-    save_figure,
-)
+from hf_posenc.core.plotting import COLOURS, MARKERS, figure, save_figure
 from hf_posenc.core.student_t import mean_interval
 
 MEASURED = re.compile(r"eval_(?P<length>[0-9]+)_(?P<kind>loss|windows)")

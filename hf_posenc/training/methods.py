@@ -24,11 +24,7 @@ from hf_posenc.checkpoints.load import is_quantised
 from hf_posenc.errors import TrainingImpossible, nearest, shown
 from hf_posenc.patching.weights import check_rank_memory
 from hf_posenc.training.config import OF_LORA, Training
-from hf_posenc.training.trained_layers import (
-    base_modules,
-    fully_trained_modules,
-    linear_layers,
-)
+from hf_posenc.training.trained_layers import base_modules, fully_trained_modules, linear_layers
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftConfig

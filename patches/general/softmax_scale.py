@@ -69,9 +69,7 @@ def _with_factor(
         return one
     factor, follows = own[one.name] / unscaled[one.name], tried[one.name] / unscaled[one.name]
     rotary = replace(
-        rotary,
-        logit_scale=rotary.logit_scale * factor,
-        scales_softmax=math.isclose(follows, EXPECTED, rel_tol=1e-6),
+        rotary, logit_scale=rotary.logit_scale * factor, scales_softmax=math.isclose(follows, EXPECTED, rel_tol=1e-6)
     )
     held = {**one.held, SCALE: own[one.name]} if rotary.scales_softmax else one.held
     return replace(one, kind=replace(one.kind, rotary=rotary), softmax_factor=factor, held=held)

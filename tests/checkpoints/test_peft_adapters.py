@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_posenc import (
-    from_pretrained,
-    is_patched,
-    patch_model,
-    unpatch_model,
-)
+from hf_posenc import from_pretrained, is_patched, patch_model, unpatch_model
 from hf_posenc.checkpoints.peft import get_peft_model, load_peft_adapter, save_peft_adapter
 from hf_posenc.errors import CheckpointMismatch, PeftAdapterMismatch
 

@@ -16,12 +16,7 @@ from transformers import (
     LlamaModel,
 )
 
-from hf_posenc import (
-    describe,
-    from_pretrained,
-    patch_model,
-    unpatch_model,
-)
+from hf_posenc import describe, from_pretrained, patch_model, unpatch_model
 from hf_posenc.errors import CheckpointMismatch
 
 FACTOR, TRAINED = 4, 16

@@ -8,15 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_posenc import (
-    describe,
-    disable_auto,
-    enable_auto,
-    from_pretrained,
-    patch_model,
-    scheme_of,
-    unpatch_model,
-)
+from hf_posenc import describe, disable_auto, enable_auto, from_pretrained, patch_model, scheme_of, unpatch_model
 from hf_posenc.errors import (
     AlreadyPatched,
     CheckpointMismatch,

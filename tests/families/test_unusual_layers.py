@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import (
-    CONFIG_MAPPING,
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-    MvpConfig,
-    MvpForConditionalGeneration,
-)
+from transformers import CONFIG_MAPPING, ModernBertConfig, ModernBertForMaskedLM, MvpConfig, MvpForConditionalGeneration
 
 from hf_posenc import patch_model
 from hf_posenc.errors import UnsupportedModel

@@ -9,13 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.errors import (
-    FolderUnusable,
-    ModelNotFound,
-    NoDiskSpace,
-    WrongKind,
-    shown,
-)
+from hf_posenc.errors import FolderUnusable, ModelNotFound, NoDiskSpace, WrongKind, shown
 
 
 def checked_name(given: Any, what: str = "A model") -> str:
