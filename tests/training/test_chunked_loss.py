@@ -133,19 +133,12 @@ def placed() -> LlamaForCausalLM:
 
 
 @pytest.mark.parametrize(
-    ("model", "why"),
-    [
-        (lambda: gemma2(30.0), "soft cap"),
-        (bart, "does not hand its logits"),
-        (with_own_loss, "loss function of its own"),
-        (placed, "replaced"),
-    ],
-    ids=["gemma2", "bart", "own_loss", "placed"],
+    "model", [lambda: gemma2(30.0), bart, with_own_loss, placed], ids=["cap", "bart", "own", "placed"]
 )
-def test_a_model_that_does_more_with_its_logits_keeps_its_own_loss(model, why, batch) -> None:
+def test_a_model_that_does_more_with_its_logits_keeps_its_own_loss(model, batch) -> None:
     ours = model()
     expected = ours(**batch).loss
-    with pytest.raises(TrainingImpossible, match=why), chunked_loss(ours, True, causal=True):
+    with pytest.raises(TrainingImpossible), chunked_loss(ours, True, causal=True):
         pass
     with chunked_loss(ours, None, causal=True) as chunked:
         assert not chunked
