@@ -31,7 +31,6 @@ from hf_posenc.patching.config_guard import (
 from hf_posenc.patching.scheme_config import SchemeConfig, own_code
 from hf_posenc.patching.state import Patch, PatchPlan, outer_model
 
-CONFIGS = "posenc_configs"  # of the model around: modules that have its configuration, each with the one from before
 LENGTH = "max_position_embeddings"
 PATCH_ENTRIES = (*PATCH_KEYS, ROPE_KEY, LENGTH)  # entries that belong to the patch
 
@@ -42,7 +41,7 @@ def write_config(patch: Patch) -> None:
     A copy, because two models may share a configuration object."""
     plan = patch.plan
     old: Any = plan.base.config
-    new, patch.configs = own_config(plan.model, old)
+    new = own_config(patch, plan.model, old)
     if code := own_code(plan.layout):
         setattr(new, CODE_KEY, code)
     if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
@@ -51,17 +50,17 @@ def write_config(patch: Patch) -> None:
     write_entry(new, entry)
     plan.base.__dict__[ENTRY] = entry
     patch.entries = copy.deepcopy(vars(new))
-    write_outer_config(plan.model, entry)
+    write_outer_config(patch, outer_model(plan.model))
 
 
-def own_config(model: nn.Module, old: Any) -> tuple[Any, list[tuple[nn.Module, Any]]]:
-    """A copy of a configuration, in its place in every module of a model that had it; and these, with the old one."""
+def own_config(patch: Patch, model: nn.Module, old: Any) -> Any:
+    """A copy of a configuration, in its place in every module of a model that had it, which the patch records."""
     new = copy.deepcopy(old)
     new.__class__ = guarded_class(new.__class__)
-    holders = [module for module in model.modules() if module.__dict__.get("config") is old]
-    for module in holders:
+    for module in [module for module in model.modules() if module.__dict__.get("config") is old]:
         module.config = new
-    return new, [(module, old) for module in holders]
+        patch.configs.append((module, old))
+    return new
 
 
 def scheme_entry(plan: PatchPlan, host_length: int) -> dict[str, Any]:
@@ -78,12 +77,13 @@ def write_entry(config: Any, entry: Mapping[str, Any]) -> None:
 def restore_config(patch: Patch) -> None:
     """Restore the configuration; as a copy with the caller's changes, where it was changed since the patch."""
     changes = changed_entries(patch) if patch.entries else {}
-    for number, (module, old) in enumerate(patch.configs):
-        if number == 0:
-            config = copy.deepcopy(old) if changes else old
-            vars(config).update(changes)
-        module.config = config
-    restore_outer_config(patch.plan.model)
+    before = {id(old): old for _, old in patch.configs}
+    if changes:
+        first = next(iter(before))
+        before[first] = copy.deepcopy(before[first])
+        vars(before[first]).update(changes)
+    for module, old in patch.configs:
+        module.config = before[id(old)]
 
 
 def update_config(patch: Patch) -> None:
@@ -97,30 +97,12 @@ def update_config(patch: Patch) -> None:
     config: Any = plan.base.config
     length = config.attribute_map.get(LENGTH, LENGTH)  # GPT-2 calls it ``n_positions``
     patch.entries |= copy.deepcopy({name: vars(config)[name] for name in (SCHEME_KEY, length)})
-    update_outer_config(plan.model, entry)
 
 
-def write_outer_config(model: nn.Module, entry: Mapping[str, Any]) -> None:
-    """Write a scheme entry into a copy of the configuration of the outermost model, where that does not say it."""
-    outer: Any = outer_model(model)
-    if outer is None or getattr(outer.config, SCHEME_KEY, None) is not None:
-        return
-    new, outer.__dict__[CONFIGS] = own_config(model, outer.config)
-    write_entry(new, entry)
-
-
-def update_outer_config(model: nn.Module, entry: Mapping[str, Any]) -> None:
-    """Write another entry where `write_outer_config` has written one."""
-    outer = outer_model(model)
-    if outer is not None and CONFIGS in outer.__dict__:
-        write_entry(outer.config, entry)
-
-
-def restore_outer_config(model: nn.Module) -> None:
-    """Undo `write_outer_config`."""
-    outer = outer_model(model)
-    for module, config in () if outer is None else outer.__dict__.pop(CONFIGS, ()):
-        module.config = config
+def write_outer_config(patch: Patch, outer: Any) -> None:
+    """Write the scheme of a patch into a copy of the configuration of a model around it, where that does not say it."""
+    if outer is not None and getattr(outer.config, SCHEME_KEY, None) is None:
+        write_entry(own_config(patch, outer, outer.config), vars(patch.plan.base)[ENTRY])
 
 
 def changed_entries(patch: Patch) -> dict[str, Any]:

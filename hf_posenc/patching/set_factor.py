@@ -21,9 +21,8 @@ from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patches.validate_adapter import explained_forward
-from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.layer_schemes import build_layer_schemes
-from hf_posenc.patching.patched_config import check_unchanged, update_config, update_outer_config
+from hf_posenc.patching.patched_config import check_unchanged, update_config
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.state import patch_of, unpatched_view
 from hf_posenc.patching.swap import changing
@@ -78,7 +77,6 @@ def set_factor(model: M, factor: float) -> M:
                 if patch.plan.geometry is not old:
                     _set_factor(patch, old.target_length / old.trained_length)
             raise
-        update_outer_config(model, patches[0].entries[SCHEME_KEY])
     if (first := first_patch(model)) is not None:
         restore_limits(first)
         raise_limits(model)

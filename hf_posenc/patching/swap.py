@@ -34,7 +34,7 @@ from hf_posenc.patching.atomic_save import check_saver, install_atomic_save, rem
 from hf_posenc.patching.batching import remove_batching_check
 from hf_posenc.patching.float32 import restore_dtype
 from hf_posenc.patching.offloading import change_class, computing_device, forget_child, offload_beside, offloads_of
-from hf_posenc.patching.patched_config import check_unchanged, restore_config, restore_outer_config, write_outer_config
+from hf_posenc.patching.patched_config import check_unchanged, restore_config, write_outer_config
 from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, outer_model, parts_of, patch_of
 from hf_posenc.patching.text_limits import restore_limits
 
@@ -203,7 +203,7 @@ def write_whole_config(model: nn.Module, bases: Sequence[nn.Module]) -> None:
                 "model.get_encoder() and model.get_decoder()."
             )
         patch_of(base).whole = outer
-    write_outer_config(model, entry)
+    write_outer_config(patch_of(bases[0]), outer)
     install_atomic_save(outer)
 
 
@@ -213,4 +213,3 @@ def undo_all(model: nn.Module, bases: Sequence[nn.Module]) -> None:
         undo(patch_of(base))
     if (outer := outer_model(model)) is not None:
         remove_atomic_save(outer)
-        restore_outer_config(model)

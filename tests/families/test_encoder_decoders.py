@@ -97,7 +97,7 @@ def test_a_checkpoint_that_would_lose_the_scheme_is_refused(name: str, tmp_path:
     model.save_pretrained(tmp_path)
     patch_model(model, "alibi")
     unpatch_model(model.get_encoder())
-    with pytest.raises(CheckpointMismatch, match="The encoder of this"):
+    with pytest.raises(CheckpointMismatch):
         model.save_pretrained(tmp_path)
 
 
