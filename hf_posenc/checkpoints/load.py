@@ -26,7 +26,7 @@ from hf_posenc.checkpoints.validate import check_layer_count
 from hf_posenc.core.lazy import explained_imports
 from hf_posenc.errors import CheckpointMismatch, MissingPackage, NotPatched
 from hf_posenc.patching.patch import patch_model
-from hf_posenc.patching.scheme_config import SchemeConfig, describe_plan
+from hf_posenc.patching.scheme_config import SchemeConfig
 from hf_posenc.schemes.spec import Plan, SchemeSpec, option_names_of, parts_of_spec, plan
 
 Layers = Mapping[int | str, SchemeSpec] | Literal["all"] | None
@@ -130,13 +130,13 @@ def contradictions(
 ) -> Iterator[str]:
     """What was asked for and is not what a stored scheme says."""
     if wanted is not None and not agree(wanted, stored.layout.default):
-        yield f"scheme {describe_plan(wanted)}"
+        yield f"scheme {wanted.described!r}"
     if layers == "all" and stored.layout.layers:
         yield "one scheme in all layers"
     for key, spec in layers.items() if isinstance(layers, Mapping) else ():
         layer = stored.layout.layers.get(str(key))
         if layer is None or not agree(plan(spec), layer):
-            yield f"scheme {describe_plan(plan(spec))} in layers {key}"
+            yield f"scheme {plan(spec).described!r} in layers {key}"
     factor = lengths["factor"]
     if factor is not None and round(stored.trained_length * factor) != stored.target_length:
         yield f"factor {factor:g}"

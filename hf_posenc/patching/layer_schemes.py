@@ -55,15 +55,6 @@ def layout_of(
     return replace(chosen, layers={str(layer): plan("host") for layer in local})
 
 
-def probed_layers(chosen: Layout, geometry: Geometry) -> list[int]:
-    """The layers that a probe has to cover: the first of each plan in use, on each kind of layer."""
-    first: dict[str, int] = {}
-    for layer in range(geometry.layers):
-        plan_and_kind = repr((chosen.plan_of(layer, geometry.layers), geometry.kinds[layer : layer + 1]))
-        first.setdefault(plan_and_kind, layer)
-    return list(first.values())
-
-
 def build_layer_schemes(
     chosen: Layout, geometry: Geometry, adapter_name: str, own_positions: Callable[..., Scheme]
 ) -> list[Scheme]:

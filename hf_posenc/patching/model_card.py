@@ -65,23 +65,18 @@ def write_plain_section(folder: Path, scheme: str, trained_length: int, target_l
     replace_section(folder, PLAIN_SECTION.format(scheme=scheme, **lengths), PLAIN_FRONT_MATTER)
 
 
-def write_section(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the section into the README of ``folder``, replacing an earlier one."""
+def write_section(folder: Path, config: Mapping[str, Any], auto: str | None = None) -> None:
+    """Say in the README of ``folder``, of a checkpoint with this ``position_scheme``, how to load it.
+
+    ``auto`` is the Auto class that loads a checkpoint which brings its code.
+    """
     names = [part["name"] for part in config["scheme"]]
-    lengths = {name: config[name] for name in ("trained_length", "target_length")}
-    replace_section(
-        folder,
-        SECTION.format(scheme="+".join(names), name=folder.name, imports=imports_of(names), **lengths),
-        FRONT_MATTER,
-    )
-
-
-def write_bundle_section(folder: Path, config: Mapping[str, Any], auto: str) -> None:
-    """Say in the README of ``folder`` how to load a checkpoint that brings its code."""
-    names = "+".join(part["name"] for part in config["scheme"])
-    lengths = {name: config[name] for name in ("trained_length", "target_length")}
-    section = BUNDLE_SECTION.format(scheme=names, name=folder.name, auto=auto, **lengths)
-    replace_section(folder, section, PLAIN_FRONT_MATTER)
+    text, front_matter = (SECTION, FRONT_MATTER) if auto is None else (BUNDLE_SECTION, PLAIN_FRONT_MATTER)
+    section = text.format(
+        scheme="+".join(names), name=folder.name, imports=imports_of(names), auto=auto,
+        trained_length=config["trained_length"], target_length=config["target_length"],
+    )  # fmt: skip
+    replace_section(folder, section, front_matter)
 
 
 def imports_of(names: Collection[str]) -> str:

@@ -32,7 +32,6 @@ from hf_posenc.patches.validate_adapter import probed
 from hf_posenc.patching.ablation import NEUTRAL, TERMS, Hooks, formula_change, has_any, neutral, random_code, replaced
 from hf_posenc.patching.expected_effect import differs_from_host, shows_silent_terms, spread_positions
 from hf_posenc.patching.float32 import in_float32, packed, runs_in_float32
-from hf_posenc.patching.layer_schemes import probed_layers
 from hf_posenc.patching.offloading import computing_device, offloads_of
 from hf_posenc.patching.report import Proof
 from hf_posenc.patching.state import unpatched_view
@@ -63,7 +62,7 @@ class EffectProbe:
 
     def __init__(self, plan: PatchPlan) -> None:
         self.adapter, self.base, self.geometry = adapter, base, geometry = plan.adapter, plan.base, plan.geometry
-        self.layers = layers = probed_layers(plan.layout, geometry)
+        self.layers = layers = plan.layout.representatives(geometry.layers, geometry.kinds)
         parameter = next(base.parameters())
         self.attentions: list[Any] = list(adapter.attentions(base))
         offloads = offloads_of(base)

@@ -20,7 +20,7 @@ from hf_posenc.core.source_digest import digest_of, source_digest
 from hf_posenc.errors import CheckpointMismatch, PosEncError, SchemeCodeChanged, UnknownScheme, nearest, shown
 from hf_posenc.patching.config_guard import ROPE_KEY, ROTATION_KEY, SCHEME_KEY
 from hf_posenc.patching.state import is_patched, scheme_holder
-from hf_posenc.schemes.spec import MOST_PARTS, Layout, Plan, plan, written
+from hf_posenc.schemes.spec import MOST_PARTS, Layout, Plan, plan
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,9 @@ class SchemeConfig:
         return {"format": FORMAT, "scheme": self.layout.default.to_json(), "layers": layers, **lengths}
 
     def __str__(self) -> str:
-        layers = "".join(f", layers {key}: {describe_plan(chosen)}" for key, chosen in self.layout.layers.items())
+        layers = "".join(f", layers {key}: {chosen.described!r}" for key, chosen in self.layout.layers.items())
         lengths = f"trained {self.trained_length}, target {self.target_length}"
-        return f"{describe_plan(self.layout.default)} ({lengths}{layers})"
-
-
-def describe_plan(chosen: Plan) -> str:
-    """A scheme with its options as messages name it: ``'yarn(beta_fast=16.0)+logn'``."""
-    return repr("+".join(written(cls.record.name, options) for cls, options in chosen.parts))
+        return f"{self.layout.default.described!r} ({lengths}{layers})"
 
 
 def _check_rotation(config: Mapping[str, Any], where: str) -> None:
