@@ -23,7 +23,6 @@ from hf_posenc.training.corpus import Corpus, OnRead, tokenise
 from hf_posenc.training.dataset import (
     PackedRows,
     ReadyRows,
-    SeparatedRows,
     StreamedRows,
     check_row,
     held_out_windows,
@@ -92,10 +91,9 @@ def training_rows(
     check_vocabulary(base, corpus.highest)
     end = None
     if isinstance(held_out, HeldOutSplit):
-        end = end_of(corpus, tokens_of_windows(measured_lengths(model, training), training.eval_windows))
-        corpus = corpus if end is None else without_end(corpus, end)
-    length = training.length
-    return SeparatedRows(corpus, length) if separate else PackedRows(corpus, length), end
+        needed = tokens_of_windows(measured_lengths(model, training), training.eval_windows)
+        corpus, end = split_end(corpus, needed)
+    return PackedRows(corpus, training.length, separate=separate), end
 
 
 def check_reach(model: nn.Module, length: int) -> None:
@@ -172,12 +170,17 @@ class HeldOutSplit:
     otherwise: TextSource | Sequence[TextPart] | None = None
 
 
-def end_of(corpus: Corpus, needed: int) -> Corpus | None:
-    """The tokens to hold out; None where ``needed`` are more than a quarter of all."""
+def split_end(corpus: Corpus, needed: int) -> tuple[Corpus, Corpus | None]:
+    """The tokens to train on and those to hold out; all and None where ``needed`` are more than a quarter of all.
+
+    A document across the border is cut in two.
+    """
     tokens = len(corpus.tokens)
     if needed > MOST * tokens:
-        return None
-    return tail(corpus, max(needed, round(SHARE * tokens)))
+        return corpus, None
+    end = tail(corpus, max(needed, round(SHARE * tokens)))
+    border = tokens - len(end.tokens)
+    return replace(corpus, tokens=corpus.tokens[:border], starts=corpus.starts[corpus.starts < border]), end
 
 
 def tail(corpus: Corpus, count: int) -> Corpus:
@@ -185,9 +188,3 @@ def tail(corpus: Corpus, count: int) -> Corpus:
     border = len(corpus.tokens) - count
     starts = corpus.starts[corpus.starts > border] - border
     return replace(corpus, tokens=corpus.tokens[border:], starts=torch.cat((torch.zeros(1, dtype=torch.long), starts)))
-
-
-def without_end(corpus: Corpus, end: Corpus) -> Corpus:
-    """The tokens before those that are held out; a document across the border is cut in two."""
-    border = len(corpus.tokens) - len(end.tokens)
-    return replace(corpus, tokens=corpus.tokens[:border], starts=corpus.starts[corpus.starts < border])

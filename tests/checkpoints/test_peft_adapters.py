@@ -59,25 +59,6 @@ def test_learned_positions_are_saved_in_every_order(kind, scheme, order, adapter
     assert torch.equal(logits_of(on_patched), want)
 
 
-@pytest.mark.slow
-def test_without_the_package_peft_refuses_them(make_model, adapter, run_in_new_process, tmp_path) -> None:
-    adapter("llama", "t5", peft_first)
-    make_model("llama").save_pretrained(tmp_path / "base")
-    assert run_in_new_process(PLAIN_PEFT) == "False True"  # not imported, and named
-
-
-PLAIN_PEFT = """
-import sys
-from peft import PeftModel
-from transformers import LlamaForCausalLM
-
-try:
-    PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained("base"), "adapter")
-except KeyError as error:
-    print("hf_posenc" in sys.modules, "with hf_posenc.load_peft_adapter" in str(error))
-"""
-
-
 def test_from_pretrained_patches_the_base_as_the_adapter_says(make_model, logits_of, adapter, tmp_path) -> None:
     folder, want = adapter("llama", "yarn")
     make_model("llama").save_pretrained(tmp_path / "base")
