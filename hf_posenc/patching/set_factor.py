@@ -20,7 +20,7 @@ from hf_posenc.core.lengths import check_factor, resolve_lengths
 from hf_posenc.core.torch_state import float32_by_default
 from hf_posenc.errors import OptionOutOfRange
 from hf_posenc.forward.current_forward import ATTENTIONS
-from hf_posenc.patches.validate_adapter import explained_forward
+from hf_posenc.patches.try_adapter import explained_forward
 from hf_posenc.patching.layer_schemes import build_layer_schemes
 from hf_posenc.patching.patched_config import check_unchanged, update_config
 from hf_posenc.patching.proof import EffectProbe

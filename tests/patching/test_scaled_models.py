@@ -137,6 +137,7 @@ def test_a_base_would_replace_what_is_stretched() -> None:
         patch_model(model_of("llama3"), "host+yarn", factor=2, base=5e5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama3", "yarn", "gpt-oss", "gemma3", "longrope"])
 def test_advice_patches_as_it_says(kind: str) -> None:
     """What `advise` recommends gives, in `patch_model`, the trained length and factor that it counted with."""
