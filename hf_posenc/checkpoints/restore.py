@@ -118,10 +118,10 @@ def finish_loading(model: nn.Module, missing: Iterable[str]) -> None:
 def finish_part(model: nn.Module) -> None:
     """Freeze tables and prove the effect of a model with one base model."""
     patch = patch_of(base_model_of(model)[0])
-    freeze(patch, out_of_use(patch.plan))  # the loader made new parameters
+    freeze(patch, out_of_use(patch))  # the loader made new parameters
     if patch.report.proof.verdict == "deferred":
         with unpatched_view(patch):
-            probe = EffectProbe(patch.plan)
+            probe = EffectProbe(patch)
         patch.report = replace(patch.report, proof=probe.verdict(patch))
 
 

@@ -165,8 +165,8 @@ def own_modules(model: nn.Module) -> list[str]:
         if isinstance(module, Scheme):
             classes[type(module)] = "scheme"
         if STASH in module.__dict__:
-            classes[type(module.__dict__[STASH].plan.adapter)] = "adapter"
-            layout = module.__dict__[STASH].plan.layout
+            classes[type(module.__dict__[STASH].adapter)] = "adapter"
+            layout = module.__dict__[STASH].layout
             for plan in (layout.default, *layout.layers.values()):
                 classes.update(dict.fromkeys((cls for cls, _ in plan.parts), "scheme"))
     foreign = next((cls for cls in classes if not cls.__module__.startswith(f"{ROOT}.")), None)

@@ -29,7 +29,7 @@ from hf_posenc.patching.config_guard import (
     guarded_class,
 )  # fmt: skip
 from hf_posenc.patching.scheme_config import SchemeConfig, own_code
-from hf_posenc.patching.state import Patch, PatchPlan, outer_model
+from hf_posenc.patching.state import Patch, outer_model
 
 LENGTH = "max_position_embeddings"
 PATCH_ENTRIES = (*PATCH_KEYS, ROPE_KEY, LENGTH)  # entries that belong to the patch
@@ -39,18 +39,17 @@ def write_config(patch: Patch) -> None:
     """Write scheme and lengths into a copy of the configuration, for every module that had the old one.
 
     A copy, because two models may share a configuration object."""
-    plan = patch.plan
-    old: Any = plan.base.config
-    new = own_config(patch, plan.model, old)
-    if code := own_code(plan.layout):
+    old: Any = patch.base.config
+    new = own_config(patch, patch.model, old)
+    if code := own_code(patch.layout):
         setattr(new, CODE_KEY, code)
     if isinstance(rotation := getattr(old, ROPE_KEY, None), Mapping):
         setattr(new, ROTATION_KEY, copy.deepcopy(dict(rotation)))
-    entry = scheme_entry(plan, plan.adapter.host_length(old))
+    entry = scheme_entry(patch, patch.adapter.host_length(old))
     write_entry(new, entry)
-    plan.base.__dict__[ENTRY] = entry
+    patch.base.__dict__[ENTRY] = entry
     patch.entries = copy.deepcopy(vars(new))
-    write_outer_config(patch, outer_model(plan.model))
+    write_outer_config(patch, outer_model(patch.model))
 
 
 def own_config(patch: Patch, model: nn.Module, old: Any) -> Any:
@@ -63,9 +62,11 @@ def own_config(patch: Patch, model: nn.Module, old: Any) -> Any:
     return new
 
 
-def scheme_entry(plan: PatchPlan, host_length: int) -> dict[str, Any]:
+def scheme_entry(patch: Patch, host_length: int) -> dict[str, Any]:
     """What a configuration says of a patch; ``host_length`` is that of the unpatched model."""
-    return SchemeConfig(plan.layout, plan.geometry.trained_length, plan.geometry.target_length, host_length).to_json()
+    return SchemeConfig(
+        patch.layout, patch.geometry.trained_length, patch.geometry.target_length, host_length
+    ).to_json()
 
 
 def write_entry(config: Any, entry: Mapping[str, Any]) -> None:
@@ -87,14 +88,13 @@ def restore_config(patch: Patch) -> None:
 
 
 def update_config(patch: Patch) -> None:
-    """Write the lengths of the plan, which are new, into the configuration, and into what is known of it and of KV
+    """Write the lengths of the patch, which are new, into the configuration, and into what is known of it and of KV
     caches."""
-    plan = patch.plan
-    entry = scheme_entry(plan, patch.entries[SCHEME_KEY]["host_length"])
+    entry = scheme_entry(patch, patch.entries[SCHEME_KEY]["host_length"])
     for written in {id(vars(module)["config"]): vars(module)["config"] for module, _ in patch.configs}.values():
         write_entry(written, entry)
-    plan.base.__dict__[ENTRY] = entry  # another object: caches have noted the old one
-    config: Any = plan.base.config
+    patch.base.__dict__[ENTRY] = entry  # another object: caches have noted the old one
+    config: Any = patch.base.config
     length = config.attribute_map.get(LENGTH, LENGTH)  # GPT-2 calls it ``n_positions``
     patch.entries |= copy.deepcopy({name: vars(config)[name] for name in (SCHEME_KEY, length)})
 
@@ -102,7 +102,7 @@ def update_config(patch: Patch) -> None:
 def write_outer_config(patch: Patch, outer: Any) -> None:
     """Write the scheme of a patch into a copy of the configuration of a model around it, where that does not say it."""
     if outer is not None and getattr(outer.config, SCHEME_KEY, None) is None:
-        write_entry(own_config(patch, outer, outer.config), vars(patch.plan.base)[ENTRY])
+        write_entry(own_config(patch, outer, outer.config), vars(patch.base)[ENTRY])
 
 
 def changed_entries(patch: Patch) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def changed_entries(patch: Patch) -> dict[str, Any]:
         check_unchanged(patch)
     except HostConfigInvalid:
         return {}
-    now = {name: value for name, value in vars(patch.plan.base.config).items() if name not in PATCH_ENTRIES}
+    now = {name: value for name, value in vars(patch.base.config).items() if name not in PATCH_ENTRIES}
     return {name: value for name, value in now.items() if name not in patch.entries or patch.entries[name] != value}
 
 
@@ -120,8 +120,8 @@ def check_unchanged(patch: Patch) -> None:
 
     ``max_position_embeddings`` may be changed: loading a checkpoint sets it to the target length again.
     """
-    adapter, then = patch.plan.adapter, patch.plan.geometry
-    config: Any = copy.copy(patch.plan.base.config)
+    adapter, then = patch.adapter, patch.geometry
+    config: Any = copy.copy(patch.base.config)
     for name in (SCHEME_KEY, ROPE_KEY):
         was, now = patch.entries.get(name), getattr(config, name, None)
         if now != was and not _contains(now, was):
@@ -131,7 +131,7 @@ def check_unchanged(patch: Patch) -> None:
         geometry = adapter.geometry(config, trained_length=then.trained_length, target_length=then.target_length)
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise HostConfigInvalid(
-            f"The configuration of this {type(patch.plan.base).__name__} was changed after the patch and cannot be "
+            f"The configuration of this {type(patch.base).__name__} was changed after the patch and cannot be "
             f"read any more: {str(error).partition('. ')[0]}. Put back what was changed, and save then."
         ) from error
     for field in fields(then):

@@ -45,7 +45,7 @@ from hf_posenc.patching.state import unpatched_view
 from hf_posenc.schemes.base import Scheme
 
 if TYPE_CHECKING:
-    from hf_posenc.patching.state import Patch, PatchPlan
+    from hf_posenc.patching.state import Patch
 
 SHARPENING = (1.0, 10.0, 100.0)
 SOFTENING = (1e-3, 1e-6, 1e-9)  # of attention that sees one key alone, whatever its scores are multiplied by
@@ -57,11 +57,11 @@ MIN_CHANGE, MAX_CHANGE = 2.0, 8.0  # a change is more than the one; what must be
 
 
 class EffectProbe:
-    """Outputs of one layer of each kind before the patch of a plan, to be compared with those after it."""
+    """Outputs of one layer of each kind before a patch, to be compared with those after it."""
 
-    def __init__(self, plan: PatchPlan) -> None:
-        self.adapter, self.base, self.geometry = adapter, base, geometry = plan.adapter, plan.base, plan.geometry
-        self.layers = layers = plan.layout.representatives(geometry.layers, geometry.kinds)
+    def __init__(self, patch: Patch) -> None:
+        self.adapter, self.base, self.geometry = adapter, base, geometry = patch.adapter, patch.base, patch.geometry
+        self.layers = layers = patch.layout.representatives(geometry.layers, geometry.kinds)
         parameter = next(base.parameters())
         self.attentions: list[Any] = list(adapter.attentions(base))
         offloads = offloads_of(base)
