@@ -179,11 +179,6 @@ def stated_base(folder: Path) -> tuple[str, str | None]:
 def local_folder(name: str, hub: Mapping[str, Any], files: Iterable[str] = ("*.json", "*.safetensors")) -> Path:
     """A folder as it is; a Hub name as the folder its files were downloaded to.
 
-    Args:
-        name: folder or Hub name.
-        hub: options of the Hub; of a ``subfolder``, that is returned.
-        files: patterns of the names of files that are needed.
-
     Raises:
         ModelNotFound: the Hub name cannot be downloaded.
     """

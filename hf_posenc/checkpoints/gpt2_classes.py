@@ -179,13 +179,7 @@ def own_weights(model: Any) -> dict[str, Tensor]:
 
 
 def renamed(model: Any, names: Mapping[str, str], blocks: str, attention: str) -> dict[str, Tensor]:
-    """The weights of a GPT-2 under the names of another class, which keeps queries, keys and values head by head.
-
-    Args:
-        model: the GPT-2.
-        names: of modules outside of blocks.
-        blocks, attention: name of the list of blocks, and of the attention in one.
-    """
+    """The weights of a GPT-2 under the names of another class, which keeps queries, keys and values head by head."""
     found = {}
     for name, weight in own_weights(model).items():
         module, _, kind = name.rpartition(".")

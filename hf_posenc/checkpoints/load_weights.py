@@ -19,13 +19,6 @@ def load_weights(
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Build ``cls`` with the scheme its checkpoint was saved with, and fill in the weights.
 
-    Args:
-        checkpoint: of the model.
-        cls: a concrete model class.
-        *args: of the constructor.
-        keywords: names that a caller may have meant by an unknown one.
-        **hf_kwargs: of ``from_pretrained``.
-
     Returns:
         The model, of class ``cls``, and transformers' loading report.
     """

@@ -79,13 +79,7 @@ def check_both_forms(config: Any) -> None:
 
 
 def add_old_form(folder: Path, config: Any, section: str | None = None) -> None:
-    """Write the old form into the ``config.json`` that was saved to ``folder``, beside ``rope_parameters``.
-
-    Args:
-        folder: of the checkpoint.
-        config: that has the parameters.
-        section: name of the part of the file where it stands; None for all of it.
-    """
+    """Write the old form into the ``config.json`` that was saved to ``folder``, beside ``rope_parameters``."""
     file = folder / CONFIG_NAME
     content = read_object(file)
     (content if section is None else content[section]).update(old_form(config))

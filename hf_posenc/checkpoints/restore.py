@@ -37,10 +37,7 @@ PATCHED_CLASS_MARK = "posenc_restoring"  # marks the classes of `patched_class`
 def patched_class(cls: type[PreTrainedModel], scheme: SchemeConfig, device_map: Any = None) -> type[PreTrainedModel]:
     """A subclass of ``cls`` under the same name, built at the unpatched model's length and patched by its constructor.
 
-    Args:
-        cls: a concrete model class.
-        scheme: the checkpoint's.
-        device_map: that the model will be loaded by; if it is a dictionary, the constructor completes it.
+    A ``device_map`` that is a dictionary is completed.
     """
 
     def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:

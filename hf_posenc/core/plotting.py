@@ -121,12 +121,7 @@ DIGITS = re.compile(r"(\.\d{2})\d+")
 
 
 def svg_of(figure: Any, described: str) -> str:
-    """Render a figure as an ``<svg>`` element.
-
-    Args:
-        figure: a matplotlib figure, drawn under `SETTINGS`.
-        described: text alternative (``aria-label``) for screen readers.
-    """
+    """Render a figure as an ``<svg>`` element."""
     from matplotlib import rc_context
 
     file = io.StringIO()

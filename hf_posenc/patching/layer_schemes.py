@@ -60,12 +60,6 @@ def build_layer_schemes(
 ) -> list[Scheme]:
     """One scheme a layer; the same object in all of them where it may be shared.
 
-    Args:
-        chosen: the scheme of all layers, and those of single layers.
-        geometry: of the model.
-        adapter_name: of the model's adapter, by which a scheme may be undefined.
-        own_positions: of a geometry and a ``layer``, the scheme that stands for the model's own positions there.
-
     Raises:
         OptionOutOfRange: an option is refused.
         SchemeNotDefined: a scheme has no meaning on this model.
@@ -124,11 +118,6 @@ def trained_length_of_patch(
     adapter: Adapter, config: Any, scheme: SchemeSpec | None, options: Mapping[str, Any] | None = None
 ) -> int:
     """The trained length that ``patch_model(model, scheme, **options)`` counts from.
-
-    Args:
-        adapter, config: of the model.
-        scheme: as `patch_model` takes it; None for the model as it is, of which it is what that reaches.
-        options: of `patch_model`, with lengths and layers among them.
 
     Raises:
         PosEncError: the scheme or an option is refused.

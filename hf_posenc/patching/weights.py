@@ -63,13 +63,7 @@ BYTES_PER_NUMBER = 4  # bytes, in float32
 
 
 def check_rank_memory(rank: int, numbers: int, copies: int = 1) -> None:
-    """Refuse low-rank matrices, or virtual tokens, that take more than all memory, before any is allocated.
-
-    Args:
-        rank: of the matrices, or number of virtual tokens.
-        numbers: parameters of rank 1, or of one virtual token.
-        copies: of each number that are held at once.
-    """
+    """Refuse low-rank matrices, or virtual tokens, that take more than all memory, before any is allocated."""
     needed, available = copies * BYTES_PER_NUMBER * rank * numbers, main_memory()
     if needed > available:
         raise NoMemory(
