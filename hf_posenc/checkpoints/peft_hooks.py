@@ -21,8 +21,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import peft
-from packaging.version import Version
 from torch import nn
 
 from hf_posenc.checkpoints.adapter_card import write_adapter_card
@@ -53,12 +51,10 @@ from hf_posenc.patching.peft_sidecar import (
     unguard_adapter_config,
     write_sidecar_on_save,
 )
-from hf_posenc.patching.state import base_model_of, is_patched, scheme_holder, scheme_of, stacks_of
+from hf_posenc.patching.state import is_patched, scheme_holder
 
 Hook = Callable[..., Any]
-OF_KEYS = ("PREFIX_TUNING", "CARTRIDGE")  # methods that train keys and values; others train embeddings
-NAME = "past_key_values"  # what PEFT calls the KV cache; from transformers 5.24 on it is ``cache``
-OF_OLD = Version(peft.__version__) < Version("0.22")  # put prompts before a text whenever a step holds no `NAME`
+NAME = "past_key_values"  # what PEFT calls the KV cache, which is ``cache`` from transformers 5.24 on
 
 
 def refusing(original: Hook, *args: Any, **kwargs: Any) -> Any:
@@ -73,9 +69,7 @@ def injecting(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     """``PeftModel(…)``, ``add_adapter``: the learned positions of the base train with what PEFT has added."""
     given = inspect.signature(original).bind(model, *args, **kwargs).arguments
     base = given.get("model", model)  # of a constructor, an argument
-    if isinstance(base, nn.Module) and base._modules:
-        fill_in_shapes(given.get("peft_config", given.get("adapter_config")), base)
-    if not isinstance(base, nn.Module) or not is_patched(base):
+    if not isinstance(base, nn.Module) or not base._modules or not is_patched(base):
         return original(model, *args, **kwargs)
     beyond_tested("peft")
     with rollback_on_error(base):
@@ -183,31 +177,11 @@ def scheme_adapter(name: str | os.PathLike[str], hub: Mapping[str, Any]) -> Adap
     return AdapterFolder.open(name, **options) if guarded or (folder / SIDECAR).exists() else None
 
 
-def fill_in_shapes(config: Any, base: nn.Module) -> None:
-    """Complete the PEFT configuration of prompts or prefixes by the geometry of a patched base; leave all others.
-
-    PEFT reads ``num_attention_heads`` and ``num_key_value_heads``. MPT calls the former ``n_heads``; Falcon says by
-    ``multi_query`` that one head of keys serves all queries. A patched model caches the heads of its geometry.
-    """
-    if not getattr(config, "is_prompt_learning", False) or not is_patched(base) or stacks_of(base):
-        return
-    model: Any = base_model_of(base)[0]
-    if "num_key_value_heads" in model.config.get_text_config().to_dict():
-        return
-    geometry, prefix = scheme_of(base).geometry, config.peft_type in OF_KEYS
-    if config.num_layers is None:  # which PEFT before 0.19 asks for
-        config.num_layers = geometry.layers
-    if config.num_attention_heads is None:
-        config.num_attention_heads = geometry.kv_heads if prefix else geometry.heads
-    if config.token_dim is None and prefix:
-        config.token_dim = geometry.kv_heads * geometry.head_dim
-
-
 def preparing(original: Hook, model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """``prepare_inputs_for_generation``: the inputs of a step, whose KV cache PEFT finds under the name it knows."""
     base = model.get_base_model()
     name = cache_name(type(base))
-    if not OF_OLD or name in (None, NAME) or not model.active_peft_config.is_prompt_learning or not is_patched(base):
+    if name in (None, NAME) or not model.active_peft_config.is_prompt_learning or not is_patched(base):
         return original(model, *args, **kwargs)
     prepare = model.base_model_prepare_inputs_for_generation
 

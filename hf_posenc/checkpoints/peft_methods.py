@@ -37,7 +37,6 @@ METHODS = {
 
 FOLDER_ARGUMENTS = ("model_id", "peft_model_id", "model_name_or_path")  # of the functions that load
 READ = {
-    "injecting": ("peft_config", "adapter_config"),
     "loading_on_base": FOLDER_ARGUMENTS,
     "loading_into": FOLDER_ARGUMENTS,
     "saving": ("save_directory",),

@@ -10,11 +10,6 @@ import torch
 import transformers
 from packaging.version import Version
 from transformers import (
-    FalconConfig,
-    FalconForCausalLM,
-    MptConfig,
-    MptForCausalLM,
-    PreTrainedModel,
     Trainer,
     TrainingArguments,
 )
@@ -132,36 +127,6 @@ def test_a_second_adapter_and_hot_swapping_check_the_positions(peft_adapter, mak
         model.load_adapter(folder, "second")
     with pytest.raises(PeftAdapterMismatch, match="trained under scheme 't5'"):
         hotswap_adapter(peft.get_peft_model(make_patched("pi"), CONFIGS["lora"]()), folder, "default")
-
-
-def mpt() -> PreTrainedModel:
-    return MptForCausalLM(MptConfig(d_model=32, n_heads=4, n_layers=2, vocab_size=64, max_seq_len=16))
-
-
-def falcon(**more) -> PreTrainedModel:
-    shape = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64}
-    return FalconForCausalLM(FalconConfig(**shape, alibi=False, max_position_embeddings=16, **more))
-
-
-HEADS = {
-    "mpt": mpt,
-    "multi-query falcon": lambda: falcon(multi_query=True, new_decoder_architecture=False),
-    "grouped-query falcon": lambda: falcon(num_kv_heads=2, new_decoder_architecture=True),
-}
-
-
-@pytest.mark.parametrize("make", HEADS.values(), ids=HEADS)
-@pytest.mark.parametrize("name", PROMPTS)
-def test_prompts_and_prefixes_on_other_heads(make, name, perturb, logits_of, tmp_path) -> None:
-    torch.manual_seed(0)
-    model = peft.get_peft_model(patch_model(make(), "t5", target_length=64), PROMPTS[name]())
-    before = logits_of(model)
-    perturb(model)
-    assert (logits_of(model) - before).abs().max() > 0.01
-    model.save_pretrained(tmp_path)
-    torch.manual_seed(0)
-    again = peft.PeftModel.from_pretrained(patch_model(make(), "t5", target_length=64), tmp_path)
-    assert torch.equal(logits_of(again), logits_of(model))
 
 
 class Rows(torch.utils.data.Dataset):
