@@ -7,8 +7,8 @@ inject   learned positions train with the adapter, in float32, and its configura
          adapt a table that the scheme does not read row by row is refused
 load     the adapter's scheme must be the base's, and its file complete; afterwards the positions saved in the sidecar
          are those of the model
-save     the sidecar is written, and a model card that says what the adapter needs; where PEFT converts PiSSA or OLoRA
-         to LoRA, it loads what the adapter began from beside it, whose positions are not those of the model
+save     the sidecar is written, and a model card that says what the adapter needs; what PEFT would convert to LoRA is
+         refused, as it loads what the adapter began from beside it, whose positions are not those of the model
 prepare  PEFT's prompts are put before a generated text once, under whatever name transformers has for the KV cache
 merge    what trained in float32 gets the dtype of the base
 """
@@ -37,14 +37,13 @@ from hf_posenc.checkpoints.peft import adapter_staged
 from hf_posenc.checkpoints.peft_methods import FOLDER_ARGUMENTS, check_methods
 from hf_posenc.core.files.json_file import read_object
 from hf_posenc.core.tested_versions import beyond_tested
-from hf_posenc.errors import ModelNotFound
+from hf_posenc.errors import ModelNotFound, NotExpressible
 from hf_posenc.forward.host_calls import cache_name
 from hf_posenc.patches.shared.position_table import check_adapted_tables
 from hf_posenc.patching.config_guard import GUARD_KEY
 from hf_posenc.patching.float32 import keep_in_float32, restore_dtype
 from hf_posenc.patching.patch import rollback_on_error
 from hf_posenc.patching.peft_sidecar import (
-    CONVERTED_FROM,
     PEFT_CONFIG,
     SIDECAR,
     position_parameters,
@@ -54,6 +53,7 @@ from hf_posenc.patching.peft_sidecar import (
 from hf_posenc.patching.state import is_patched, scheme_holder
 
 Hook = Callable[..., Any]
+CONVERTED = "path_initial_model_for_weight_conversion"  # of PEFT's ``save_pretrained``
 NAME = "past_key_values"  # what PEFT calls the KV cache, which is ``cache`` from transformers 5.24 on
 
 
@@ -96,7 +96,7 @@ def loading_into(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     options = {**given, **given.get("kwargs", {}), **given.get("adapter_kwargs", {})}
     folder = next((options[name] for name in FOLDER_ARGUMENTS if options.get(name) is not None), None)
     adapter = None if folder is None else scheme_adapter(folder, options)
-    if adapter is None or CONVERTED_FROM.get() is not None:
+    if adapter is None:
         return original(model, *args, **kwargs)
     beyond_tested("peft")
     parameters, name = adapter.position_parameters(), options.get("adapter_name") or "default"
@@ -122,17 +122,18 @@ def saving(original: Hook, model: Any, *args: Any, **kwargs: Any) -> Any:
     """
     call = inspect.signature(original).bind(model, *args, **kwargs)
     given, options = call.arguments, {**call.arguments, **call.arguments.get("kwargs", {})}
-    begun = CONVERTED_FROM.set(options.get("path_initial_model_for_weight_conversion"))
-    try:
-        if not is_patched(model):
-            return original(model, *args, **kwargs)
-        write_sidecar_on_save(scheme_holder(model), model.peft_config)
-        if options.get("push_to_hub") or not options.get("is_main_process", True):
-            return original(model, *args, **kwargs)
-        with adapter_staged(model, given["save_directory"]) as given["save_directory"]:
-            return original(*call.args, **call.kwargs)
-    finally:
-        CONVERTED_FROM.reset(begun)
+    if not is_patched(model):
+        return original(model, *args, **kwargs)
+    if options.get(CONVERTED):
+        raise NotExpressible(
+            "PEFT would load what this adapter began from, whose positions are not those of the patched model. Save it "
+            f"without {CONVERTED}."
+        )
+    write_sidecar_on_save(scheme_holder(model), model.peft_config)
+    if options.get("push_to_hub") or not options.get("is_main_process", True):
+        return original(model, *args, **kwargs)
+    with adapter_staged(model, given["save_directory"]) as given["save_directory"]:
+        return original(*call.args, **call.kwargs)
 
 
 def describing(original: Hook, model: Any, output_dir: str) -> Any:
