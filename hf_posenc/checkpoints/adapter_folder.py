@@ -59,12 +59,6 @@ class AdapterFolder:
         Args:
             name_or_path: folder or Hub name.
             **hub: options of the Hub, such as ``revision``.
-
-        Raises:
-            WrongKind: the name is neither text nor a path.
-            ModelNotFound: there is no such folder, or the Hub name cannot be downloaded.
-            PeftAdapterMismatch: the sidecar is damaged, missing, not as it was written, or of a scheme that is not
-                registered here.
         """
         name = checked_name(name_or_path, "A PEFT adapter")
         opened = cls(name, local_folder(name, hub), None)
@@ -73,11 +67,7 @@ class AdapterFolder:
 
     @contextmanager
     def explained_errors(self) -> Iterator[None]:
-        """Raise errors of PEFT and safetensors about this adapter as one of ours.
-
-        Raises:
-            PeftAdapterMismatch: the adapter is damaged, or does not fit its base.
-        """
+        """Raise errors of PEFT and safetensors about this adapter as one of ours."""
         try:
             with explained_imports():
                 yield
@@ -116,11 +106,7 @@ class AdapterFolder:
         return scheme
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights of the adapter, by name.
-
-        Raises:
-            PeftAdapterMismatch: the file is missing or damaged, or holds numbers that are not finite.
-        """
+        """The weights of the adapter, by name."""
         file = self.path / PEFT_WEIGHTS
         if not file.is_file():
             raise PeftAdapterMismatch(f"{self.path} has no {PEFT_WEIGHTS}. Save the adapter again, as safetensors.")
@@ -133,11 +119,7 @@ class AdapterFolder:
         return weights
 
     def position_parameters(self) -> dict[str, Tensor]:
-        """The learned position parameters stored beside the adapter; empty where there are none.
-
-        Raises:
-            PeftAdapterMismatch: their file is missing or damaged.
-        """
+        """The learned position parameters stored beside the adapter; empty where there are none."""
         digest = None if self.scheme is None else read_json(self.path / SIDECAR).get(DIGEST)
         if digest is None:
             return {}
@@ -148,11 +130,7 @@ class AdapterFolder:
         return tensors_of(file, data)
 
     def peft_config(self) -> PeftConfig:
-        """The configuration of the adapter, with known keys only. PEFT's own errors about its values are passed on.
-
-        Raises:
-            PeftAdapterMismatch: the file cannot be read, has unknown keys, or names a module that PEFT would import.
-        """
+        """The configuration of the adapter, with known keys only. PEFT's own errors about its values are passed on."""
         from peft import PeftConfig
 
         file = self.path / PEFT_CONFIG

@@ -145,11 +145,7 @@ def check_scaling(config: Any, name: str) -> None:
 
 
 def rotated_by(scheme: Scheme, name: str) -> dict[str, Any]:
-    """The ``rope_parameters`` of a GPT-NeoX for a rotation of fixed frequencies, or for none.
-
-    Raises:
-        NotExpressible: the rotation is another one.
-    """
+    """The ``rope_parameters`` of a GPT-NeoX for a rotation of fixed frequencies, or for none."""
     geometry = scheme.geometry
     rotation = scheme.rotation() or Rotation((0.0,) * (geometry.head_dim // 2))
     scale = scheme.logit_scale()

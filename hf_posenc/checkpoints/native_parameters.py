@@ -130,11 +130,7 @@ def parameters_of_all(schemes: list[Scheme], name: str) -> tuple[dict[str, Any],
 
 
 def parameters_of(scheme: Scheme, name: str) -> tuple[dict[str, Any], bool]:
-    """The parameters of a scheme, and whether they are equal up to the trained length only.
-
-    Raises:
-        NotExpressible: transformers has no such RoPE type, or the scheme does more than rotate.
-    """
+    """The parameters of a scheme, and whether they are equal up to the trained length only."""
     everywhere, within_trained = stated_natively(scheme)
     beyond_rotation = [
         hook for hook in HOOKS if implements(scheme, hook) and not (within_trained and hook in LENGTH_DEPENDENT)

@@ -65,9 +65,6 @@ def wrap(owner: Any, name: str, hook: str) -> None:
     """Put a hook, by its name, in the place of a method (class methods included) or of a module's function, once.
 
     It is called with the original before the other arguments.
-
-    Raises:
-        AttributeError: the owner has no such method, or one without the parameter that the hook reads.
     """
     home = next((cls for cls in getattr(owner, "__mro__", ()) if name in vars(cls)), owner)
     raw = vars(home).get(name)

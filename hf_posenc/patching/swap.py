@@ -171,9 +171,6 @@ def changing(model: nn.Module) -> Iterator[list[nn.Module]]:
     """Run the block while no other thread changes the base models inside ``model``, which it is given.
 
     They are those of both stacks of an encoder–decoder, and else one.
-
-    Raises:
-        ModelInUse: a call of the model is on the stack of this thread.
     """
     bases = [base_model_of(part)[0] for part in parts_of(model)]
     parts = {id(module) for module in model.modules()}

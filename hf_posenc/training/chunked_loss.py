@@ -40,9 +40,6 @@ def chunked_loss(model: Any, wanted: bool | None, *, causal: bool, smoothed: boo
 
     Yields:
         Whether the loss is computed in chunks.
-
-    Raises:
-        TrainingImpossible: it was asked for and cannot be.
     """
     head = inner_head(model)
     hindrance = "" if wanted is False else why_not(model, head, causal=causal, smoothed=smoothed)

@@ -88,11 +88,7 @@ def lora(
     train_embeddings: bool = True,
     **more: Any,
 ) -> LoraConfig:
-    """LoRA on every linear layer of the base, or those called ``target_modules`` (Hu et al. 2021, arXiv:2106.09685).
-
-    Raises:
-        TrainingImpossible: there is no linear layer of that name.
-    """
+    """LoRA on every linear layer of the base, or those called ``target_modules`` (Hu et al. 2021, arXiv:2106.09685)."""
     from peft import LoraConfig
 
     linear = linear_layers(model)

@@ -226,11 +226,7 @@ def entries_of(config: PreTrainedConfig) -> str:
 
 
 def observed(cls: type[nn.Module], config: PreTrainedConfig) -> Observation:
-    """What is observed of a base model of a class and configuration.
-
-    Raises:
-        UnsupportedModel: its positions cannot be inferred from what it computes, or nothing can be computed.
-    """
+    """What is observed of a base model of a class and configuration."""
     try:
         return observe(cls, config)
     except PosEncError:

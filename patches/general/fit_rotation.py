@@ -82,11 +82,7 @@ def as_pairs(x: Tensor, layout: Layout) -> Tensor:
 
 
 def frequencies_of(angles: Tensor, positions: list[int]) -> tuple[float, ...]:
-    """Radians per token of every pair from ``angles [position, pair]``, each known up to a multiple of 2π.
-
-    Raises:
-        NotRotation: angles do not grow in proportion to the position.
-    """
+    """Radians per token of every pair from ``angles [position, pair]``, each known up to a multiple of 2π."""
     found = torch.zeros_like(angles[0])
     for position, angle in zip(positions, angles, strict=True):
         if position == 0:

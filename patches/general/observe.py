@@ -212,11 +212,7 @@ def refuse_joint_keys(model: Any, tokens: int, keys: int) -> None:
 
 
 def fitted(model: Any, layer: int, before: Tensor, after: Tensor, places: list[int]) -> RotationFit | None:
-    """The one rotation of a layer's queries and keys, ``[heads, position, head_dim]``.
-
-    Raises:
-        UnsupportedModel: they are changed in another way, or differently.
-    """
+    """The one rotation of a layer's queries and keys, ``[heads, position, head_dim]``."""
     try:
         return fit_rotation(before, after, places)
     except NotRotation as error:

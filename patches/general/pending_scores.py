@@ -53,11 +53,7 @@ class PendingScores:
         return pending.step(plain_name(func))(*args, **(kwargs or {}))
 
     def step(self, name: str) -> Callable[..., Any]:
-        """What is noted for a function of torch.
-
-        Raises:
-            UnsupportedModel: attention as it is known here has no such step.
-        """
+        """What is noted for a function of torch."""
         if name not in STEPS:
             raise refused(self.name, f"applies {name} to its attention scores")
         return STEPS[name]
@@ -139,11 +135,7 @@ def _mul(one: Any, other: Any) -> PendingScores:
 
 
 def fitting(scores: PendingScores, mask: Tensor) -> Tensor:
-    """A mask for all of the scores.
-
-    Raises:
-        UnsupportedModel: it is shorter: a model keeps it in a buffer, which ends.
-    """
+    """A mask for all of the scores."""
     try:
         mask.expand(scores.shape)
     except RuntimeError as error:
