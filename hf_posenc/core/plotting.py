@@ -30,9 +30,6 @@ MAGNITUDES = "cividis"  # dark blue to yellow
 def figure(width: float, height: float) -> tuple[Any, Any]:
     """Create a figure with one axes.
 
-    Args:
-        width, height: inches.
-
     Raises:
         MissingPackage: matplotlib is not installed.
     """
@@ -42,11 +39,6 @@ def figure(width: float, height: float) -> tuple[Any, Any]:
 
 def panels(width: float, height: float, rows: int, columns: int, *, shared: bool = True) -> tuple[Any, list[Any]]:
     """Create a figure with a grid of axes, in reading order, without pyplot: no window opens, no user setting changes.
-
-    Args:
-        width, height: of the whole figure, inches.
-        rows, columns: of the grid.
-        shared: whether all axes share both scales.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -129,12 +121,7 @@ DIGITS = re.compile(r"(\.\d{2})\d+")
 
 
 def svg_of(figure: Any, described: str) -> str:
-    """Render a figure as an ``<svg>`` element.
-
-    Args:
-        figure: a matplotlib figure, drawn under `SETTINGS`.
-        described: text alternative (``aria-label``) for screen readers.
-    """
+    """Render a figure as an ``<svg>`` element."""
     from matplotlib import rc_context
 
     file = io.StringIO()

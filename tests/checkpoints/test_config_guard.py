@@ -8,24 +8,11 @@ import shutil
 
 import pytest
 from peft import LoraConfig, get_peft_model
-from transformers import (
-    AutoConfig,
-    GPT2LMHeadModel,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import AutoConfig, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from hf_posenc import (
-    from_pretrained,
-    is_patched,
-    patch_model,
-    unpatch_model,
-)
+from hf_posenc import from_pretrained, is_patched, patch_model, unpatch_model
 from hf_posenc.errors import CheckpointMismatch
-from hf_posenc.patching.config_guard import (
-    GUARD_KEY,
-    unguard,
-)
+from hf_posenc.patching.config_guard import GUARD_KEY, unguard
 from hf_posenc.starters.loading import starter_path
 
 from .conftest import auto_classes
