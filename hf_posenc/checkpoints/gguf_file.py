@@ -2,7 +2,8 @@
 
 Any rotation of fixed frequencies can be written: as llama.cpp's ``linear`` or ``yarn`` where its formula gives the same
 frequencies, else as the tensor ``rope_freqs``, by which it divides each frequency. The temperature is written as
-``rope.scaling.attn_factor``, which llama.cpp reads for every type.
+``rope.scaling.attn_factor``, which llama.cpp reads for every type. Every tensor is read back before the file gets its
+name.
 
 GGUF: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Rotation: ``ggml_rope_ext`` in ``ggml-cpu/ops.cpp``.
 """
@@ -96,6 +97,7 @@ def export_gguf(model: Any, file: str | os.PathLike[str], tokenizer: Any = None)
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
+        check_read_back(temporary, model, rope)
     return rope
 
 
@@ -212,3 +214,18 @@ def in_neighbouring_pairs(name: str, tensor: torch.Tensor, config: Any) -> torch
     if heads is None:
         return tensor
     return tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
+
+
+def check_read_back(file: Path, model: Any, rope: GgufRope) -> None:
+    """Read the file and compare every tensor with what was to be written."""
+    import gguf
+    import numpy as np
+
+    read = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
+    written = 0
+    for name, values, kind in tensors_of(model, rope):
+        there = read.get(name)
+        if there is None or there.tensor_type != kind or not np.array_equal(there.data, values):
+            raise NotExpressible(f"The tensor {name!r} was not read back from GGUF as it was written. Write it again.")
+        written += 1
+    assert written == len(read), "a file without other tensors"
