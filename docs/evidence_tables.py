@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from evidence_pictures import Losses, ranked
 
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, ZERO_SHOT, MeasuredRow, Shown, measured_at
@@ -39,21 +41,34 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def real_table() -> str:
-    """Loss of a real model at and beyond its trained length, from the ``documents.jsonl`` of a comparison."""
+def real_losses() -> Losses:
+    """Loss of every window of a real model, from the ``documents.jsonl`` of a comparison."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     for line in (DOCS / "real_model.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if row["metric"] == "nll":
             found.setdefault((row["scheme"], row["length"]), {})[row["document"]] = row["value"]
-    near, far = sorted({length for _, length in found})
-    lines = [f"| scheme | loss at {near:,} (1×) | at {far:,} (2×) | change, window by window |", "|---|---:|---:|---:|"]
-    for scheme in sorted({name for name, _ in found}, key=lambda name: fmean(found[name, far].values())):
-        changes = [value - found[UNPATCHED, near][document] for document, value in found[scheme, far].items()]
-        losses = [f"{fmean(found[scheme, length].values()):.2f}" for length in (near, far)]
+    return found
+
+
+def real_table() -> str:
+    """Loss of a real model at and beyond its trained length; the change at the longest is that of each window."""
+    found = real_losses()
+    near, *farther = sorted({length for _, length in found})
+    heads = [f"loss at {near:,} (1×)", *(f"at {far:,} ({far // near}×)" for far in farther), "change, window by window"]
+    lines = [f"| scheme | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for scheme in ranked(found):
+        last = found[scheme, farther[-1]]
+        changes = [value - found[UNPATCHED, near][document] for document, value in last.items()]
+        losses = [loss_of(found.get((scheme, length))) for length in (near, *farther)]
         name = scheme if scheme == UNPATCHED else f"`{scheme}`"
         lines.append(f"| {' | '.join([name, *losses, signed(min(changes)) + ' … ' + signed(max(changes))])} |")
     return "\n".join(lines)
+
+
+def loss_of(by_window: Mapping[str, float] | None) -> str:
+    """The mean over windows."""
+    return f"{fmean(by_window.values()):.2f}" if by_window else "–"
 
 
 def signed(value: float) -> str:

@@ -18,7 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from evidence_tables import PAGES, filled
+from evidence_pictures import draw_real_model
+from evidence_tables import PAGES, filled, real_losses
 
 from hf_posenc.insight.advise.evidence import FILE, MeasuredRow, MeasuredScore, measured_rows
 from hf_posenc.schemes.entry import UNPATCHED
@@ -84,6 +85,7 @@ def main() -> None:
     demo = json.loads(DEMO.read_text(encoding="utf-8"))
     for name, path in PAGES.items():
         path.write_text(filled(name, path.read_text(encoding="utf-8"), demo), encoding="utf-8")
+    draw_real_model(real_losses(), DOCS / "pictures" / "real_model.png")
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
