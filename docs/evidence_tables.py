@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from evidence_pictures import Losses, ranked
+from evidence_pictures import Losses, Values, ranked
 
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, ZERO_SHOT, MeasuredRow, Shown, measured_at
@@ -29,7 +29,7 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     """The tables of a page, by the name in its comments."""
     rows = measured_at(NEAR)
     if page == "start.md":
-        return {"fixed factor": demo_table(demo["fixed"])}
+        return {"fixed factor": demo_table(demo)}
     if page.endswith("README.md"):
         return {"real model": real_table()}
     return {
@@ -114,14 +114,20 @@ def address(source: str) -> str:
     return f"https://arxiv.org/abs/{name}" if name != source else f"https://{source}"
 
 
-def demo_table(results: dict[str, Any]) -> str:
+def demo_values(demo: dict[str, Any], metric: str) -> Values:
+    """Loss or share of passkeys by scheme and length."""
+    rows = [Row(**row) for row in demo["rows"]]
+    return {(row.scheme, row.length): row.value for row in rows if row.metric == metric and row.length is not None}
+
+
+def demo_table(demo: dict[str, Any]) -> str:
     """The results of a demo: loss and passkeys of every line at every length."""
-    lengths, trained = results["about"]["lengths"], results["about"]["trained_length"]
-    rows = {(row.scheme, row.length, row.metric): row.value for row in (Row(**row) for row in results["rows"])}
+    lengths, trained = demo["about"]["lengths"], demo["about"]["trained_length"]
+    losses, found = (demo_values(demo, metric) for metric in ("nll", "acc"))
     head = " | ".join(["scheme", *(f"{n:,} ({n // trained}×)" for n in lengths)])
     lines = [
-        " | ".join([scheme, *(f"{rows[scheme, n, 'nll']:.2f} · {100 * rows[scheme, n, 'acc']:.0f} %" for n in lengths)])
-        for scheme in dict.fromkeys(scheme for scheme, _, _ in rows)
+        " | ".join([scheme, *(f"{losses[scheme, n]:.2f} · {100 * found[scheme, n]:.0f} %" for n in lengths)])
+        for scheme in dict.fromkeys(scheme for scheme, _ in losses)
     ]
     return "\n".join([f"| {head} |", "|---|" + "---:|" * len(lengths), *(f"| {line} |" for line in lines)])
 
