@@ -76,7 +76,11 @@ PICTURES = (
         "show sinusoidal --picture product --length 200",
         "Inner product of two codes against their distance: it falls in waves, and is symmetric.",
     ),
-    Made("alibi", "show alibi --picture bias --length 64", "ALiBi's bias of each pair, head by head."),
+    Made(
+        "alibi",
+        "show alibi --picture bias --length 64",
+        "ALiBi's bias of each pair: every head has half the slope of the one before.",
+    ),
     Made(
         "biases",
         "show alibi kerple sandwich --picture bias_curve --model starter:llama",
