@@ -154,7 +154,7 @@ OF_SCHEMES = {  # schemes whose first plot says little, or needs a model
     ),
     "mrope": (
         "show mrope mrope:interleaved=true",
-        "Score of the middle patch of an image: rows and columns turn slow pairs, or, interleaved, pairs of all speeds.",
+        "Score of the middle patch of an image: rows and columns turn slow pairs; interleaved, pairs of all speeds.",
     ),
     "ms_poe": (
         "show rope ms_poe --picture score_curve --head 7",
