@@ -34,7 +34,7 @@ class Places(Lines):
             yield f"text {text}", torch.arange(len(where)), where
 
     def mark(self, axes: Any) -> None:
-        axes.axline((0, 0), slope=1, color=marks.ink(), alpha=0.4, linewidth=0.8)
+        axes.axline((0, 0), slope=1, color=marks.INK, alpha=0.4, linewidth=0.8)
 
 
 @register_plot
@@ -92,11 +92,8 @@ class Visible(Maps):
         hues = [HUES[n % len(HUES)] for n in range(len(names))]
         for axes, sheet in zip(self.panels(figure, sheets), sheets, strict=True):
             heat_map(axes, sheet.numbers["region"], (-0.5, len(names) - 0.5), ListedColormap(hues))
-        patches = [Patch(facecolor=hue, label=name) for hue, name in zip(hues, names, strict=True)]
-        patches.append(Patch(facecolor=(*to_rgba(marks.ink())[:3], marks.FAINT), label="masked"))
-        longest = max(len(name) for name in names)
-        across = max(1, min(len(patches), int(12 * figure.get_figwidth()) // (7 + longest)))
-        figure.legend(handles=patches, loc="outside lower left", ncols=across, frameon=False)
+        patches = {name: Patch(facecolor=hue) for hue, name in zip(hues, names, strict=True)}
+        marks.legend_of(figure, patches | {"masked": Patch(facecolor=to_rgba(marks.INK, marks.FAINT))})
 
 
 NAMES = {frozenset({True}): "true distance", frozenset({False}): "changed distance"}

@@ -52,7 +52,7 @@ class Frequencies(Plot):
         for axes, sheet in zip(grid, sheets, strict=True):
             before, after = sheet.numbers["before"], sheet.numbers["after"]
             if before is not None:
-                axes.bar(range(len(before)), before.tolist(), width=0.86, color=marks.ink(), alpha=0.22, label="before")
+                axes.bar(range(len(before)), before.tolist(), width=0.86, color=marks.INK, alpha=0.22, label="before")
             for part, (name, found) in enumerate(after.items()):
                 width = 0.56 / len(after)
                 at = torch.arange(len(found)) + (part - (len(after) - 1) / 2) * width
@@ -120,10 +120,10 @@ def dial(axes: Any, angles: Tensor) -> None:
     axes.set_xlim(-1.15, 1.15)
     axes.set_ylim(-1.15, 1.15)
     axes.set_aspect("equal")
-    axes.add_patch(Circle((0, 0), 1.0, fill=False, edgecolor=marks.ink(), linewidth=1.0, alpha=0.6))
+    axes.add_patch(Circle((0, 0), 1.0, fill=False, edgecolor=marks.INK, linewidth=1.0, alpha=0.6))
     for quarter in range(4):
         x, y = math.sin(quarter * math.pi / 2), math.cos(quarter * math.pi / 2)
-        axes.plot((0.9 * x, x), (0.9 * y, y), color=marks.ink(), linewidth=0.8, alpha=0.6)
+        axes.plot((0.9 * x, x), (0.9 * y, y), color=marks.INK, linewidth=0.8, alpha=0.6)
     for steps_back, angle in enumerate(reversed(angles.tolist())):
         x, y = math.sin(angle), math.cos(angle)
         if steps_back == 0:
