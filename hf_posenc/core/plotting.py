@@ -23,6 +23,7 @@ from hf_posenc.errors import MissingPackage
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#8C8C8C", "#7A5C00")
 MARKERS = "osD^vPX*h"
 DOTS_PER_INCH = 150
+WIDEST = 9.0  # inches of a figure, so that its text is legible where a page shows it at half its size
 SIGNED = "PuOr_r"  # purple below zero, white at zero, orange above, in every map of signed numbers
 MAGNITUDES = "cividis"  # dark blue to yellow
 

@@ -52,7 +52,8 @@ def commands() -> list[str]:
     shown = [line for text in texts for line in re.findall(r"^\$ (hf-posenc .*)$", text, re.MULTILINE)]
     inside = [line for text in texts for line in re.findall(r"`(hf-posenc [a-z]+ [^`…]*)`", text)]
     named = [line for line in inside if not re.search(r"\b(NAME|COMMAND)\b", line)]
-    return sorted({*shown, *named, *(made.line for made in make_pictures.PICTURES)})
+    drawn = [*make_pictures.PICTURES, *(make_pictures.picture(f"scheme-{record.name}") for record in RECORDS)]
+    return sorted({*shown, *named, *(made.line for made in drawn)})
 
 
 @pytest.fixture(autouse=True)

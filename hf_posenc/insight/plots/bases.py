@@ -2,7 +2,7 @@
 
     signed numbers (codes, scores, biases, changes)   purple below zero, white at zero, orange above
     magnitudes (distances, shares)                    dark blue to yellow (cividis)
-    every panel has a scale of its own, which ends at its largest absolute value; with --same-scale all have one
+    every scheme has a scale of its own, which ends at its largest absolute value; with --same-scale all have one
 
 The frames of an animation share the scale of their panel.
 """
@@ -32,7 +32,7 @@ from hf_posenc.insight.plots.marks import (
 )
 from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
 
-OWN_SCALES = "each panel has its own scale"
+OWN_SCALES = "each scheme has its own scale"
 SAME_SCALE = "all panels have one scale"
 BESIDE_A_BAR = 2.2  # inches for the name of a map that may have a colour bar of its own
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.core.plotting import COLOURS, DOTS_PER_INCH, MARKERS, SETTINGS, require_matplotlib
+from hf_posenc.core.plotting import COLOURS, DOTS_PER_INCH, MARKERS, SETTINGS, WIDEST, require_matplotlib
 from hf_posenc.insight.plots.registry import Plot, Scales, Sheet
 
 HUES = COLOURS[1:7]
@@ -43,7 +43,7 @@ def style(number: int) -> dict[str, Any]:
 
 def columns(count: int) -> int:
     """Panels side by side."""
-    return count if count <= 3 else 2 if count == 4 else 3 if count <= 6 else 4
+    return 2 if count == 4 else min(count, 3)
 
 
 def panels(
@@ -52,7 +52,7 @@ def panels(
     """Axes in a grid, each of a size in inches; ``shared`` is passed to ``Figure.subplots``."""
     across = across or columns(count)
     down = math.ceil(count / across)
-    figure.set_size_inches(max(4.0, across * width), down * height + 0.35)
+    figure.set_size_inches(min(WIDEST, max(4.0, across * width)), down * height + 0.35)
     grid = figure.subplots(down, across, squeeze=False, **shared).flatten().tolist()
     for empty in grid[count:]:
         empty.set_axis_off()
@@ -138,8 +138,9 @@ def named(label: str, inches: float, size: float = 10) -> str:
 
 
 def labelled(sheet: Sheet) -> str:
-    """The label of a scheme, with the head that is shown where heads differ."""
-    return f"{sheet.label}, head {sheet.numbers['head']}" if "head" in sheet.numbers else sheet.label
+    """The label of a scheme, with the head that is shown where heads differ, or the heads that are alike."""
+    head = sheet.numbers.get("head")
+    return sheet.label if head is None else f"{sheet.label}, head{'s' * isinstance(head, str)} {head}"
 
 
 def figure(plot: Plot, drawn: Sequence[Sheet], scales: Scales | None = None) -> Any:

@@ -119,8 +119,10 @@ class Scales:
     same: bool = False
 
     def of(self, number: int) -> list[Sheet]:
-        """The sheets that the scale of the n-th scheme has to hold."""
-        return self.every if self.same else [frame[number] for frame in self.frames]
+        """The sheets that the scale of the n-th panel has to hold: those of its scheme, in every frame."""
+        if self.same:
+            return self.every
+        return [sheet for frame in self.frames for sheet in frame if sheet.label == frame[number].label]
 
     @property
     def every(self) -> list[Sheet]:

@@ -120,8 +120,9 @@ class Path(OfCodes):
                 axes.plot(*plane[position], "o", color=colour, markersize=4.6, mec=marks.ink(), mew=0.3, zorder=2)
             for position in (0, len(plane) - 1):
                 axes.annotate(
-                    str(position), plane[position], xytext=(5, 5), textcoords="offset points", fontsize=8, zorder=3
-                )
+                    str(position), plane[position], xytext=(6, 6), textcoords="offset points", fontsize=9, zorder=3,
+                    bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": marks.ink(), "lw": 0.5},
+                )  # fmt: skip
             axes.set_aspect("equal", adjustable="datalim")
             axes.spines[["top", "right"]].set_visible(False)
             axes.set_xlabel(f"first direction ({100 * first:.0f} % of variance)")

@@ -120,7 +120,7 @@ def region_names(keeps: Sequence[Sequence[bool]]) -> list[str]:
     return names
 
 
-MOST_HEADS = 8
+MOST_MAPS, MOST_CURVES = 4, 8  # heads
 
 
 def biases(target: Target, length: int, view: View) -> Tensor:
@@ -140,7 +140,9 @@ class Bias(Maps):
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         bias = biases(target, view.length or self.length(target), view)
-        heads = view.heads(len(bias), MOST_HEADS)
+        alike = bias.allclose(bias[:1], equal_nan=True)  # and then drawn once, under all their numbers
+        first = range(len(bias) if alike else min(MOST_MAPS, len(bias)))
+        heads = list(first) if view.head is None else view.heads(len(bias), 1)
         return {"heads": heads, "bias": bias[heads]}
 
     def draw(self, figure: Any, sheets: Sequence[Sheet], scales: Scales) -> None:
@@ -169,7 +171,7 @@ class BiasCurve(Lines):
 
     def numbers(self, target: Target, view: View) -> dict[str, Any]:
         bias = biases(target, view.length or self.length(target), view)
-        heads = view.heads(len(bias), MOST_HEADS)
+        heads = view.heads(len(bias), MOST_CURVES)
         curves = pair_scores.of_last_row(bias[heads])
         return {"distance": torch.arange(curves.shape[1]), "heads": heads, "bias": curves}
 
