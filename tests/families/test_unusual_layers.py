@@ -61,7 +61,7 @@ def test_a_narrow_window_in_the_last_layer_is_no_decoder(layers: int, scheme: st
 def test_prompts_are_refused(use_cache: bool) -> None:
     """They are keys of no token; without them the model is read."""
 
-    def read(prompts: bool) -> None:
+    def read(prompts: bool) -> torch.Tensor:
         config = MvpConfig(
             vocab_size=100, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
             decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=64,
@@ -69,9 +69,9 @@ def test_prompts_are_refused(use_cache: bool) -> None:
         )  # fmt: skip
         model, ids = MvpForConditionalGeneration(config).eval(), torch.randint(5, 100, (1, 20))
         patch_model(model, "alibi", factor=2)
-        model(input_ids=ids, decoder_input_ids=ids, use_cache=use_cache)
+        return model(input_ids=ids, decoder_input_ids=ids, use_cache=use_cache).logits
 
-    read(prompts=False)
+    assert read(prompts=False).isfinite().all()
     with pytest.raises(UnsupportedModel, match="attends to 25 keys where 20 tokens are in reach"):
         read(prompts=True)
 
