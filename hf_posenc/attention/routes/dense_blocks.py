@@ -142,14 +142,17 @@ def weigh_and_mix(
     """
     terms, (claims, seen, added) = call.terms, known or pairs_of(call, rows)
     indices = slice(call.first_query + rows.start, call.first_query + rows.stop)
-    if terms.bias or terms.values:
-        blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions))]
-        of_regions = (biased(block.scores, block, terms.bias, indices) for block in blocks)
-    else:  # nothing reads the positions in a region
-        blocks, of_regions = [], (scores_in(call, number, keys, rows)[1] for number in range(len(terms.regions)))
-    logits = next(of_regions)
-    for others, mine in zip(of_regions, claims[1:], strict=True):
-        logits = torch.where(mine, others, logits)
+    read = len(terms.bias) + len(terms.values) > 0  # else nothing reads the positions in a region
+    blocks = [block_of(call, number, keys, rows, seen) for number in range(len(terms.regions) if read else 0)]
+
+    def logits_in(number: int) -> Tensor:
+        if not read:
+            return scores_in(call, number, keys, rows)[1]
+        return biased(blocks[number].scores, blocks[number], terms.bias, indices)
+
+    logits = logits_in(0)
+    for number, mine in enumerate(claims[1:], start=1):
+        logits = torch.where(mine, logits_in(number), logits)
     if terms.logit_scale != 1.0:  # each of these is a pass over all pairs, forwards and backwards
         logits = logits * terms.logit_scale
     if terms.row_scale is not None:
