@@ -111,6 +111,8 @@ def test_a_temperature_on_either_side(kind: str) -> None:
     model = made(kind)
     model.model.rotary_emb.attention_scaling = 2.0
     refused(model, HostConfigInvalid, "attention_scaling", "host")
+    model.model.rotary_emb.attention_scaling = 1.0
+    torch.testing.assert_close(logits(patch_model(model, "host")), logits(made(kind)), atol=1e-5, rtol=0)
     model = made(kind, rope_parameters=dict(YARN), max_position_embeddings=4 * TRAINED)
     set_rope(model, attention_factor=2.0)
     refused(model, HostConfigInvalid, "attention_scaling", "host")
@@ -143,9 +145,13 @@ def test_the_number_of_layers(kind: str) -> None:
 )
 def test_windows_that_attention_was_not_built_with(scheme: str, edit: dict[str, Any], told: str) -> None:
     model = made("gemma3_text")
+    before = {name: getattr(model.config, name) for name in edit}
     for name, value in edit.items():
         setattr(model.config, name, value)
     refused(model, HostConfigInvalid, told, scheme)
+    for name, value in before.items():
+        setattr(model.config, name, value)
+    assert is_patched(patch_model(model, scheme, factor=4))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "roberta"])

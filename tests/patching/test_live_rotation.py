@@ -46,4 +46,4 @@ def test_a_stretch_without_a_factor_warns(model: str) -> None:
 @pytest.mark.filterwarnings("error::hf_posenc.errors.NothingStretched")
 def test_others_do_not_warn(model: str, scheme: str, given: dict[str, Any]) -> None:
     """A factor of one was asked for, these bring positions of their own, or follow the length by themselves."""
-    patch_model(tiny(MODELS[model], **SIZES), scheme, **given)
+    assert describe(patch_model(tiny(MODELS[model], **SIZES), scheme, **given)).scheme == scheme
