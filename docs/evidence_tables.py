@@ -11,7 +11,8 @@ from typing import Any
 
 from evidence_pictures import Losses, Values, ranked
 
-from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.paired import paired
+from hf_posenc.eval.results.rows import DocumentScore, Row
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, ZERO_SHOT, MeasuredRow, Shown, measured_at
 from hf_posenc.schemes.entry import UNPATCHED
 
@@ -41,29 +42,54 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def real_losses() -> Losses:
-    """Loss of every window of a real model, from the ``documents.jsonl`` of a comparison."""
+def real_scores(metric: str) -> dict[tuple[str, int], dict[str, float]]:
+    """Scores of a real model, by scheme and length: of each window, or of each hidden number."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     for line in (DOCS / "real_model.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        if row["metric"] == "nll":
-            found.setdefault((row["scheme"], row["length"]), {})[row["document"]] = row["value"]
+        if row["metric"] == metric:
+            name = row["document"] if row["depth"] is None else f"{row['document']} {row['depth']}"
+            found.setdefault((row["scheme"], row["length"]), {})[name] = row["value"]
     return found
 
 
+def real_losses() -> Losses:
+    """Loss of every window of a real model."""
+    return real_scores("nll")
+
+
 def real_table() -> str:
-    """Loss of a real model at and beyond its trained length; the change at the longest is that of each window."""
-    found = real_losses()
-    near, *farther = sorted({length for _, length in found})
-    heads = [f"loss at {near:,} (1×)", *(f"at {far:,} ({far // near}×)" for far in farther), "change, window by window"]
+    """Loss of a real model at and beyond its trained length, the change at the longest, and the numbers found there."""
+    found, numbers = real_losses(), real_scores("acc")
+    near, *farther = lengths = sorted({length for _, length in found})
+    losses = [f"loss at {near:,} (1×)", *(f"at {far:,} ({far // near}×)" for far in farther)]
+    heads = [*losses, "change (95 %)", f"numbers found at {' · '.join(f'{length:,}' for length in lengths)}"]
     lines = [f"| scheme | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
     for scheme in ranked(found):
-        last = found[scheme, farther[-1]]
-        changes = [value - found[UNPATCHED, near][document] for document, value in last.items()]
-        losses = [loss_of(found.get((scheme, length))) for length in (near, *farther)]
+        cells = [loss_of(found.get((scheme, length))) for length in lengths]
+        change = change_of(found[scheme, farther[-1]], found[UNPATCHED, near])
+        shares = " · ".join(share_of(numbers.get((scheme, length))) for length in lengths)
         name = scheme if scheme == UNPATCHED else f"`{scheme}`"
-        lines.append(f"| {' | '.join([name, *losses, signed(min(changes)) + ' … ' + signed(max(changes))])} |")
+        lines.append(f"| {' | '.join([name, *cells, change, shares])} |")
     return "\n".join(lines)
+
+
+def change_of(scores: Mapping[str, float], reference: Mapping[str, float]) -> str:
+    """Mean difference of the same windows, each of another text, with its 95 % interval."""
+    found = paired("", "", *([score_of(*one) for one in side.items()] for side in (scores, reference)))
+    if found is None or found.low is None or found.high is None:
+        raise SystemExit("docs/real_model.jsonl has too few texts for an interval.")
+    return f"{signed(found.difference)} ({signed(found.low)} … {signed(found.high)})"
+
+
+def score_of(document: str, value: float) -> DocumentScore:
+    """The loss of a window as a score that can be paired."""
+    return DocumentScore("", document, document, None, None, "nll", value)
+
+
+def share_of(found: Mapping[str, float] | None) -> str:
+    """How many of the hidden numbers were found."""
+    return f"{sum(found.values()):.0f} of {len(found)}" if found else "–"
 
 
 def loss_of(by_window: Mapping[str, float] | None) -> str:

@@ -85,14 +85,15 @@ def test_finding_passkeys_is_being_surely_above_the_unpatched_model(factor: floa
 def test_more_schemes_and_lengths_of_a_real_model_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Table and picture of three lengths, at one of which a scheme was not measured."""
     values = {
-        (UNPATCHED, 8): (3.0, 4.0), (UNPATCHED, 16): (6.0, 7.0), (UNPATCHED, 32): (8.0, 9.0),
-        ("yarn", 8): (3.5, 4.5), ("yarn", 32): (3.25, 3.5),
+        (UNPATCHED, 8): (3.0, 4.0, 5.0), (UNPATCHED, 16): (6.0, 7.0, 8.0), (UNPATCHED, 32): (8.0, 9.5, 10.0),
+        ("yarn", 8): (3.5, 4.5, 5.5), ("yarn", 32): (3.25, 3.5, 4.25),
     }  # fmt: skip
-    losses = {cell: dict(zip("ab", found, strict=True)) for cell, found in values.items()}
-    monkeypatch.setattr(evidence_tables, "real_losses", lambda: losses)
-    assert evidence_tables.real_table().splitlines()[2:] == [
-        "| `yarn` | 4.00 | – | 3.38 | −0.50 … +0.25 |",
-        "| unpatched | 3.50 | 6.50 | 8.50 | +5.00 … +5.00 |",
+    losses = {cell: dict(zip("abc", found, strict=True)) for cell, found in values.items()}
+    numbers = {(UNPATCHED, 8): {"a 0.5": 1.0, "a 0.9": 0.0}}
+    monkeypatch.setattr(evidence_tables, "real_scores", lambda metric: losses if metric == "nll" else numbers)
+    assert evidence_tables.real_table().splitlines()[2:] == [  # ± t(2) · SE: 4.303 · 0.3005 and 4.303 · 0.1667
+        "| `yarn` | 4.50 | – | 3.67 | −0.33 (−1.63 … +0.96) | – · – · – |",
+        "| unpatched | 4.00 | 7.00 | 9.17 | +5.17 (+4.45 … +5.88) | 1 of 2 · – · – |",
     ]
     evidence_pictures.draw_real_model(losses, tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
