@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_posenc.checkpoints.held_out_texts import copy_held_out
 from hf_posenc.checkpoints.load import from_pretrained
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.old_rope_keys import add_old_form, is_misread_before_5
@@ -70,6 +71,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
         parameters = export_native(loaded, folder)
         copy_tokenizer(ModelName.of(model), Path(folder))
         raise_limits_in(Path(folder), loaded)
+        copy_held_out(model, Path(folder))
         return parameters
     folder = folder_to_write(folder)
     found, trained = plain_config(model), describe(model).trained_length

@@ -60,6 +60,7 @@ def export(
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.gguf_file import export_gguf
+    from hf_posenc.checkpoints.held_out_texts import copy_held_out
     from hf_posenc.checkpoints.hub import create_repository, upload
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.checkpoints.other_class import export_auto
@@ -102,6 +103,7 @@ def export(
         if to != "gguf":
             tokenizer.save_pretrained(out)
             raise_limits_in(out, merged)
+            copy_held_out(named.adapter or named.model, out)
             write_found_results(out, results, named.adapter or named.model, describe(merged).scheme)
     if push_to_hub is not None:
         upload(out, push_to_hub)
