@@ -48,7 +48,7 @@ class Measurement(Sampled):
 
     Attributes:
         tasks: lm-eval task names; by default loss and passkey retrieval.
-        lengths: sequence lengths in tokens; by default multiples of the trained length.
+        lengths: sequence lengths in tokens; by default from the trained length to beyond what the model reads.
         longest: context in tokens available before every target; by default the longest of the lengths. With the same
             value, a length that is added later has the same targets.
         limit: documents per length, for a quick look.
