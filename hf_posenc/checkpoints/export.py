@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.checkpoints.held_out_texts import copy_held_out
-from hf_posenc.checkpoints.load import from_pretrained
+from hf_posenc.checkpoints.load import from_pretrained, is_quantised
 from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.old_rope_keys import add_old_form, is_misread_before_5
 from hf_posenc.checkpoints.plain_config import explained_refusal, plain_config, section_of
@@ -35,6 +35,7 @@ from hf_posenc.core.files.staged import staged
 from hf_posenc.errors import EngineDiffers, NotExpressible, NotReadBefore5, OnlyWithinTrainedLength, ReadOtherwise
 from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA, UNSCALED, by_layer_type, rotations
 from hf_posenc.patching.model_card import write_plain_section
+from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.patching.text_limits import raise_limits_in
 
@@ -64,7 +65,8 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         NotPatched: the model carries no scheme.
         FolderUnusable: the folder is a file.
-        NotExpressible: transformers has no RoPE type that computes this scheme; or the model has a PEFT adapter.
+        NotExpressible: transformers has no RoPE type that computes this scheme; or the model has a PEFT adapter or
+            quantised weights.
         PosEncError: a name leads to no model.
     """
     if isinstance(model, (str, os.PathLike)):
@@ -77,7 +79,7 @@ def export_native(model: Any, folder: str | os.PathLike[str]) -> dict[str, Any]:
     folder = folder_to_write(folder)
     found, trained = plain_config(model), describe(model).trained_length
     with explained_refusal(found.parameters):
-        plain = filled(model, type(model), found.config, model.state_dict())
+        plain = filled(model, type(model), found.config, offloaded_values(model))
     with plain_staged(plain, model, folder, found.compared_length) as staging:
         add_old_form(staging, found.of_base, found.section)
     if found.short:
@@ -118,8 +120,14 @@ def filled(model: Any, make: Callable[[Any], Any], config: Any, weights: Mapping
     How it generates is that of the patched ``model``.
 
     Raises:
-        NotExpressible: the class of the installed transformers has weights beside these.
+        NotExpressible: the class of the installed transformers has weights beside these, or they are quantised.
     """
+    if is_quantised(model):
+        raise NotExpressible(
+            f"The weights of this {type(model).__name__} are quantised, and a plain checkpoint cannot say how. Load "
+            "the model in a floating dtype, without quantization_config, and export that; save_pretrained keeps this "
+            "one as it is."
+        )
     with torch.device("meta"):
         plain = make(config)
     missing = plain.state_dict().keys() - weights.keys()

@@ -25,6 +25,7 @@ from hf_posenc.core.geometry import Rotation
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patching.config_guard import PATCH_KEYS
+from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.bias.alibi import ALiBi, code_slopes
@@ -194,7 +195,7 @@ def shared_entries(config: Any) -> dict[str, Any]:
 
 def own_weights(model: Any) -> dict[str, Tensor]:
     """A model's weights without those of its scheme."""
-    return {name: value for name, value in model.state_dict().items() if ".posenc." not in name}
+    return {name: value for name, value in offloaded_values(model).items() if ".posenc." not in name}
 
 
 def renamed(model: Any, names: Mapping[str, str], blocks: str, attention: str) -> dict[str, Tensor]:
