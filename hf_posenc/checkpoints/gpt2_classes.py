@@ -33,6 +33,7 @@ from hf_posenc.schemes.bias.alibi import ALiBi, code_slopes
 ACTING = frozenset([*HOOKS, "read_table", "extra_key_channels", "rotation"])
 GROWN = 2.0**13  # of a BLOOM's embeddings: the variance is then ε · 2⁻²⁶ of what it was, below float32's rounding
 THETA = 10_000.0
+NOT_MPT = "MPT, which has ALiBi as well, has no biases in its layers, and GPT-2 has."
 FROM_CONFIG = transformers.AutoModelForCausalLM.from_config
 BLOCKS = {
     "ln_1": "input_layernorm", "attn.c_attn": "{attention}.query_key_value", "attn.c_proj": "{attention}.dense",
@@ -126,18 +127,18 @@ def as_bloom(model: Any, scheme: ALiBi) -> Any:
     if own.n_inner not in (None, 4 * own.n_embd) or own.activation_function not in ("gelu_new", "gelu_pytorch_tanh"):
         raise NotExpressible(
             f"BLOOM's MLP is four times as wide as the model, with GELU by tanh; this one has n_inner={own.n_inner} "
-            f"and {own.activation_function!r}. {INSTEAD}"
+            f"and {own.activation_function!r}. {NOT_MPT} {INSTEAD}"
         )
     slopes = scheme.log_slopes.exp().tolist() if scheme.log_slopes is not None else scheme.slopes
     wanted = [slope * scheme.interpolate for slope in code_slopes(own.n_head)]
     if any(abs(slope - one) > 1e-6 * one for slope, one in zip(slopes, wanted, strict=True)):
         raise NotExpressible(
-            f"BLOOM computes ALiBi with the released slopes alone, and this model has others. {INSTEAD}"
+            f"BLOOM computes ALiBi with the released slopes alone, and this model has others. {NOT_MPT} {INSTEAD}"
         )
     if model.dtype != torch.float32:
         raise NotExpressible(
             f"BLOOM normalises its embeddings, which is undone in float32 alone, and this model is in {model.dtype}. "
-            "Load it in float32."
+            f"Load it in float32. {NOT_MPT}"
         )
     names = {"transformer.wte": "transformer.word_embeddings", "transformer.ln_f": "transformer.ln_f"}
     weights = renamed(model, names, "transformer.h", "self_attention")
