@@ -92,7 +92,7 @@ def test_what_no_class_computes_is_refused(scheme: str, options: dict[str, Any],
     [
         ("fire", {}, {}, "'fire'"),
         ("norm01", {}, {}, "'norm01'"),
-        ("irope", {}, {}, "every layer"),
+        ("irope", {}, {}, "irope"),
         ("xpos", {}, {}, "'xpos'"),
         ("alibi", {"bias_max": 4.0}, {}, "slopes"),
         ("alibi", {}, {"n_inner": 96}, "n_inner=96"),

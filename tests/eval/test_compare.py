@@ -21,9 +21,10 @@ from hf_posenc.errors import (
 )
 from hf_posenc.eval import compare, evaluate
 from hf_posenc.eval.comparison import measure
-from hf_posenc.eval.comparison.cell import Fitting
+from hf_posenc.eval.comparison.cell import Measuring
 from hf_posenc.eval.comparison.one_model import default_lengths
 from hf_posenc.eval.errors import StoreUnusable, TaskOptionOutOfRange, UnreadableDocuments
+from hf_posenc.eval.settings import CompareSettings
 from hf_posenc.schemes.entry import Entry, entries_of
 
 from .conftest import TRAINED
@@ -263,6 +264,6 @@ def test_default_lengths_lie_within_and_beyond_what_the_schemes_count_from(
     lengths = default_lengths(lm, entries, TRAINED)
     assert lengths == [TRAINED * multiple for multiple in multiples]
     if "host+ntk" in schemes:
-        fitting = Fitting.on(lm, 0)
+        fitting = Measuring(lm, CompareSettings(), {}, {}, None, None, {})  # type: ignore[arg-type]
         effects = [fitting.has_effect(fitting.fit(entries[-1], n), n, n) for n in lengths]
         assert effects == [n > lengths[-2] or (multiples[-1] == 4 and n > TRAINED) for n in lengths]
