@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from evidence_pictures import Losses, Values, ranked
 
 from hf_posenc.eval.results.rows import Row
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, ZERO_SHOT, MeasuredRow, Shown, measured_at
@@ -19,7 +21,6 @@ PAGES = {
     "zh/README.md": DOCS / "zh" / "README.md",
 }  # fmt: skip
 HEAD = "| scheme | loss at {far} | passkeys found at {far} | loss · passkeys at {near} | time of prefill · decoding |"
-DEMO_ROWS = (UNPATCHED, "yarn", "rerope", "window", "yarn + LoRA")
 NEAR, FAR = 4.0, 8.0
 """Factors of the two ranked comparisons."""
 
@@ -28,7 +29,7 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     """The tables of a page, by the name in its comments."""
     rows = measured_at(NEAR)
     if page == "start.md":
-        return {"fixed factor": demo_table(demo["fixed"], DEMO_ROWS)}
+        return {"fixed factor": demo_table(demo)}
     if page.endswith("README.md"):
         return {"real model": real_table()}
     return {
@@ -40,21 +41,34 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def real_table() -> str:
-    """Loss of a real model at and beyond its trained length, from the ``documents.jsonl`` of a comparison."""
+def real_losses() -> Losses:
+    """Loss of every window of a real model, from the ``documents.jsonl`` of a comparison."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     for line in (DOCS / "real_model.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if row["metric"] == "nll":
             found.setdefault((row["scheme"], row["length"]), {})[row["document"]] = row["value"]
-    near, far = sorted({length for _, length in found})
-    lines = [f"| scheme | loss at {near:,} (1×) | at {far:,} (2×) | change, window by window |", "|---|---:|---:|---:|"]
-    for scheme in sorted({name for name, _ in found}, key=lambda name: fmean(found[name, far].values())):
-        changes = [value - found[UNPATCHED, near][document] for document, value in found[scheme, far].items()]
-        losses = [f"{fmean(found[scheme, length].values()):.2f}" for length in (near, far)]
+    return found
+
+
+def real_table() -> str:
+    """Loss of a real model at and beyond its trained length; the change at the longest is that of each window."""
+    found = real_losses()
+    near, *farther = sorted({length for _, length in found})
+    heads = [f"loss at {near:,} (1×)", *(f"at {far:,} ({far // near}×)" for far in farther), "change, window by window"]
+    lines = [f"| scheme | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for scheme in ranked(found):
+        last = found[scheme, farther[-1]]
+        changes = [value - found[UNPATCHED, near][document] for document, value in last.items()]
+        losses = [loss_of(found.get((scheme, length))) for length in (near, *farther)]
         name = scheme if scheme == UNPATCHED else f"`{scheme}`"
         lines.append(f"| {' | '.join([name, *losses, signed(min(changes)) + ' … ' + signed(max(changes))])} |")
     return "\n".join(lines)
+
+
+def loss_of(by_window: Mapping[str, float] | None) -> str:
+    """The mean over windows."""
+    return f"{fmean(by_window.values()):.2f}" if by_window else "–"
 
 
 def signed(value: float) -> str:
@@ -100,14 +114,20 @@ def address(source: str) -> str:
     return f"https://arxiv.org/abs/{name}" if name != source else f"https://{source}"
 
 
-def demo_table(results: dict[str, Any], schemes: Iterable[str]) -> str:
-    """The results of a demo: loss and passkeys of these schemes at every length."""
-    lengths, trained = results["about"]["lengths"], results["about"]["trained_length"]
-    rows = {(row.scheme, row.length, row.metric): row.value for row in (Row(**row) for row in results["rows"])}
+def demo_values(demo: dict[str, Any], metric: str) -> Values:
+    """Loss or share of passkeys by scheme and length."""
+    rows = [Row(**row) for row in demo["rows"]]
+    return {(row.scheme, row.length): row.value for row in rows if row.metric == metric and row.length is not None}
+
+
+def demo_table(demo: dict[str, Any]) -> str:
+    """The results of a demo: loss and passkeys of every line at every length."""
+    lengths, trained = demo["about"]["lengths"], demo["about"]["trained_length"]
+    losses, found = (demo_values(demo, metric) for metric in ("nll", "acc"))
     head = " | ".join(["scheme", *(f"{n:,} ({n // trained}×)" for n in lengths)])
     lines = [
-        " | ".join([scheme, *(f"{rows[scheme, n, 'nll']:.2f} · {100 * rows[scheme, n, 'acc']:.0f} %" for n in lengths)])
-        for scheme in schemes
+        " | ".join([scheme, *(f"{losses[scheme, n]:.2f} · {100 * found[scheme, n]:.0f} %" for n in lengths)])
+        for scheme in dict.fromkeys(scheme for scheme, _ in losses)
     ]
     return "\n".join([f"| {head} |", "|---|" + "---:|" * len(lengths), *(f"| {line} |" for line in lines)])
 

@@ -104,11 +104,7 @@ def export_gguf(model: Any, file: str | os.PathLike[str], tokenizer: Any = None)
 
 
 def check_llama(model: Any) -> None:
-    """Refuse models that are not llama.cpp's architecture ``llama``.
-
-    Raises:
-        NotExpressible: this is another architecture, has a sliding window or an adapter, or is quantised.
-    """
+    """Refuse models that are not llama.cpp's architecture ``llama``."""
     config, named = model.config, f"This {type(model).__name__}"
     if config.model_type not in MODEL_TYPES or not hasattr(model, "lm_head"):
         raise NotExpressible(f"{named} is no causal Llama or Mistral, which is what is written to GGUF. {INSTEAD}")
@@ -126,12 +122,7 @@ def check_llama(model: Any) -> None:
 
 
 def rope_of(model: Any) -> GgufRope:
-    """The rotation of a patched model in the words of GGUF.
-
-    Raises:
-        NotPatched: the model carries no scheme.
-        NotExpressible: a scheme does more than rotate by fixed frequencies, or the layers differ.
-    """
+    """The rotation of a patched model in the words of GGUF."""
     name = describe(model).scheme
     schemes = [acting_part(module.scheme) for module in base_model_of(model)[0].__dict__[ATTENTIONS]]
     found = [gguf_rope(scheme) for scheme in dict.fromkeys(schemes)]
@@ -231,11 +222,7 @@ def in_neighbouring_pairs(name: str, tensor: torch.Tensor, config: Any) -> torch
 
 
 def check_read_back(file: Path, model: Any, rope: GgufRope) -> None:
-    """Read the file and compare every tensor with what was to be written.
-
-    Raises:
-        NotExpressible: one differs, or is missing.
-    """
+    """Read the file and compare every tensor with what was to be written."""
     import gguf
     import numpy as np
 

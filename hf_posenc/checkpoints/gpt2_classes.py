@@ -43,14 +43,7 @@ BLOCKS = {
 
 
 def other_gpt2(model: Any) -> Any:
-    """The model as a class of transformers that computes its scheme.
-
-    Args:
-        model: a patched GPT-2 with a vocabulary head, which is not changed.
-
-    Raises:
-        NotExpressible: none computes it, and why.
-    """
+    """The model as a class of transformers that computes its scheme."""
     schemes = {acting_part(module.scheme) for module in base_model_of(model)[0].__dict__[ATTENTIONS]}
     name = describe(model).scheme
     if len(schemes) != 1:
@@ -90,11 +83,7 @@ def with_table(model: Any, scheme: Scheme) -> Any:
 
 
 def as_gpt_neox(model: Any, scheme: Scheme) -> Any:
-    """A GPT-NeoX that rotates as the scheme does.
-
-    Raises:
-        NotExpressible: it rotates otherwise, or the model scales its scores otherwise.
-    """
+    """A GPT-NeoX that rotates as the scheme does."""
     check_scaling(model.config, "GPT-NeoX")
     parameters = rotated_by(scheme, describe(model).scheme)
     config = transformers.GPTNeoXConfig(
@@ -117,11 +106,7 @@ def as_gpt_neox(model: Any, scheme: Scheme) -> Any:
 
 
 def as_bloom(model: Any, scheme: ALiBi) -> Any:
-    """A BLOOM that computes what a GPT-2 with ALiBi does.
-
-    Raises:
-        NotExpressible: a part of it has no counterpart.
-    """
+    """A BLOOM that computes what a GPT-2 with ALiBi does."""
     own = model.config
     check_scaling(own, "BLOOM")
     if own.n_inner not in (None, 4 * own.n_embd) or own.activation_function not in ("gelu_new", "gelu_pytorch_tanh"):
@@ -152,11 +137,7 @@ def as_bloom(model: Any, scheme: ALiBi) -> Any:
 
 
 def check_scaling(config: Any, name: str) -> None:
-    """Refuse models that scale their scores otherwise than by the width of a head.
-
-    Raises:
-        NotExpressible: this is one.
-    """
+    """Refuse models that scale their scores otherwise than by the width of a head."""
     if not config.scale_attn_weights or config.scale_attn_by_inverse_layer_idx or config.add_cross_attention:
         raise NotExpressible(
             f"{name} scales scores by the width of a head and has no cross-attention. This GPT-2 has "
@@ -166,11 +147,7 @@ def check_scaling(config: Any, name: str) -> None:
 
 
 def rotated_by(scheme: Scheme, name: str) -> dict[str, Any]:
-    """The ``rope_parameters`` of a GPT-NeoX for a rotation of fixed frequencies, or for none.
-
-    Raises:
-        NotExpressible: the rotation is another one.
-    """
+    """The ``rope_parameters`` of a GPT-NeoX for a rotation of fixed frequencies, or for none."""
     geometry = scheme.geometry
     rotation = scheme.rotation() or Rotation((0.0,) * (geometry.head_dim // 2))
     scale = scheme.logit_scale()
@@ -200,13 +177,7 @@ def own_weights(model: Any) -> dict[str, Tensor]:
 
 
 def renamed(model: Any, names: Mapping[str, str], blocks: str, attention: str) -> dict[str, Tensor]:
-    """The weights of a GPT-2 under the names of another class, which keeps queries, keys and values head by head.
-
-    Args:
-        model: the GPT-2.
-        names: of modules outside of blocks.
-        blocks, attention: name of the list of blocks, and of the attention in one.
-    """
+    """The weights of a GPT-2 under the names of another class, which keeps queries, keys and values head by head."""
     found = {}
     for name, weight in own_weights(model).items():
         module, _, kind = name.rpartition(".")

@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from hf_posenc.checkpoints.adapter_checks import (
-    check_complete,
-    check_other_adapters,
-    match_base,
-)
+from hf_posenc.checkpoints.adapter_checks import check_complete, check_other_adapters, match_base
 from hf_posenc.checkpoints.adapter_folder import AdapterFolder
 from hf_posenc.checkpoints.hub import hub_options, with_hub_options
 from hf_posenc.checkpoints.peft_methods import check_methods

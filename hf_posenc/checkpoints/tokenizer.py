@@ -22,10 +22,6 @@ def load_tokenizer(name: str, **kwargs: Any) -> Any:
     checkpoint does not pass: it gets the configuration behind the guard. A limit that was saved over that of the
     checkpoint, as by saving the tokenizer last, is moved again, and so is none.
 
-    Args:
-        name: folder or Hub name of the model or adapter.
-        **kwargs: of ``AutoTokenizer.from_pretrained``.
-
     Raises:
         PosEncError: the tokenizer cannot be found or read.
     """

@@ -10,10 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from hf_posenc.core.files.json_file import read_object
-from hf_posenc.errors import (
-    CheckpointMismatch,
-    shown,
-)
+from hf_posenc.errors import CheckpointMismatch, shown
 from hf_posenc.patching.config_guard import SCHEME_KEY
 
 CONFIG, MAX_CONFIG_BYTES = "config.json", 1 << 24  # bytes; some list a name for each of 20,000 classes
@@ -28,15 +25,6 @@ def check_layer_count(name: str, config: Mapping[str, Any], weights: Iterable[st
     """Refuse a checkpoint whose weights have another number of layers than its configuration.
 
     transformers would leave out those of further layers, and draw missing ones at random.
-
-    Args:
-        name: of the checkpoint.
-        config: its configuration.
-        weights: names of its weights.
-        some: whether these are not all of them.
-
-    Raises:
-        CheckpointMismatch: the numbers differ.
     """
     depth = next((config[key] for key in LAYER_COUNT_KEYS if isinstance(config.get(key), int)), None)
     of_model = (weight for weight in weights if "posenc" not in weight.split("."))

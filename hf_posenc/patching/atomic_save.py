@@ -116,11 +116,7 @@ def remove_atomic_save(model: nn.Module) -> None:
 
 
 def check_saver(base: nn.Module) -> None:
-    """Refuse the innermost ``save_pretrained`` that runs now, where what it saves does not say the scheme of ``base``.
-
-    Raises:
-        CheckpointMismatch: the configuration that is being saved lacks the scheme.
-    """
+    """Refuse the innermost running ``save_pretrained``, where what it saves does not say the scheme of ``base``."""
     callers = (frame.f_locals.get("self") for frame, _ in walk_stack(sys._getframe()) if frame.f_code.co_name == METHOD)
     saver = next((one for one in callers if isinstance(one, nn.Module)), None)
     if saver is None or not any(module is base for module in saver.modules()):
@@ -133,11 +129,7 @@ def check_saver(base: nn.Module) -> None:
 
 
 def check_said(model: nn.Module) -> None:
-    """Refuse to save a model whose configuration does not say what each of its patched parts carries.
-
-    Raises:
-        CheckpointMismatch: a patched part has another scheme than the configuration, or one stack has none.
-    """
+    """Refuse to save a model whose configuration does not say what each of its patched parts carries."""
     config: Any = getattr(model, "config", None)
     said = getattr(config, SCHEME_KEY, None)
     for module in model.modules():

@@ -24,7 +24,7 @@ from hf_posenc.core.tested_versions import beyond_tested
 from hf_posenc.core.torch_state import evaluation_mode, float32_by_default
 from hf_posenc.errors import NothingStretched
 from hf_posenc.patches.general.adapter import GeneralAdapter
-from hf_posenc.patches.validate_adapter import check_forward, check_heads, explained_forward
+from hf_posenc.patches.try_adapter import check_forward, check_heads, explained_forward
 from hf_posenc.patching.atomic_save import install_atomic_save
 from hf_posenc.patching.batching import install_batching_check
 from hf_posenc.patching.float32 import keep_in_float32
@@ -34,7 +34,7 @@ from hf_posenc.patching.patched_config import write_config
 from hf_posenc.patching.preconditions import check_model, check_schemes
 from hf_posenc.patching.proof import EffectProbe
 from hf_posenc.patching.report import PatchReport
-from hf_posenc.patching.state import STASH, Patch, PatchPlan, base_model_of, is_patched, parts_of
+from hf_posenc.patching.state import STASH, Patch, base_model_of, is_patched, parts_of
 from hf_posenc.patching.swap import changing, swap, undo, undo_all, write_whole_config
 from hf_posenc.patching.text_limits import raise_limits
 from hf_posenc.schemes.base import Scheme, implements
@@ -121,9 +121,9 @@ def _patch(
     )
     geometry = replace(geometry, trained_length=lengths.trained, target_length=lengths.target)
     schemes = build_layer_schemes(chosen, geometry, adapter.name, partial(adapter.own_positions, base))
-    plan = PatchPlan(model, base, adapter, geometry, chosen, schemes)
-    check_schemes(plan, trained_length_given=trained_length is not None)
-    report = _install(plan)
+    patch = Patch(model, base, adapter, geometry, chosen, schemes)
+    check_schemes(patch, trained_length_given=trained_length is not None)
+    report = _install(patch)
     if factor is None and target_length is None and report.proof.verdict == "identity":
         warn_of_no_stretch(report, schemes[0])
 
@@ -139,16 +139,15 @@ def warn_of_no_stretch(report: PatchReport, scheme: Scheme) -> None:
         )
 
 
-def _install(plan: PatchPlan) -> PatchReport:
+def _install(patch: Patch) -> PatchReport:
     """Swap the classes and prove that outputs move; or roll back and raise."""
-    model, base, adapter = plan.model, plan.base, plan.adapter
+    model, base, adapter = patch.model, patch.base, patch.adapter
     with explained_forward(adapter, base, patched=False):
-        probe = EffectProbe(plan)
-    patch = Patch(plan)
+        probe = EffectProbe(patch)
     try:
         swap(patch)
         with evaluation_mode(base):
-            check_heads(base, plan.geometry)
+            check_heads(base, patch.geometry)
         write_config(patch)
         if probe.runs_alone and not isinstance(adapter, GeneralAdapter):  # which has observed whole forward passes
             with evaluation_mode(base):

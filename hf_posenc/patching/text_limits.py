@@ -108,11 +108,6 @@ def limits_inside(model: nn.Module) -> Iterator[tuple[Any, str]]:
 def raise_limits_in(folder: Path, model: nn.Module, *, into: Path | None = None) -> None:
     """Move the limits in the files of a folder to the target length of a patched model that is saved there.
 
-    Args:
-        folder: that may have a tokenizer.
-        model: patched; of any other, nothing is changed.
-        into: where changed files are written; by default ``folder``.
-
     Warns:
         LimitKept: a limit is below the trained length.
     """

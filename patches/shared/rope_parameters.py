@@ -17,11 +17,7 @@ def rotations(config: Any) -> dict[str | None, Mapping[str, Any]]:
 
 
 def by_layer_type(parameters: Mapping[str, Any] | None) -> dict[str | None, Mapping[str, Any]]:
-    """Sets of RoPE parameters by type of layer, ``"full_attention"``; one set for all layers is that of None.
-
-    Args:
-        parameters: ``rope_parameters`` of a configuration, flat or nested.
-    """
+    """Sets of RoPE parameters by type of layer, ``"full_attention"``; one set for all layers is that of None."""
     if parameters is None:
         return {}
     nested: dict[str | None, Mapping[str, Any]] = {

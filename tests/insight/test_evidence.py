@@ -16,6 +16,8 @@ from hf_posenc.schemes.entry import UNPATCHED
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "docs")]
 
+import evidence_pictures  # noqa: E402
+import evidence_tables  # noqa: E402
 import make_evidence  # noqa: E402
 
 LONGEST = 1024
@@ -78,3 +80,19 @@ def test_finding_passkeys_is_being_surely_above_the_unpatched_model(factor: floa
     assert factor < 8 or rows["window"].loss.value == min(row.loss.value for row in rows.values())
     surely = {row.scheme for row in rows.values() if row.passkeys.low > rows[UNPATCHED].passkeys.high}
     assert {row.scheme for row in rows.values() if row.finds} == {s for s in surely if rows[s].passkeys.value > 0.5}
+
+
+def test_more_schemes_and_lengths_of_a_real_model_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table and picture of three lengths, at one of which a scheme was not measured."""
+    values = {
+        (UNPATCHED, 8): (3.0, 4.0), (UNPATCHED, 16): (6.0, 7.0), (UNPATCHED, 32): (8.0, 9.0),
+        ("yarn", 8): (3.5, 4.5), ("yarn", 32): (3.25, 3.5),
+    }  # fmt: skip
+    losses = {cell: dict(zip("ab", found, strict=True)) for cell, found in values.items()}
+    monkeypatch.setattr(evidence_tables, "real_losses", lambda: losses)
+    assert evidence_tables.real_table().splitlines()[2:] == [
+        "| `yarn` | 4.00 | – | 3.38 | −0.50 … +0.25 |",
+        "| unpatched | 3.50 | 6.50 | 8.50 | +5.00 … +5.00 |",
+    ]
+    evidence_pictures.draw_real_model(losses, tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")

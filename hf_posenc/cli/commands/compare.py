@@ -25,7 +25,7 @@ NOT_SETTINGS = ("base", "batch_size")
 """Names of ``--set`` besides the settings of a comparison: what loads the models."""
 FILES = "page.html, results.md, .csv and .json, documents.jsonl"
 FULL: dict[str, Any] = {
-    "schemes": "unpatched,pi,ntk,yarn,mrrope,dynamic_ntk,self_extend,dpe,jet_long,rerope,window",
+    "schemes": "unpatched,pi,ntk,yarn,yarn+resonance,mrrope,dynamic_ntk,self_extend,dpe,jet_long,rerope,window",
     "lengths": (256, 512, 1024, 2048), "samples": 24, "keys": 5,
 }  # fmt: skip
 QUICK: dict[str, Any] = {
