@@ -45,7 +45,7 @@ class Measurement(Sampled):
 
     Attributes:
         tasks: lm-eval task names; by default loss and passkey retrieval.
-        lengths: sequence lengths in tokens; by default multiples of the trained length.
+        lengths: sequence lengths in tokens; by default from the trained length to beyond what the model reads.
         longest: context in tokens before every scored token; by default the longest of the lengths. With the same
             value, a length that is added later scores the same tokens.
         limit: documents per length, for a quick look.

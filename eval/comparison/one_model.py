@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from hf_posenc.eval.comparison.tune import TUNING, choose_options
 from hf_posenc.eval.errors import TaskOptionOutOfRange
 from hf_posenc.eval.evaluation import default_tasks
 from hf_posenc.eval.lm.load import language_model
-from hf_posenc.eval.lm.measurable import trained_length_of_lm
+from hf_posenc.eval.lm.measurable import trained_length_of_lm, trained_length_under
 from hf_posenc.eval.results.comparison import Comparison
 from hf_posenc.eval.results.effective_length import gate_of
 from hf_posenc.eval.results.store import Store, key_of
@@ -58,7 +59,7 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
     with suppress_output(True):
         lm = language_model(given.model, given.tokenizer, **given.arguments)
     trained, carried = trained_length_of_lm(lm), lm.report.get("scheme")
-    lengths = list(settings.lengths) or [trained * multiple for multiple in MULTIPLES]
+    lengths = list(settings.lengths) or default_lengths(lm, shared.entries, trained)
     tasks = list(settings.tasks) or default_tasks(lm, shared.text)
     digests = {"model": model_digest(lm.model), "tokenizer": tokenizer_digest(lm.tokenizer)}
     measuring = Measuring(
@@ -97,6 +98,25 @@ def compare_on(given: MeasuredModel, shared: Shared, progress: ProgressCallback,
         **tuned,
     }  # fmt: skip
     return Comparison(about, records)
+
+
+def default_lengths(lm: Any, entries: Sequence[Entry], trained: int) -> list[int]:
+    """Lengths that show a model within what it reads and beyond, in tokens.
+
+    Schemes on top of a model's own scaling count from the length that it reaches with that. They change nothing before.
+
+    Args:
+        lm: lm-eval model object.
+        entries: the schemes; those that are refused are not asked.
+        trained: what the weights were trained on.
+    """
+    counted = [trained]
+    with scheme_set_aside(lm.model):
+        for entry in entries:
+            with suppress(PosEncError):
+                counted.append(trained if entry.scheme is None else trained_length_under(lm, entry))
+    reach = max(counted)
+    return [trained, reach, 2 * reach] if reach > trained else [trained * multiple for multiple in MULTIPLES]
 
 
 def check_read(measuring: Measuring) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import Tensor
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from hf_posenc.checkpoints.model_name import HELD_OUT as HELD_OUT_FILE
-from hf_posenc.checkpoints.model_name import ModelName, local_name
+from hf_posenc.checkpoints.held_out_texts import measured_run
+from hf_posenc.checkpoints.model_name import ModelName
 from hf_posenc.checkpoints.tokenizer import tokenizer_of
 from hf_posenc.errors import BadComparison, shown
 from hf_posenc.eval.catalogue import read_by, without_groups
@@ -78,12 +76,3 @@ def of_windows(settings: Own, text: HeldOutText) -> Own:
     if min(lengths) <= windows.get("scored", 0):
         del windows["scored"]
     return settings.model_copy(update={**windows, "text": text})
-
-
-def measured_run(model: Any) -> Path | None:
-    """The folder of the run that a model is of, if that has a record of what it held out."""
-    if not isinstance(model, (str, os.PathLike)):
-        return None
-    folder = Path(local_name(model))
-    folder = folder.parent if folder.name.startswith(PREFIX_CHECKPOINT_DIR) else folder
-    return folder if (folder / HELD_OUT_FILE).is_file() else None

@@ -25,6 +25,7 @@ from hf_posenc.core.geometry import Rotation
 from hf_posenc.errors import NotExpressible
 from hf_posenc.forward.current_forward import ATTENTIONS
 from hf_posenc.patching.config_guard import PATCH_KEYS
+from hf_posenc.patching.offloading import offloaded_values
 from hf_posenc.patching.state import base_model_of, describe
 from hf_posenc.schemes.base import Scheme, implements
 from hf_posenc.schemes.bias.alibi import ALiBi, code_slopes
@@ -32,6 +33,7 @@ from hf_posenc.schemes.bias.alibi import ALiBi, code_slopes
 ACTING = frozenset([*HOOKS, "read_table", "extra_key_channels", "rotation"])
 GROWN = 2.0**13  # of a BLOOM's embeddings: the variance is then ε · 2⁻²⁶ of what it was, below float32's rounding
 THETA = 10_000.0
+NOT_MPT = "MPT, which has ALiBi as well, has no biases in its layers, and GPT-2 has."
 FROM_CONFIG = transformers.AutoModelForCausalLM.from_config
 BLOCKS = {
     "ln_1": "input_layernorm", "attn.c_attn": "{attention}.query_key_value", "attn.c_proj": "{attention}.dense",
@@ -110,18 +112,18 @@ def as_bloom(model: Any, scheme: ALiBi) -> Any:
     if own.n_inner not in (None, 4 * own.n_embd) or own.activation_function not in ("gelu_new", "gelu_pytorch_tanh"):
         raise NotExpressible(
             f"BLOOM's MLP is four times as wide as the model, with GELU by tanh; this one has n_inner={own.n_inner} "
-            f"and {own.activation_function!r}. {INSTEAD}"
+            f"and {own.activation_function!r}. {NOT_MPT} {INSTEAD}"
         )
     slopes = scheme.log_slopes.exp().tolist() if scheme.log_slopes is not None else scheme.slopes
     wanted = [slope * scheme.interpolate for slope in code_slopes(own.n_head)]
     if any(abs(slope - one) > 1e-6 * one for slope, one in zip(slopes, wanted, strict=True)):
         raise NotExpressible(
-            f"BLOOM computes ALiBi with the released slopes alone, and this model has others. {INSTEAD}"
+            f"BLOOM computes ALiBi with the released slopes alone, and this model has others. {NOT_MPT} {INSTEAD}"
         )
     if model.dtype != torch.float32:
         raise NotExpressible(
             f"BLOOM normalises its embeddings, which is undone in float32 alone, and this model is in {model.dtype}. "
-            "Load it in float32."
+            f"Load it in float32. {NOT_MPT}"
         )
     names = {"transformer.wte": "transformer.word_embeddings", "transformer.ln_f": "transformer.ln_f"}
     weights = renamed(model, names, "transformer.h", "self_attention")
@@ -171,7 +173,7 @@ def shared_entries(config: Any) -> dict[str, Any]:
 
 def own_weights(model: Any) -> dict[str, Tensor]:
     """A model's weights without those of its scheme."""
-    return {name: value for name, value in model.state_dict().items() if ".posenc." not in name}
+    return {name: value for name, value in offloaded_values(model).items() if ".posenc." not in name}
 
 
 def renamed(model: Any, names: Mapping[str, str], blocks: str, attention: str) -> dict[str, Tensor]:

@@ -19,8 +19,8 @@ from hf_posenc.patching.peft_sidecar import PEFT_CONFIG
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 OF_ONE_NAME = ("revision", "subfolder")
 """Options that belong to one name; the others hold for everything that is loaded with it."""
-KEPT_HERE = ("checkpoint-*", "checkpoint-*/*", "*.lock")
-"""Files of a run that are for resuming it here, and not part of its result."""
+KEPT_HERE = ("checkpoint-*", "checkpoint-*/*", "*.lock", "held_out.json")
+"""Files of a run that are of use here alone, for resuming it or by the names of texts, and not part of its result."""
 
 
 def hub_options(keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from hf_posenc.core.lengths import whole_length
 from hf_posenc.errors import HostConfigInvalid, LengthContradiction, PosEncError, first_line, nearest, shown
-from hf_posenc.patches.shared.rope_parameters import by_layer_type
+from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA, by_layer_type
 from hf_posenc.patches.shared.rotary_host import is_cast_of
 
-LENGTHS = ("max_position_embeddings", "n_positions", "original_max_position_embeddings")
+LENGTHS = ("max_position_embeddings", "n_positions", "original_max_position_embeddings", TRAINED_LENGTH)
 ROTATIONS = ("rope_parameters", "rope_scaling")
 POSITIVE = (
-    "rope_theta", "factor", "attention_factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"
+    "rope_theta", "factor", "attention_factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor",
+    TRAINED_THETA,
 )  # fmt: skip
 PER_PAIR = ("short_factor", "long_factor")  # of LongRoPE
 

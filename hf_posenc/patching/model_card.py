@@ -49,6 +49,8 @@ model = {auto}.from_pretrained("{name}", trust_remote_code=True)
 ```
 
 With the package (`pip install hf_posenc`), `hf_posenc.from_pretrained("{name}")` runs none of it.
+
+A tokenizer cuts texts at its `model_max_length`: set that to {target_length} or more if it was saved after the model.
 """
 
 PLAIN_FRONT_MATTER = "---\nlibrary_name: transformers\n---\n\n"

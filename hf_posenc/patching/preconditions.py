@@ -23,6 +23,7 @@ from hf_posenc.errors import (
     shown,
 )
 from hf_posenc.patches.shared.position_table import FIRST_ROW, SchemePositionTable, check_own_table
+from hf_posenc.patches.shared.rope_parameters import TRAINED_LENGTH, TRAINED_THETA
 from hf_posenc.patching.config_guard import SCHEME_KEY
 from hf_posenc.patching.host_config import PUT_BACK, check_lengths_and_rotation
 from hf_posenc.patching.offloading import is_foreign
@@ -73,9 +74,12 @@ def check_existing_scaling(patch: Patch, *, trained_length_given: bool) -> None:
     if not trained_length_given and any(s.replaces_host and rotates(s) for s in schemes):
         name = next((s.shown_name for s in schemes if any(part.stretches for part in s.schemes)), "yarn")
         other = "" if scaling in adapter.length_dependent else f', or stretch what is there: scheme="host+{name}"'
+        known, theta = adapter.trained_length(config), getattr(config, TRAINED_THETA, None)
+        length = known if hasattr(config, TRAINED_LENGTH) or known < adapter.host_length(config) else ""
+        base = "" if theta is None else f" and base={theta:g}"
         raise AlreadyScaled(
             f"This model's configuration scales RoPE already ({scaling}), and the scheme would overwrite that. Pass "
-            f"trained_length= to say what the weights saw before{other}."
+            f"trained_length={length}{base} to say what the weights saw before{other}."
         )
     if not all(s.replaces_host for s in schemes) and scaling in adapter.length_dependent:
         raise AlreadyScaled(

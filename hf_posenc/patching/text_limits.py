@@ -44,9 +44,10 @@ def is_cut(limit: Any, lengths: PatchReport | SchemeConfig) -> bool:
     return isinstance(limit, int) and lengths.trained_length <= limit < lengths.target_length
 
 
-def is_unstated(limit: Any, report: PatchReport) -> bool:
+def is_unstated(limit: Any, lengths: PatchReport | SchemeConfig) -> bool:
     """Whether a tokenizer has no limit, and the patched model, which reads longer texts than before, one of its own."""
-    return report.factor > 1 and (limit is None or (isinstance(limit, int | float) and limit >= UNSTATED))
+    longer = lengths.target_length > lengths.trained_length
+    return longer and (limit is None or (isinstance(limit, int | float) and limit >= UNSTATED))
 
 
 def warn_of_short(limit: Any, name: str, report: PatchReport) -> None:

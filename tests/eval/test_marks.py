@@ -90,3 +90,19 @@ def test_the_verdict_names_what_is_sure_at_the_longest_length() -> None:
     comparison.about["schemes"][0]["scheme"] = None
     comparison.about["against"] = None
     assert verdict(Comparison(comparison.about, comparison.records)) == sure, "the unpatched line stands in"
+
+
+def test_each_model_is_judged_by_its_own_baseline() -> None:
+    """Two folders with the same weights are two models, too: the second has scores that are surely higher."""
+    losses = {
+        "a · unpatched": LOSSES["yarn"], "a · pi": LOSSES["lower"],
+        "b · unpatched": LOSSES["higher"], "b · pi": [1.1 * loss + 1 for loss in LOSSES["higher"]],
+    }  # fmt: skip
+    comparison = compared(losses, against=None)
+    for entry in comparison.about["schemes"]:
+        name, _, scheme = entry["label"].partition(" · ")
+        entry |= {"scheme": None if scheme == "unpatched" else scheme, "model": name, "model_digest": "same"}
+    first, second = (f"Against {name} · unpatched at 256 tokens: posenc_ppl (cross-entropy loss): " for name in "ab")
+    assert verdict(comparison) == f"{first}a · pi surely better. {second}b · pi surely worse."
+    chosen = Comparison(comparison.about | {"against": "a · unpatched"}, comparison.records)
+    assert "b · unpatched" in verdict(chosen), "control: whoever names a reference has all lines held against it"

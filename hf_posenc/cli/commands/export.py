@@ -62,6 +62,7 @@ def export(
     """
     from hf_posenc.checkpoints.export import export_native, merge_adapter
     from hf_posenc.checkpoints.gguf_file import export_gguf
+    from hf_posenc.checkpoints.held_out_texts import copy_held_out
     from hf_posenc.checkpoints.load import from_pretrained
     from hf_posenc.checkpoints.other_class import export_auto
     from hf_posenc.checkpoints.plain_config import is_expressible
@@ -105,6 +106,7 @@ def export(
         if to != "gguf":
             tokenizer.save_pretrained(out)
             raise_limits_in(out, merged)
+            copy_held_out(named.adapter or named.model, out)
             write_found_results(out, results, named.adapter or named.model, describe(merged).scheme)
     own = [one for one in caught if one.category.__module__.startswith("hf_posenc")]
     if as_json:
