@@ -23,12 +23,7 @@ Own = TypeVar("Own", bound=Measurement)
 
 
 class HeldOutText(MeasuredText):
-    """The documents that a run held out, and how it measured them.
-
-    Attributes:
-        tokens: of the documents, ``[token]``.
-        windows: settings that make the windows of the run.
-    """
+    """The documents that a run held out, their tokens ``[token]``, and the settings that make its windows."""
 
     def __init__(
         self, documents: tuple[Document, ...], label: str, digest: str, tokens: Tensor, windows: dict[str, Any]
@@ -38,11 +33,7 @@ class HeldOutText(MeasuredText):
 
     @classmethod
     def of_run(cls, folder: Path) -> HeldOutText:
-        """Read the held-out text of a run again.
-
-        Raises:
-            CheckpointMismatch: It is gone, or has changed.
-        """
+        """Read the held-out text of a run again."""
         from hf_posenc.training.held_out import HeldOut
 
         record, tokenizer = HeldOut.of_run(folder), tokenizer_of(ModelName.of(folder))
@@ -65,14 +56,6 @@ def with_held_out(settings: Own, models: Iterable[Any]) -> Own:
     """The settings, with text and windows of the fine-tuning run that is among the models.
 
     They are unchanged where a text is named, no model is of a run, or no task reads a text.
-
-    Args:
-        settings: of a measurement.
-        models: names of models and adapters; anything else is no run.
-
-    Raises:
-        BadComparison: Two runs held out different texts.
-        CheckpointMismatch: The text is gone, or has changed.
     """
     if settings.text is not None or (settings.tasks and not read_by("text", without_groups(settings.tasks))):
         return settings

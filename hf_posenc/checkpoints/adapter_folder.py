@@ -109,8 +109,7 @@ class AdapterFolder:
             raise PeftAdapterMismatch(str(error)) from error
         if written not in (None, actual):
             raise PeftAdapterMismatch(
-                f"{file} is not as it was written: its {OWN_DIGEST} is that of another content. "
-                "Copy or save the adapter again."
+                f"{file} was changed: its {OWN_DIGEST} does not fit its content. Copy or save the adapter again."
             )
         warn_of_changed_code(code, scheme.layout)
         return scheme
@@ -234,7 +233,7 @@ def drop_unset_unknown_keys(config: Mapping[str, Any], file: Path) -> dict[str, 
     if not isinstance(kind, str) or kind not in kinds:
         names = [str(one.value) for one in kinds]
         close = nearest(kind, names)  # type: ignore[arg-type]
-        raise PeftAdapterMismatch(f"{file} has the kind {shown(kind)}, which is none of this PEFT's.{close} {advice}")
+        raise PeftAdapterMismatch(f"{file} has the kind {shown(kind)}, which this PEFT does not know.{close} {advice}")
     known = {field.name for cls in (kinds[kind], PeftConfig) for field in fields(cls)}
     for name in config.keys() - known:
         if config[name] not in (None, False, "", [], {}):

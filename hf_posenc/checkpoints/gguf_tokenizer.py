@@ -38,7 +38,7 @@ def write_tokenizer(writer: Any, tokenizer: Any, vocabulary: int) -> None:
     pre = PRE_TOKENIZERS.get(steps_of(stated))
     if tokenizer is not None and pre is None:
         warnings.warn(
-            f"llama.cpp has no pre-tokenizer like that of this {type(tokenizer).__name__}, and the file has no "
+            f"llama.cpp does not know the pre-tokenizer of this {type(tokenizer).__name__}, so the file has no "
             "tokenizer. Give it token ids.",
             TokenizerLeftOut,
             stacklevel=3,

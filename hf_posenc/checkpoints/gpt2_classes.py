@@ -53,7 +53,7 @@ def other_gpt2(model: Any) -> Any:
     name = describe(model).scheme
     if len(schemes) != 1:
         raise NotExpressible(
-            f"Scheme {name!r} is not that of every layer, and GPT-2, GPT-NeoX and BLOOM have one for all. {INSTEAD}"
+            f"Some layers lack scheme {name!r}, and GPT-2, GPT-NeoX and BLOOM have one scheme for all layers. {INSTEAD}"
         )
     (scheme,) = schemes
     hooks = {hook for hook in ACTING if implements(scheme, hook)}

@@ -48,14 +48,14 @@ def from_pretrained(
     """Load a model with the scheme its checkpoint carries, or with the one asked for.
 
     Args:
-        name_or_path: a folder, a Hub name or ``"starter:llama"``; of a model, of a PEFT adapter whose base is then
-            loaded, or of a run of `hf_posenc.training.finetune`.
+        name_or_path: a folder, a Hub name or ``"starter:llama"``. It leads to a model, to a PEFT adapter (its base is
+            loaded too), or to a run of `hf_posenc.training.finetune`.
         model_class: a model class or an Auto class; by default the checkpoint's own architecture.
         scheme, factor, target_length, trained_length, layers: as `patch_model` takes them. On a checkpoint that carries
             a scheme they must agree with it.
-        peft_adapter: a PEFT adapter to load on top; the base is patched as the adapter's sidecar says.
-        **hf_kwargs: options of the scheme asked for; everything else goes to transformers as it is. A ``revision`` or
-            ``subfolder`` is that of ``name_or_path``.
+        peft_adapter: a PEFT adapter to load on top; the base gets the scheme of the adapter's sidecar.
+        **hf_kwargs: options of ``scheme``; everything else goes to transformers. ``revision`` and ``subfolder`` belong
+            to ``name_or_path``.
 
     Returns:
         The model, in evaluation mode; a `PeftModel` where a PEFT adapter was loaded.

@@ -143,7 +143,7 @@ def parameters_of_all(schemes: list[Scheme], name: str) -> tuple[dict[str, Any],
     parameters = parameters_of(first, name)
     if any(type(other) is not type(first) or parameters_of(other, name) != parameters for other in others):
         raise NotExpressible(
-            f"Scheme {name!r} is not that of every layer, and layers that share their RoPE parameters are exported "
+            f"Some layers lack scheme {name!r}, and layers that share their RoPE parameters are exported "
             f'with one. Patch them alike, as with layers="all". {INSTEAD}'
         )
     return parameters

@@ -188,6 +188,6 @@ def check_alone(folder: Path, model: Any) -> None:
         for where, there, here in ((name, logits[name], own), ("cached", logits[f"{name} cached"], own[:, half:])):
             if not (there.float() - here).abs().max() <= limit * here.std():
                 raise NotExpressible(
-                    f"What plain transformers reads back computes other logits ({where}, {text.shape[1]:,} tokens). "
-                    f"{INSTEAD}"
+                    f"Plain transformers computes other logits from the written file ({where}, "
+                    f"{text.shape[1]:,} tokens). {INSTEAD}"
                 )

@@ -124,10 +124,10 @@ def load_peft_adapter(
     """Load a saved PEFT adapter on the base it was trained on.
 
     Args:
-        model: the base, patched with the adapter's scheme; or a PEFT model around it, which gets one adapter more.
+        model: the base, patched with the adapter's scheme; or a PEFT model around it, which gets a further adapter.
         folder: of the adapter, or its Hub name.
-        patch: what to do with a base under another scheme or none: refuse it, or patch it as the adapter says.
-        adapter_name: what the adapter is called in the model; make it the active one with ``set_adapter``.
+        patch: whether a base under another scheme, or under none, is refused or gets the adapter's scheme.
+        adapter_name: its name in the model; ``set_adapter`` makes it the active one.
         **kwargs: of ``PeftModel.from_pretrained``, such as ``is_trainable`` and ``revision``.
 
     Returns:

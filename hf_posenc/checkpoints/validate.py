@@ -74,7 +74,7 @@ def check_folder(name: str) -> None:
             names: set[Any] = set(shards.values()) if isinstance(shards, dict) else {None}
             odd = [one for one in names if not isinstance(one, str) or Path(one).name != one]
             if odd:
-                raise ValueError(f"its index names {shown(odd[0])}, which is no file of the folder")
+                raise ValueError(f"its index names {shown(odd[0])}, and the folder has no such file")
             lost = sorted(one for one in names if not (folder / one).is_file())
             if lost:
                 raise ValueError(f"its shard {lost[0]!r} is missing")

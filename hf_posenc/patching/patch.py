@@ -56,32 +56,32 @@ def patch_model(
     """Replace the positional machinery of a live model.
 
     Args:
-        model: a model of transformers with any head, or a PEFT model around one; see `hf-posenc list --models`. Of an
-            encoder–decoder both stacks are patched; ``model.get_encoder()`` and ``model.get_decoder()`` are models,
-            too, which may get different schemes.
+        model: a model of transformers with any head, or a PEFT model around one; see `hf-posenc list --models`. An
+            encoder–decoder gets the scheme in both stacks. To give them different ones, patch ``model.get_encoder()``
+            and ``model.get_decoder()``.
         scheme: a name (``hf-posenc list``), a composition (``"yarn+logn"`` or a list), or a `Scheme` subclass.
         factor: target length over trained length, at least 1; the target is rounded to whole tokens.
         target_length: tokens the model should reach; give this or ``factor``.
-        trained_length: tokens the weights were trained on, where the configuration does not say it. Of a model that
-            is scaled already it is by default what that reaches, and has to be given for a scheme that puts another
-            rotation in the place of the scaled one.
-        layers: schemes of single layers: number or slice (``"3::4"``) to scheme; the others, and all where
-            there are none, get ``scheme``. By default layers that see a window of keys only, or do not rotate them,
-            keep their own positions under a scheme that extends the context; ``"all"`` gives it to them, too.
+        trained_length: tokens the weights were trained on, if the configuration does not say it. If the model is
+            scaled already, the default is the length it reaches. A scheme that replaces the scaled rotation then
+            needs this argument.
+        layers: schemes of single layers: number or slice (``"3::4"``) to scheme. All other layers get ``scheme``.
+            By default a scheme that extends the context leaves out layers with a window or without a rotation;
+            ``"all"`` includes them.
         **options: of the scheme; ``hf-posenc info NAME`` lists them.
 
     Returns:
-        The same object. `describe` reports what was done, `unpatch_model` undoes it.
+        The same object. `describe` reports the patch, `unpatch_model` undoes it.
 
     Raises:
-        PosEncError: one subclass a cause, see `hf_posenc.errors`; the model is then as it was.
+        PosEncError: each cause has its own subclass, see `hf_posenc.errors`. The model is then as it was.
 
     Warns:
         UntestedVersion: transformers is newer than this package is tested with.
-        NothingStretched: the scheme stretches the context by a factor, and was given neither that nor a length.
+        NothingStretched: the scheme stretches the context, and has neither a factor nor a length.
         LimitKept: a `SentenceTransformer` cuts texts below the trained length, and still does.
 
-    Patch before other threads compute with the model: their forward passes are not waited for.
+    Patch before other threads use the model, because the patch does not wait for their forward passes.
     """
     with explained_imports(), float32_by_default(), changing(model) as bases:
         fresh = [base for base in bases if STASH not in base.__dict__]

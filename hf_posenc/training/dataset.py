@@ -143,7 +143,7 @@ class HeldOutWindows(Dataset):
     ) -> None:
         if len(tokens) < longest:
             raise LengthContradiction(
-                f"The held-out texts have {len(tokens)} tokens, less than the {longest} that are to be measured. "
+                f"The held-out texts have {len(tokens)} tokens, and the longest measured length is {longest}. "
                 "Give more text, or smaller eval_lengths."
             )
         self.tokens, self.length, self.scored, self.mask = tokens, length, scored, mask

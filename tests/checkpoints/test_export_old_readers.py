@@ -149,7 +149,7 @@ def test_each_type_of_layer_is_exported_as_it_is(family: str, scheme: str, tmp_p
 def test_layers_of_one_type_that_differ_are_refused(tmp_path: Path) -> None:
     for layers in ({"0": "none"}, "all"):  # layers of Cohere 2 that it does not rotate cannot be told to
         model = patch_model(tiny("cohere2"), "pi", factor=FACTOR, layers=layers)
-        with pytest.raises(NotExpressible, match=r"not that of every layer|another rotation"):
+        with pytest.raises(NotExpressible, match=r"layers lack|another rotation"):
             export_native(model, tmp_path / "plain")
     model = patch_model(tiny("gemma3_text"), "longrope", factor=FACTOR)
     with pytest.raises(NotExpressible, match="types of layers rotate differently"):

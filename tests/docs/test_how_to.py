@@ -6,9 +6,12 @@ says so. What a page claims of the lengths themselves is tested apart.
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import re
 import shlex
 import sys
+import typing
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,6 +42,7 @@ class Page:
     downloads: dict[str, str] = field(default_factory=dict)
     lengths: dict[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
+    novel: str = ""
 
     @property
     def text(self) -> str:
@@ -63,6 +67,12 @@ class Page:
 
 
 PAGES = [
+    Page(
+        "real-model",
+        {"smollm2-135m": "llama"},
+        {"256": "32", "257": "33", "2048": "64", "8192": "256", "12288": "384", "16384": "512", "180_000": "110_000"},
+        novel="ENG19090_Wells.txt",
+    ),
     Page(
         "qwen3-128k",
         {"Qwen/Qwen3-0.6B": "qwen3"},
@@ -89,7 +99,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     config = Qwen3Config(**QWEN3, vocab_size=len(tokenizer), max_position_embeddings=320)
     Qwen3ForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return {"qwen3": str(folder), "bert": str(starter_path("bert"))}
+    return {"qwen3": str(folder), "bert": str(starter_path("bert")), "llama": str(starter_path("llama"))}
+
+
+def write_novel(page: Page) -> None:
+    """Sources of the standard library, in place of the text that a page reads."""
+    if page.novel:
+        Path(page.novel).write_text("".join(Path(m.__file__).read_text() for m in (argparse, typing, inspect)))
 
 
 def installed(block: str, page: Page) -> bool:
@@ -100,6 +116,7 @@ def installed(block: str, page: Page) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_run_in_order(page: Page, folders: dict[str, str], tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
+    write_novel(page)
     session: dict[str, Any] = {"__name__": "__main__"}
     try:
         blocks = [block for block in page.blocks if installed(block, page)]

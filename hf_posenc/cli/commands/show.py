@@ -179,12 +179,7 @@ def show_rows(plots: Sequence[Plot], as_json: bool) -> None:
 
 
 def shapes_of(given: str) -> Shapes:
-    """Parse shapes of a model without weights: ``"kind=gpt2,heads=4"``.
-
-    Raises:
-        BadArgument: a part is no ``NAME=VALUE`` of `Shapes`.
-        OptionOutOfRange: a value is out of range.
-    """
+    """Parse shapes of a model without weights: ``"kind=gpt2,heads=4"``."""
     from hf_posenc.insight.plots.models import Shapes
 
     values: dict[str, Any] = {}

@@ -36,8 +36,8 @@ def advise(
     """Recommend schemes and options that extend a model to a length, with their memory. Loads no weights.
 
     Args:
-        model: a live model, a configuration, or the name of a model or PEFT adapter, of which only the configuration
-            is loaded.
+        model: a live model, a configuration, or the name of a model or PEFT adapter. From a name, only the
+            configuration is loaded.
         target_length: tokens; also ``"128k"``, where k is 1024.
         name: name of the model in the commands; by default as given.
         dtype: of weights and cache, such as ``"bfloat16"``; by default as the configuration has it.
@@ -50,8 +50,8 @@ def advise(
     Raises:
         LengthContradiction: the target is no length.
         OptionOutOfRange: ``gpu`` names no cards.
-        UnsupportedModel: transformers itself does not know the architecture. One that it knows and this package does
-            not is no error: the advice states it and recommends nothing.
+        UnsupportedModel: transformers itself does not know the architecture. If only this package does not, the
+            advice says so and recommends nothing.
         CheckpointMismatch: the scheme that the checkpoint carries cannot be read.
     """
     cards = None if gpu is None else Cards.of(gpu)

@@ -22,7 +22,7 @@ class Recommendation:
         reason: what it does, what was measured, and the published claim.
         shown_factor: the largest published target over trained length; None where no figure is published.
         source: of that claim, an arXiv id or an address; empty without one.
-        beyond: whether this target is farther than that, and farther than it was found to work.
+        beyond: whether this target is beyond all published and measured ones.
         cache: bytes of keys and values of one text at the target length.
         kept: tokens the cache holds; others are evicted.
         model: as on the command line.

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_posenc.core.files.staged import staged
 from hf_posenc.core.plotting import (
     COLOURS,
     MAGNITUDES,
@@ -171,17 +170,12 @@ def sink_plot(probe: Probe, path: Path) -> None:
 
 
 def write_plots(probe: Probe, folder: Path) -> list[Path]:
-    """Write all applicable plots as PNG files, all of them or none.
-
-    Raises:
-        MissingPackage: matplotlib is not installed.
-    """
+    """Write all applicable plots as PNG files."""
     plots: dict[str, Callable[[Probe, Path], None]] = {
         "distance": distance_plot, "heads": heads_plot, "sinks": sink_plot,
     }  # fmt: skip
     if any(variant.loss is not None for variant in probe.variants):
         plots["loss"] = loss_plot
-    with staged(folder) as staging:
-        for name, draw in plots.items():
-            draw(probe, staging / f"{name}.png")
+    for name, draw in plots.items():
+        draw(probe, folder / f"{name}.png")
     return [folder / f"{name}.png" for name in plots]
