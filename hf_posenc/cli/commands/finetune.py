@@ -155,7 +155,7 @@ def finetune(
             check_effect(patched, scheme)
         training, tokenizer = chosen.training(patched, **given), tokenizer_of(named)
         if emit is not None:
-            how = {"name": named.model, "four_bit": dtype == FOUR_BIT, "cards": cards}
+            how: dict[str, Any] = {"name": named.model, "four_bit": dtype == FOUR_BIT, "cards": cards}
             written = emit_run(emit, patched, tokenizer, texts, training, out, **how)
             show_emitted(written, scheme_words(scheme, factor, target_length, option))
             return
