@@ -37,7 +37,8 @@ class Portable:
     @classmethod
     def of(cls, skeleton: Any, one: Recommendation) -> Portable:
         """That of a recommendation, tried on the model without weights."""
-        patch_model(skeleton, one.scheme, **one.lengths, **one.options)
+        given: dict[str, Any] = {**one.lengths, **one.options}
+        patch_model(skeleton, one.scheme, **given)
         try:
             plain = plain_form(skeleton)
             schemes = schemes_of_base(base_model_of(skeleton)[0])
