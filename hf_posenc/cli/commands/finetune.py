@@ -40,9 +40,10 @@ TRAINING = "Training"
 of_training = partial(Option, rich_help_panel=TRAINING)
 OPTIONS = ("method", "steps", "learning_rate")
 """Settings of a run that have an option of their own."""
-STREAMING, TRAINED_LENGTH = "streaming", "trained_length"
+STREAMING, TRAINED_LENGTH, CARDS = "streaming", "trained_length", "cards"
 CHECKPOINT = "The last complete checkpoint is kept"
 MODEL_FILES = ("config.json", "adapter_config.json")
+MOST_CARDS = 1024
 Texts: TypeAlias = "TextSource | list[str]"
 FOUR_BIT = "4bit"
 """In place of a data type: the base model is quantised, as QLoRA does."""
@@ -94,7 +95,7 @@ def finetune(
         list[str] | None,
         set_option(
             "Any other setting of hf_posenc.training.Training, such as length=2k, rank=8, batch=4, seed=1, bf16=true; "
-            "or text_field, document_separator, streaming, trained_length",
+            "or text_field, document_separator, streaming, trained_length; with --emit trl, cards=8 that share a row",
             TRAINING,
         ),
     ] = None,
@@ -137,9 +138,10 @@ def finetune(
         check_emits(resume=resume, find_learning_rate=find_learning_rate, held_out=held_out, json=as_json)
     again = "" if resume else "--resume"
     with resume_hint(context, CHECKPOINT, again), output.progress() as show_progress:
-        given = settings_of(context, (*Training.__dataclass_fields__, *READING, STREAMING, TRAINED_LENGTH))
+        given = settings_of(context, (*Training.__dataclass_fields__, *READING, STREAMING, TRAINED_LENGTH, CARDS))
         given |= {name: value for name in OPTIONS if (value := context.params[name]) is not None}
         trained_length, streaming = given.pop(TRAINED_LENGTH, None), given.pop(STREAMING, False)
+        cards = cards_of(given.pop(CARDS, 1), emit)
         lengths = {"factor": factor, "target_length": target_length, "trained_length": trained_length}
         chosen = recipe_of(recipe)
         scheme = chosen.scheme(scheme)
@@ -153,8 +155,8 @@ def finetune(
             check_effect(patched, scheme)
         training, tokenizer = chosen.training(patched, **given), tokenizer_of(named)
         if emit is not None:
-            four_bit = dtype == FOUR_BIT
-            written = emit_run(emit, patched, tokenizer, texts, training, out, name=named.model, four_bit=four_bit)
+            how: dict[str, Any] = {"name": named.model, "four_bit": dtype == FOUR_BIT, "cards": cards}
+            written = emit_run(emit, patched, tokenizer, texts, training, out, **how)
             show_emitted(written, scheme_words(scheme, factor, target_length, option))
             return
         report = lambda share, loss: show_progress(share, f"loss {loss:.3f}")  # noqa: E731
@@ -189,6 +191,21 @@ def check_emits(**given: Any) -> None:
         if value:
             option = "--" + name.replace("_", "-")
             raise BadArgument(f"{option} has no effect on a run that --emit writes. Leave one of the two out.")
+
+
+def cards_of(given: Any, emit: str | None) -> int:
+    """Check ``--set cards``.
+
+    Raises:
+        BadArgument: it is no number of cards, or the run is not written for another framework.
+    """
+    if type(given) is not int or not 1 <= given <= MOST_CARDS:
+        raise BadArgument(f"--set cards takes a number from 1 to {MOST_CARDS}, got {given!r}. Write cards=8.")
+    if given > 1 and emit is None:
+        raise BadArgument(
+            f"--set cards={given} is for runs of TRL. Pass --emit trl, or start this command under accelerate launch."
+        )
+    return given
 
 
 def check_unused(out: Path, resuming: bool) -> None:

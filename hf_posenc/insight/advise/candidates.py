@@ -22,7 +22,7 @@ from hf_posenc.errors import NoEffect, PosEncError
 from hf_posenc.forward.current_forward import schemes_of_base
 from hf_posenc.insight.advise.evidence import MeasuredRow, Shown, measured_for
 from hf_posenc.insight.advise.memory import Memory, cache_under, kept_tokens
-from hf_posenc.insight.advise.report import Recommendation
+from hf_posenc.insight.advise.recommendation import Recommendation
 from hf_posenc.insight.advise.target_model import TargetModel
 from hf_posenc.patching.expected_effect import differs_from_host
 from hf_posenc.patching.patch import patch_model, unpatch_model
