@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hf_posenc.eval.results.rows import Row
+from hf_posenc.eval.results.paired import paired
+from hf_posenc.eval.results.rows import DocumentScore, Row
+from hf_posenc.eval.tasks.ranking import ndcg
 from hf_posenc.insight.advise.evidence import WITH_TRAINING, ZERO_SHOT, MeasuredRow, Shown, measured_at
 from hf_posenc.schemes.entry import UNPATCHED
 
@@ -19,6 +22,7 @@ PAGES = {
     "zh/README.md": DOCS / "zh" / "README.md",
 }  # fmt: skip
 HEAD = "| scheme | loss at {far} | passkeys found at {far} | loss · passkeys at {near} | time of prefill · decoding |"
+TRUNCATED = "truncated"
 NEAR, FAR = 4.0, 8.0
 """Factors of the two ranked comparisons."""
 
@@ -32,6 +36,7 @@ def tables(page: str, demo: dict[str, Any]) -> dict[str, str]:
         return {"real model": real_table()}
     return {
         "real model": real_table(),
+        "real encoder": retrieval_table(),
         "measured": measured_table(rows, "[{name}](schemes/{name}.md)"),
         "measured far": measured_table(measured_at(FAR), "[{name}](schemes/{name}.md)", timed=False),
         "published": published_table(ZERO_SHOT),
@@ -56,9 +61,59 @@ def real_table() -> str:
     return "\n".join(lines)
 
 
-def signed(value: float) -> str:
+def signed(value: float, digits: int = 2) -> str:
     """With its sign, as it is typeset."""
-    return f"{value:+.2f}".replace("-", "−")
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+Ranks = dict[tuple[str, int], list[list[int]]]
+"""Ranks of each document for its queries, by task and length."""
+
+
+def retrieval_table() -> str:
+    """Retrieval by a real encoder, from the ranks that examples/long_retrieval.py wrote."""
+    ways: dict[str, Ranks] = {}
+    for line in (DOCS / "real_encoder.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        ways.setdefault(row["way"], {})[row["task"], row["length"]] = row["ranks"]
+    tasks, lengths = (list(dict.fromkeys(keys)) for keys in zip(*ways[TRUNCATED], strict=True))
+    far = max(lengths)
+    head = ["", *tasks, f"nDCG@10 at {far:,}", f"against truncation at {far:,}"]
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    for way, ranks in ways.items():
+        recalls = [" · ".join(f"{100 * recall(ranks[task, length]):.0f}" for length in lengths) for task in tasks]
+        gains = " · ".join(f"{fmean(map(ndcg_of, chain(*ranks[task, far]))):.2f}" for task in tasks)
+        change = "" if way == TRUNCATED else change_of(ranks, ways[TRUNCATED], far)
+        lines.append(f"| {' | '.join([way, *recalls, gains, change])} |")
+    return "\n".join(lines)
+
+
+def recall(ranks: list[list[int]]) -> float:
+    """Share of the queries whose document was found first."""
+    return fmean(rank == 1 for rank in chain(*ranks))
+
+
+def ndcg_of(rank: int) -> float:
+    """NDCG@10 of a query with one relevant document."""
+    return ndcg(["other"] * (rank - 1) + ["own"], {"own": 1.0})
+
+
+def change_of(ranks: Ranks, reference: Ranks, length: int) -> str:
+    """Recall@1 of all tasks minus that of a reference, on the same queries, with its interval; in points."""
+    found = paired("", "", recall_scores(ranks, length), recall_scores(reference, length))
+    if found is None or found.low is None or found.high is None:
+        raise SystemExit("docs/real_encoder.jsonl has too few queries for an interval.")
+    return f"{signed(100 * found.difference, 0)} ({signed(100 * found.low, 0)} … {signed(100 * found.high, 0)})"
+
+
+def recall_scores(ranks: Ranks, length: int) -> list[DocumentScore]:
+    """Recall@1 of every query at a length; those of one document are a cluster."""
+    return [
+        DocumentScore("retrieval", f"{task} {own} {query}", f"{task} {own}", length, None, "recall", float(rank == 1))
+        for (task, n), of_task in ranks.items() if n == length
+        for own, of_document in enumerate(of_task)
+        for query, rank in enumerate(of_document)
+    ]  # fmt: skip
 
 
 def measured_table(rows: list[MeasuredRow], link: str, head: str = HEAD, *, timed: bool = True) -> str:

@@ -78,3 +78,19 @@ def test_finding_passkeys_is_being_surely_above_the_unpatched_model(factor: floa
     assert factor < 8 or rows["window"].loss.value == min(row.loss.value for row in rows.values())
     surely = {row.scheme for row in rows.values() if row.passkeys.low > rows[UNPATCHED].passkeys.high}
     assert {row.scheme for row in rows.values() if row.finds} == {s for s in surely if rows[s].passkeys.value > 0.5}
+
+
+def test_the_table_of_retrieval_is_that_of_the_ranks() -> None:
+    """Recall counted here, against docs/choose.md."""
+    rows = [
+        json.loads(line) for line in (ROOT / "docs" / "real_encoder.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- real encoder: begin -->")[2].partition("<!-- real encoder: end -->")[0]
+    assert rows
+    for row in rows:
+        (line,) = [line for line in table.splitlines() if line.startswith(f"| {row['way']} |")]
+        cell = line.split("|")[2 + ["passkey", "needle", "novels"].index(row["task"])]
+        share = cell.split("·")[[512, 1024, 2048].index(row["length"])]
+        ranks = [rank for of_document in row["ranks"] for rank in of_document]
+        assert int(share) == round(100 * ranks.count(1) / len(ranks))
