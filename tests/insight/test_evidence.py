@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hf_posenc import advise
-from hf_posenc.insight.advise.evidence import FILE, measured_at, measured_for
+from hf_posenc.insight.advise.candidates import reason_of
+from hf_posenc.insight.advise.evidence import FILE, ZERO_SHOT, measured_at, measured_for, real_rows
 from hf_posenc.schemes.entry import UNPATCHED
 
 ROOT = Path(__file__).parents[2]
@@ -97,3 +98,14 @@ def test_more_schemes_and_lengths_of_a_real_model_fit(tmp_path: Path, monkeypatc
     ]
     evidence_pictures.draw_real_model(losses, tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_real_model_is_cited_first() -> None:
+    """Of a scheme that was measured on both models; nothing is said of one that was not."""
+    (yarn,) = (shown for shown in ZERO_SHOT if shown.scheme == "yarn" and shown.kind == "rotation")
+    real, bundled = real_rows()["yarn"], measured_for(4)["yarn"]
+    reason = reason_of(yarn, real, bundled, by_rule=False)
+    assert reason.index(str(real)) < reason.index(str(bundled)) < reason.index("published")
+    assert real.loss < real.unpatched_loss
+    assert real.found > real.unpatched_found
+    assert real.model not in reason_of(yarn, None, bundled, by_rule=False)
